@@ -1,0 +1,165 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::exact::Overflow;
+
+/// An exact sum of US dollars, counted in units of 10⁻¹⁰ USD.
+///
+/// The range is ±922,337,203.6854775807 USD. An amount is written as a string with exactly ten
+/// decimals and read from a decimal with at most ten; more decimals are an error, never rounded.
+///
+/// ```
+/// use tollgate_pricing::Amount;
+///
+/// let cents: Amount = "0.0014".parse()?;
+/// assert_eq!(cents.to_string(), "0.0014000000");
+/// assert_eq!(cents.units(), 14_000_000);
+/// # Ok::<(), tollgate_pricing::ParseAmountError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Amount(i64);
+
+/// How many decimals an amount has.
+const DECIMALS: usize = 10;
+/// Units in one dollar.
+const UNITS_PER_USD: i64 = 10_000_000_000;
+
+impl Amount {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+    /// The largest amount that can be held: 922,337,203.6854775807 USD.
+    pub const MAX: Self = Self(i64::MAX);
+    /// One US dollar.
+    pub const USD: Self = Self(UNITS_PER_USD);
+
+    /// An amount from a count of 10⁻¹⁰ USD.
+    pub const fn from_units(units: i64) -> Self {
+        Self(units)
+    }
+
+    /// The count of 10⁻¹⁰ USD.
+    pub const fn units(self) -> i64 {
+        self.0
+    }
+
+    /// The sum, or [`Overflow`] outside the range of an amount.
+    pub fn checked_add(self, other: Self) -> Result<Self, Overflow> {
+        self.0.checked_add(other.0).map(Self).ok_or(Overflow)
+    }
+
+    /// The difference, or [`Overflow`] outside the range of an amount.
+    pub fn checked_sub(self, other: Self) -> Result<Self, Overflow> {
+        self.0.checked_sub(other.0).map(Self).ok_or(Overflow)
+    }
+
+    /// The same sum with the other sign, or [`Overflow`] for the one value that has none.
+    pub fn checked_neg(self) -> Result<Self, Overflow> {
+        self.0.checked_neg().map(Self).ok_or(Overflow)
+    }
+
+    /// The sum, held at the ends of the range: for bounds and displays, never for bookkeeping.
+    pub fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, held at the ends of the range: for bounds and displays, never for
+    /// bookkeeping.
+    pub fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The exact sum of `amounts`, or [`Overflow`] outside the range of an amount.
+    pub fn sum(amounts: impl IntoIterator<Item = Self>) -> Result<Self, Overflow> {
+        amounts.into_iter().try_fold(Self::ZERO, Self::checked_add)
+    }
+
+    /// Whether this is exactly nothing.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether this is above nothing.
+    pub const fn is_positive(self) -> bool {
+        self.0 > 0
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let units = self.0.unsigned_abs();
+        let usd = UNITS_PER_USD.unsigned_abs();
+        write!(f, "{sign}{}.{:0width$}", units / usd, units % usd, width = DECIMALS)
+    }
+}
+
+/// Why a text is not an [`Amount`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParseAmountError {
+    /// Not an optional minus, digits, and at most one point with digits on both sides.
+    Malformed,
+    /// More than ten decimals.
+    TooPrecise,
+    /// Beyond ±922,337,203.6854775807 USD.
+    OutOfRange,
+}
+
+impl fmt::Display for ParseAmountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "must be a decimal number in a string, such as \"12.50\"",
+            Self::TooPrecise => "must have at most 10 decimals",
+            Self::OutOfRange => "must be between -922337203.6854775807 and 922337203.6854775807",
+        })
+    }
+}
+
+impl std::error::Error for ParseAmountError {}
+
+impl FromStr for Amount {
+    type Err = ParseAmountError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (negative, digits) = match text.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let (whole, fraction) = match digits.split_once('.') {
+            Some((_, "")) => return Err(ParseAmountError::Malformed),
+            Some(parts) => parts,
+            None => (digits, ""),
+        };
+        let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) {
+            return Err(ParseAmountError::Malformed);
+        }
+        if fraction.len() > DECIMALS {
+            return Err(ParseAmountError::TooPrecise);
+        }
+        let sign = if negative { -1 } else { 1 };
+        whole
+            .bytes()
+            .chain(fraction.bytes())
+            .chain(std::iter::repeat_n(b'0', DECIMALS.saturating_sub(fraction.len())))
+            .try_fold(0_i64, |units, digit| {
+                units.checked_mul(10)?.checked_add(i64::from(digit.saturating_sub(b'0')) * sign)
+            })
+            .map(Self)
+            .ok_or(ParseAmountError::OutOfRange)
+    }
+}
+
+impl Serialize for Amount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,82 @@
+use serde::{Deserialize, Serialize};
+
+use crate::amount::Amount;
+use crate::exact::{Overflow, round_ratio};
+use crate::usage::{Scale, Side, Unit, UnitPrices, Usage};
+
+/// What the provider charges for a call, in two lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaseCost {
+    /// The cost of what was sent.
+    pub input: Amount,
+    /// The cost of what came back, and of whatever is neither (tools, images, per-request prices).
+    pub output: Amount,
+}
+
+/// Exact costs are summed in units of 10⁻²⁴ USD: 18 decimals of a price and 6 of "per million".
+const SUM_UNITS_PER_AMOUNT_UNIT: u128 = 10_u128.pow(14);
+
+impl BaseCost {
+    /// Prices `usage`: each side is summed exactly and rounded half-even once.
+    ///
+    /// A unit without a price of its own takes its parent's; one without any costs nothing, and
+    /// [`BaseCost::unpriced_unit`] tells which.
+    /// Where the provider reports its own total, that is the total: the input keeps its catalogue
+    /// price (at most the total) and the output is what remains.
+    ///
+    /// # Errors
+    /// [`Overflow`] when a side is beyond the range of an [`Amount`].
+    pub fn of(usage: &Usage, prices: &UnitPrices) -> Result<Self, Overflow> {
+        let input = side_cost(usage, prices, Side::Input)?;
+        match usage.provider_cost {
+            Some(total) => Ok(Self::from_total(input, total)),
+            None => Ok(Self { input, output: side_cost(usage, prices, Side::Output)? }),
+        }
+    }
+
+    /// The cost of a call whose total the provider reports, and whose input costs `input` by the
+    /// catalogue (zero when it has no price there).
+    pub fn from_total(input: Amount, total: Amount) -> Self {
+        let input = input.min(total);
+        Self { input, output: total.saturating_sub(input) }
+    }
+
+    /// `input + output`.
+    ///
+    /// # Errors
+    /// [`Overflow`] when the sum is beyond the range of an [`Amount`].
+    pub fn total(self) -> Result<Amount, Overflow> {
+        self.input.checked_add(self.output)
+    }
+
+    /// The first unit that was used and has no price, counted calls aside: a price list that
+    /// names no price per request charges none.
+    pub fn unpriced_unit(usage: &Usage, prices: &UnitPrices) -> Option<Unit> {
+        Unit::ALL.iter().copied().find(|&unit| {
+            unit != Unit::Request && *usage.quantities.get(unit) > 0 && prices.price(unit).is_none()
+        })
+    }
+}
+
+fn side_cost(usage: &Usage, prices: &UnitPrices, side: Side) -> Result<Amount, Overflow> {
+    let mut sum = 0_u128;
+    for &unit in Unit::ALL.iter().filter(|unit| unit.side() == side) {
+        let quantity = *usage.quantities.get(unit);
+        if quantity == 0 {
+            continue;
+        }
+        let Some(price) = prices.price(unit) else { continue };
+        let per_price = match unit.scale() {
+            Scale::PerMillion => 1,
+            Scale::Each => 1_000_000,
+        };
+        // Every factor below is a part of the exact value in 10⁻²⁴ USD, so what overflows 128 bits
+        // is far beyond the range of an amount.
+        sum = u128::from(quantity)
+            .checked_mul(price.attos())
+            .and_then(|cost| cost.checked_mul(per_price))
+            .and_then(|cost| cost.checked_add(sum))
+            .ok_or(Overflow)?;
+    }
+    round_ratio(&[sum], &[SUM_UNITS_PER_AMOUNT_UNIT])
+}

@@ -1,0 +1,72 @@
+//! The one place where a product becomes an amount, and so the one place that rounds.
+
+use std::fmt;
+
+use bigdecimal::num_bigint::BigUint;
+
+use crate::amount::Amount;
+
+/// The result does not fit an [`Amount`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overflow;
+
+impl fmt::Display for Overflow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the amount is beyond 922337203.6854775807 USD")
+    }
+}
+
+impl std::error::Error for Overflow {}
+
+/// `Π numerators / Π denominators` as units of 10⁻¹⁰ USD, exact and then rounded half-even once.
+///
+/// Nearly every call fits 128 bits; the rare one that does not is computed with big integers and
+/// gives the same answer. The denominators must not be zero.
+pub(crate) fn round_ratio(numerators: &[u128], denominators: &[u128]) -> Result<Amount, Overflow> {
+    let product =
+        |factors: &[u128]| factors.iter().try_fold(1_u128, |all, &one| all.checked_mul(one));
+    let units = match (product(numerators), product(denominators)) {
+        (Some(numerator), Some(denominator)) => {
+            let (quotient, rest) = (numerator / denominator, numerator % denominator);
+            let up = round_up(&rest, &(denominator - rest), quotient % 2 == 1);
+            u64::try_from(quotient).ok().and_then(|units| units.checked_add(u64::from(up)))
+        }
+        _ => {
+            let product =
+                |factors: &[u128]| factors.iter().map(|&one| BigUint::from(one)).product();
+            let (numerator, denominator): (BigUint, BigUint) =
+                (product(numerators), product(denominators));
+            let (quotient, rest) = (&numerator / &denominator, &numerator % &denominator);
+            let up = round_up(&rest, &(&denominator - &rest), quotient.bit(0));
+            u64::try_from(quotient).ok().and_then(|units| units.checked_add(u64::from(up)))
+        }
+    };
+    units.and_then(|units| i64::try_from(units).ok()).map(Amount::from_units).ok_or(Overflow)
+}
+
+/// Half-even: above half goes up, below goes down, exactly half goes to the even neighbour.
+fn round_up<T: Ord>(below: &T, above: &T, odd: bool) -> bool {
+    below > above || (below == above && odd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn ties_go_to_the_even_neighbour() {
+        for (numerator, expected) in [(5, 0), (15, 2), (25, 2), (35, 4), (14, 1), (16, 2)] {
+            assert_eq!(round_ratio(&[numerator], &[10]), Ok(Amount::from_units(expected)));
+        }
+    }
+
+    proptest! {
+        /// Scaling both sides by the same factor forces the big path and must change nothing.
+        #[test]
+        fn both_paths_agree(n in 0_u128..1 << 60, d in 1_u128..1 << 60) {
+            let scale = 1_u128 << 100;
+            prop_assert_eq!(round_ratio(&[n], &[d]), round_ratio(&[n, scale], &[d, scale]));
+        }
+    }
+}

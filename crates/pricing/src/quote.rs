@@ -1,0 +1,107 @@
+use serde::{Deserialize, Serialize};
+
+use crate::amount::Amount;
+use crate::base_cost::BaseCost;
+use crate::exact::{Overflow, round_ratio};
+use crate::meter::{Fee, Meter, Payer};
+use crate::rate::Rate;
+use crate::usage::Usage;
+
+/// Under which terms a call is priced.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    /// The meter that prices the call, if any.
+    pub meter: Option<&'a Meter>,
+    /// What was counted under the meter before this call.
+    pub counter: u64,
+    /// The operator's charge as a fraction of the fee: `"0.019"` is 1.9 %.
+    pub service_charge_rate: Rate,
+    /// Whether there is a wallet that pays; without one the merchant pays everything.
+    pub wallet_pays: bool,
+    /// Whether the base cost is owed to us: false when the caller's own provider key was used.
+    pub base_due: bool,
+    /// Whether the meter charges: false for a call that the provider did not accept.
+    pub fee_due: bool,
+}
+
+/// The operator's own charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceCharge {
+    /// `service_charge_rate × fee`, rounded half-even once.
+    pub amount: Amount,
+    /// Who pays it.
+    pub payer: Payer,
+}
+
+/// What a call costs, who pays, and why: every total is the exact sum of its lines.
+///
+/// `total_wallet_cost + total_merchant_cost = total_request_cost`, always.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quote {
+    /// What the provider charges, shown also when it is not owed to us.
+    pub base: BaseCost,
+    /// Who pays the base cost.
+    pub base_payer: Payer,
+    /// What the meter charges; it is the merchant's income and paid by the wallet.
+    pub fee: Fee,
+    /// What the operator charges.
+    pub service_charge: ServiceCharge,
+    /// Base (if owed), fee and service charge.
+    pub total_request_cost: Amount,
+    /// The wallet's part.
+    pub total_wallet_cost: Amount,
+    /// The rest.
+    pub total_merchant_cost: Amount,
+    /// How far the meter's counter moves.
+    pub counted_units: u64,
+}
+
+impl Quote {
+    /// Prices a call whose provider cost is `base`.
+    ///
+    /// # Errors
+    /// [`Overflow`] when a line or a total is beyond the range of an [`Amount`].
+    pub fn new(usage: &Usage, base: BaseCost, terms: &Terms<'_>) -> Result<Self, Overflow> {
+        let base_total = base.total()?;
+        let (fee, counted_units) = match terms.meter {
+            Some(meter) if terms.fee_due => {
+                (meter.fee(usage, terms.counter, base_total)?, meter.count(usage))
+            }
+            _ => (Fee::default(), 0),
+        };
+        let fee_amount = fee.amount()?;
+        let (charge_rate, charge_scale) = terms.service_charge_rate.fraction();
+        let charge = round_ratio(
+            &[u128::from(fee_amount.units().unsigned_abs()), charge_rate],
+            &[charge_scale],
+        )?;
+
+        let payer = |of_meter: fn(&Meter) -> Payer| match terms.wallet_pays {
+            true => terms.meter.map_or(Payer::Wallet, of_meter),
+            false => Payer::Merchant,
+        };
+        let base_payer = payer(|meter| meter.base_cost_payer);
+        let service_charge =
+            ServiceCharge { amount: charge, payer: payer(|meter| meter.service_charge_payer) };
+        let fee_payer = payer(|_| Payer::Wallet);
+
+        let base_due = if terms.base_due { base_total } else { Amount::ZERO };
+        let parts =
+            [(base_due, base_payer), (fee_amount, fee_payer), (charge, service_charge.payer)];
+        let paid_by = |payer: Payer| {
+            Amount::sum(parts.iter().filter(|part| part.1 == payer).map(|part| part.0))
+        };
+        let total_wallet_cost = paid_by(Payer::Wallet)?;
+        let total_merchant_cost = paid_by(Payer::Merchant)?;
+        Ok(Self {
+            base,
+            base_payer,
+            fee,
+            service_charge,
+            total_request_cost: total_wallet_cost.checked_add(total_merchant_cost)?,
+            total_wallet_cost,
+            total_merchant_cost,
+            counted_units,
+        })
+    }
+}

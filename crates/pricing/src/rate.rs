@@ -1,0 +1,140 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// An exact, non-negative decimal: a price per unit, a fee per unit, a percentage.
+///
+/// At most 18 digits before and 18 after the point, no exponent. Kept without trailing zeros, so
+/// equal rates print alike.
+///
+/// ```
+/// use tollgate_pricing::Rate;
+///
+/// let rate: Rate = "0.150".parse()?;
+/// assert_eq!(rate.to_string(), "0.15");
+/// # Ok::<(), tollgate_pricing::ParseRateError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rate {
+    /// The digits, without the point.
+    mantissa: u128,
+    /// How many of the digits stand after the point, 0 to 18.
+    decimals: u32,
+}
+
+/// The most digits on either side of the point.
+const MAX_DIGITS: usize = 18;
+
+impl Rate {
+    /// Nothing per unit.
+    pub const ZERO: Self = Self { mantissa: 0, decimals: 0 };
+
+    /// Whether the rate is exactly nothing.
+    pub const fn is_zero(self) -> bool {
+        self.mantissa == 0
+    }
+
+    /// The rate as a fraction: numerator and denominator.
+    pub(crate) fn fraction(self) -> (u128, u128) {
+        (self.mantissa, 10_u128.pow(self.decimals))
+    }
+
+    /// The rate in units of 10⁻¹⁸.
+    pub(crate) fn attos(self) -> u128 {
+        self.mantissa * 10_u128.pow(18_u32.saturating_sub(self.decimals))
+    }
+}
+
+impl PartialOrd for Rate {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Rate {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.attos().cmp(&other.attos())
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mantissa, scale) = self.fraction();
+        match self.decimals {
+            0 => write!(f, "{mantissa}"),
+            decimals => {
+                let width = usize::try_from(decimals).unwrap_or(MAX_DIGITS);
+                write!(f, "{}.{:0width$}", mantissa / scale, mantissa % scale)
+            }
+        }
+    }
+}
+
+/// Why a text is not a [`Rate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParseRateError {
+    /// Not digits with at most one point between them; a sign or an exponent counts as malformed.
+    Malformed,
+    /// More than 18 digits on one side of the point.
+    TooLong,
+}
+
+impl fmt::Display for ParseRateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => {
+                "must be a non-negative decimal number in a string, such as \"0.15\", without \
+                 exponent"
+            }
+            Self::TooLong => "must have at most 18 digits before and 18 after the point",
+        })
+    }
+}
+
+impl std::error::Error for ParseRateError {}
+
+impl FromStr for Rate {
+    type Err = ParseRateError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (whole, fraction) = match text.split_once('.') {
+            Some((_, "")) => return Err(ParseRateError::Malformed),
+            Some(parts) => parts,
+            None => (text, ""),
+        };
+        let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) {
+            return Err(ParseRateError::Malformed);
+        }
+        if whole.len() > MAX_DIGITS || fraction.len() > MAX_DIGITS {
+            return Err(ParseRateError::TooLong);
+        }
+        let fraction = fraction.trim_end_matches('0');
+        let mantissa = whole
+            .bytes()
+            .chain(fraction.bytes())
+            .fold(0, |all, digit| all * 10 + u128::from(digit.saturating_sub(b'0')));
+        let decimals = u32::try_from(fraction.len()).map_err(|_| ParseRateError::TooLong)?;
+        Ok(Self { mantissa, decimals })
+    }
+}
+
+impl From<u32> for Rate {
+    fn from(whole: u32) -> Self {
+        Self { mantissa: u128::from(whole), decimals: 0 }
+    }
+}
+
+impl Serialize for Rate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,202 @@
+use serde::{Deserialize, Serialize};
+
+use crate::amount::Amount;
+use crate::rate::Rate;
+
+/// Whether a unit belongs to what was sent or to what came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Counts towards `input_cost`.
+    Input,
+    /// Counts towards `output_cost`; whatever is neither input nor output counts here too.
+    Output,
+}
+
+/// How a quantity relates to its price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// The price is for a million of them.
+    PerMillion,
+    /// The price is for each one.
+    Each,
+}
+
+macro_rules! units {
+    ($( $(#[$doc:meta])* $field:ident = $Unit:ident, $side:ident, $scale:ident, $parent:expr; )*) => {
+        /// A kind of quantity that a provider bills.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Unit { $( $(#[$doc])* $Unit, )* }
+
+        impl Unit {
+            /// Every unit, inputs and outputs in the order of the price keys.
+            pub const ALL: &'static [Self] = &[ $( Self::$Unit, )* ];
+
+            /// The name of the unit's price in a catalogue row or configuration.
+            pub const fn price_key(self) -> &'static str {
+                match self { $( Self::$Unit => stringify!($field), )* }
+            }
+
+            /// The side of the cost on which the unit stands.
+            pub const fn side(self) -> Side {
+                match self { $( Self::$Unit => Side::$side, )* }
+            }
+
+            /// What the unit's price is for.
+            pub const fn scale(self) -> Scale {
+                match self { $( Self::$Unit => Scale::$scale, )* }
+            }
+
+            /// The unit whose price applies where this one has none.
+            pub const fn parent(self) -> Option<Self> {
+                match self { $( Self::$Unit => $parent, )* }
+            }
+        }
+
+        /// One value for each [`Unit`].
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct PerUnit<T: Default + PartialEq> {
+            $( $(#[$doc])* #[serde(skip_serializing_if = "is_default")] pub $field: T, )*
+        }
+
+        impl<T: Default + PartialEq> PerUnit<T> {
+            /// The value of one unit.
+            pub const fn get(&self, unit: Unit) -> &T {
+                match unit { $( Unit::$Unit => &self.$field, )* }
+            }
+
+            /// The value of one unit, to change it.
+            pub const fn get_mut(&mut self, unit: Unit) -> &mut T {
+                match unit { $( Unit::$Unit => &mut self.$field, )* }
+            }
+        }
+    };
+}
+
+units! {
+    /// Text tokens of the prompt that were neither read from nor written to a cache.
+    input = Input, Input, PerMillion, None;
+    /// Tokens of the prompt read from the provider's cache.
+    cached_input = CachedInput, Input, PerMillion, Some(Self::Input);
+    /// Tokens of the prompt written to the provider's cache, to live five minutes or unstated.
+    cache_write = CacheWrite, Input, PerMillion, Some(Self::Input);
+    /// Tokens of the prompt written to the provider's cache, to live one hour.
+    cache_write_1h = CacheWrite1h, Input, PerMillion, Some(Self::CacheWrite);
+    /// Audio tokens of the prompt.
+    input_audio = InputAudio, Input, PerMillion, Some(Self::Input);
+    /// Image tokens of the prompt.
+    input_image = InputImage, Input, PerMillion, Some(Self::Input);
+    /// Text tokens of the answer, without reasoning.
+    output = Output, Output, PerMillion, None;
+    /// Tokens the model spent thinking.
+    reasoning = Reasoning, Output, PerMillion, Some(Self::Output);
+    /// Audio tokens of the answer.
+    output_audio = OutputAudio, Output, PerMillion, Some(Self::Output);
+    /// Image tokens of the answer.
+    output_image = OutputImage, Output, PerMillion, Some(Self::Output);
+    /// Characters (Unicode scalar values) of the text sent.
+    input_characters = InputCharacters, Input, PerMillion, None;
+    /// Characters (Unicode scalar values) of the text that came back.
+    output_characters = OutputCharacters, Output, PerMillion, None;
+    /// Audio or video sent, counted in microseconds and priced by the second.
+    input_second = InputSecond, Input, PerMillion, None;
+    /// Audio or video that came back, counted in microseconds and priced by the second.
+    output_second = OutputSecond, Output, PerMillion, None;
+    /// Images made.
+    image = Image, Output, Each, None;
+    /// Calls that the provider accepted on a metered endpoint.
+    request = Request, Output, Each, None;
+    /// Calls of the provider's own tools, such as web searches.
+    tool_call = ToolCall, Output, Each, None;
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// The price of each unit, in USD per million or each (see [`Unit::scale`]); `None` falls back to
+/// the unit's parent.
+pub type UnitPrices = PerUnit<Option<Rate>>;
+
+impl UnitPrices {
+    /// The price of `unit`, its own or that of its nearest priced ancestor.
+    pub fn price(&self, unit: Unit) -> Option<Rate> {
+        self.get(unit).or_else(|| unit.parent().and_then(|parent| self.price(parent)))
+    }
+
+    /// The dearest price among the units that can take the place of `unit` on the prompt: for
+    /// upper bounds.
+    pub fn dearest(&self, units: &[Unit]) -> Option<Rate> {
+        units.iter().filter_map(|&unit| self.price(unit)).max()
+    }
+}
+
+/// What one call used: disjoint quantities, and the provider's own total where it states one.
+///
+/// Every token, character and second is counted in exactly one unit, so totals are plain sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// How much of each unit. Seconds are counted in microseconds.
+    pub quantities: PerUnit<u64>,
+    /// The cost that the provider itself reports for the call, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider_cost: Option<Amount>,
+}
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
+impl Usage {
+    /// A usage of text tokens only.
+    pub fn tokens(input: u64, output: u64) -> Self {
+        let quantities = PerUnit { input, output, ..PerUnit::default() };
+        Self { quantities, provider_cost: None }
+    }
+
+    /// All tokens of the prompt: text, cached, written to a cache, audio and images.
+    pub fn input_tokens(&self) -> u64 {
+        let q = &self.quantities;
+        sum([
+            q.input,
+            q.cached_input,
+            q.cache_write,
+            q.cache_write_1h,
+            q.input_audio,
+            q.input_image,
+        ])
+    }
+
+    /// All tokens of the answer: text, reasoning, audio and images.
+    pub fn output_tokens(&self) -> u64 {
+        let q = &self.quantities;
+        sum([q.output, q.reasoning, q.output_audio, q.output_image])
+    }
+
+    /// Tokens written to a cache, of every lifetime.
+    pub fn cache_write_tokens(&self) -> u64 {
+        self.quantities.cache_write.saturating_add(self.quantities.cache_write_1h)
+    }
+
+    /// Characters sent and received.
+    pub fn characters(&self) -> u64 {
+        self.quantities.input_characters.saturating_add(self.quantities.output_characters)
+    }
+
+    /// Microseconds of audio or video sent and received.
+    pub fn microseconds(&self) -> u64 {
+        self.quantities.input_second.saturating_add(self.quantities.output_second)
+    }
+
+    /// Whole seconds sent, rounded up; pricing uses the exact figure.
+    pub fn input_seconds(&self) -> u64 {
+        self.quantities.input_second.div_ceil(MICROS_PER_SECOND)
+    }
+
+    /// Whole seconds received, rounded up; pricing uses the exact figure.
+    pub fn output_seconds(&self) -> u64 {
+        self.quantities.output_second.div_ceil(MICROS_PER_SECOND)
+    }
+}
+
+fn sum<const N: usize>(parts: [u64; N]) -> u64 {
+    parts.into_iter().fold(0, u64::saturating_add)
+}
