@@ -1,1 +1,5 @@
+//! The business of Tollgate.
 
+mod issue;
+
+pub use issue::Issue;
