@@ -1,5 +1,38 @@
-//! The business of Tollgate.
+//! The business of Tollgate: ids, keys, merchants, connections, wallets, meters, request records,
+//! and the pure rules between them.
+//!
+//! Nothing here does IO or asks for the time: a [`Clock`] is handed in. The two decisions that
+//! money depends on are functions of plain values, [`admission::decide`] and
+//! [`settlement::settle`], so that they can be read, and tested as tables, without a database.
 
+pub mod admission;
+mod connection;
+mod id;
 mod issue;
+mod key;
+mod merchant;
+mod metadata;
+mod meter;
+mod rate_limit;
+mod record;
+pub mod settlement;
+mod time;
+mod wallet;
 
+pub use connection::{Connection, ConnectionChanges, ConnectionStatus, NewConnection};
+pub use id::{
+    ConnectionId, MerchantId, MeterId, NodeId, ParseIdError, RequestId, SecretKeyId, SpendKeyId,
+    TransactionId, WalletId,
+};
 pub use issue::Issue;
+pub use key::{Key, KeyHash, KeyKind, ParseKeyError};
+pub use merchant::{Merchant, SecretKey};
+pub use metadata::{Metadata, MetadataError};
+pub use meter::{MerchantMeter, MeterChanges, NewMeter, TierPeriod, slug_of};
+pub use rate_limit::{Gcra, TooSoon};
+pub use record::{
+    Forwarded, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,
+    RequestStatus, UsageSource,
+};
+pub use time::{Clock, Timestamp};
+pub use wallet::{Transaction, TransactionKind, Wallet, WalletChanges};

@@ -213,6 +213,13 @@ impl Meter {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
+    /// The same meter with its dearest rate for everything: for upper bounds, where it is not yet
+    /// known in which tier the call will fall.
+    pub fn at_dearest_rate(&self) -> Self {
+        let rate = self.tiers.iter().map(|tier| tier.rate).max().unwrap_or(Rate::ZERO);
+        Self { tiers: vec![Tier { start: 0, rate }], ..self.clone() }
+    }
+
     /// How many units of this meter `usage` counts: tokens, characters, microseconds or requests.
     pub fn count(&self, usage: &Usage) -> u64 {
         match self.unit {

@@ -57,51 +57,55 @@ pub struct Quote {
 }
 
 impl Quote {
+    /// A call that costs nothing, with the payers that `terms` name.
+    pub fn free(terms: &Terms<'_>) -> Self {
+        let payer = |of_meter: fn(&Meter) -> Payer| match terms.wallet_pays {
+            true => terms.meter.map_or(Payer::Wallet, of_meter),
+            false => Payer::Merchant,
+        };
+        Self {
+            base: BaseCost::default(),
+            base_payer: payer(|meter| meter.base_cost_payer),
+            fee: Fee::default(),
+            service_charge: ServiceCharge {
+                amount: Amount::ZERO,
+                payer: payer(|meter| meter.service_charge_payer),
+            },
+            total_request_cost: Amount::ZERO,
+            total_wallet_cost: Amount::ZERO,
+            total_merchant_cost: Amount::ZERO,
+            counted_units: 0,
+        }
+    }
+
     /// Prices a call whose provider cost is `base`.
     ///
     /// # Errors
     /// [`Overflow`] when a line or a total is beyond the range of an [`Amount`].
     pub fn new(usage: &Usage, base: BaseCost, terms: &Terms<'_>) -> Result<Self, Overflow> {
+        let mut quote = Self { base, ..Self::free(terms) };
         let base_total = base.total()?;
-        let (fee, counted_units) = match terms.meter {
-            Some(meter) if terms.fee_due => {
-                (meter.fee(usage, terms.counter, base_total)?, meter.count(usage))
-            }
-            _ => (Fee::default(), 0),
-        };
-        let fee_amount = fee.amount()?;
-        let (charge_rate, charge_scale) = terms.service_charge_rate.fraction();
-        let charge = round_ratio(
-            &[u128::from(fee_amount.units().unsigned_abs()), charge_rate],
-            &[charge_scale],
-        )?;
+        if let Some(meter) = terms.meter.filter(|_| terms.fee_due) {
+            quote.fee = meter.fee(usage, terms.counter, base_total)?;
+            quote.counted_units = meter.count(usage);
+        }
+        let fee = quote.fee.amount()?;
+        let (rate, scale) = terms.service_charge_rate.fraction();
+        quote.service_charge.amount =
+            round_ratio(&[u128::from(fee.units().unsigned_abs()), rate], &[scale])?;
 
-        let payer = |of_meter: fn(&Meter) -> Payer| match terms.wallet_pays {
-            true => terms.meter.map_or(Payer::Wallet, of_meter),
-            false => Payer::Merchant,
-        };
-        let base_payer = payer(|meter| meter.base_cost_payer);
-        let service_charge =
-            ServiceCharge { amount: charge, payer: payer(|meter| meter.service_charge_payer) };
-        let fee_payer = payer(|_| Payer::Wallet);
-
-        let base_due = if terms.base_due { base_total } else { Amount::ZERO };
-        let parts =
-            [(base_due, base_payer), (fee_amount, fee_payer), (charge, service_charge.payer)];
+        let parts = [
+            (if terms.base_due { base_total } else { Amount::ZERO }, quote.base_payer),
+            (fee, if terms.wallet_pays { Payer::Wallet } else { Payer::Merchant }),
+            (quote.service_charge.amount, quote.service_charge.payer),
+        ];
         let paid_by = |payer: Payer| {
             Amount::sum(parts.iter().filter(|part| part.1 == payer).map(|part| part.0))
         };
-        let total_wallet_cost = paid_by(Payer::Wallet)?;
-        let total_merchant_cost = paid_by(Payer::Merchant)?;
-        Ok(Self {
-            base,
-            base_payer,
-            fee,
-            service_charge,
-            total_request_cost: total_wallet_cost.checked_add(total_merchant_cost)?,
-            total_wallet_cost,
-            total_merchant_cost,
-            counted_units,
-        })
+        quote.total_wallet_cost = paid_by(Payer::Wallet)?;
+        quote.total_merchant_cost = paid_by(Payer::Merchant)?;
+        quote.total_request_cost =
+            quote.total_wallet_cost.checked_add(quote.total_merchant_cost)?;
+        Ok(quote)
     }
 }

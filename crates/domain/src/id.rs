@@ -1,0 +1,130 @@
+//! Ids: a prefix that names the kind and a ULID that grows with time.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
+
+use ulid::{Generator, Ulid};
+
+use crate::time::Timestamp;
+
+/// The text is not an id of the kind that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseIdError;
+
+impl fmt::Display for ParseIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not an id of this kind")
+    }
+}
+
+impl std::error::Error for ParseIdError {}
+
+/// Lists are ordered by id, so the ids of one process must grow even within a millisecond.
+static GENERATOR: Mutex<Option<Generator>> = Mutex::new(None);
+
+fn next_ulid(now: Timestamp) -> Ulid {
+    let millis = u64::try_from(now.unix_micros() / 1_000).unwrap_or(0);
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+    let mut generator = GENERATOR.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let generator = generator.get_or_insert_with(Generator::new);
+    // It fails only when 2⁸⁰ ids were made in one millisecond; a fresh random one is as good then.
+    generator.generate_from_datetime(at).unwrap_or_else(|_| Ulid::new())
+}
+
+macro_rules! ids {
+    ($( $(#[$doc:meta])* $Id:ident = $prefix:literal; )*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $Id(Ulid);
+
+        impl $Id {
+            /// A new id, greater than every id this process made before.
+            pub fn generate(now: Timestamp) -> Self {
+                Self(next_ulid(now))
+            }
+        }
+
+        impl fmt::Display for $Id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut text = [0; ulid::ULID_LEN];
+                f.write_str($prefix)?;
+                f.write_str(self.0.array_to_str(&mut text))
+            }
+        }
+
+        impl fmt::Debug for $Id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $Id {
+            type Err = ParseIdError;
+
+            fn from_str(text: &str) -> Result<Self, ParseIdError> {
+                let ulid = text.strip_prefix($prefix).ok_or(ParseIdError)?;
+                let id = Self(Ulid::from_string(ulid).map_err(|_| ParseIdError)?);
+                // One id has one spelling: lower case and look-alike letters are other texts.
+                (id.to_string() == text).then_some(id).ok_or(ParseIdError)
+            }
+        }
+
+        impl serde::Serialize for $Id {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $Id {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )* };
+}
+
+ids! {
+    /// A merchant.
+    MerchantId = "mch_";
+    /// A merchant's customer.
+    ConnectionId = "con_";
+    /// An account that money is taken from.
+    WalletId = "wal_";
+    /// A fee model.
+    MeterId = "mtr_";
+    /// One forwarded call.
+    RequestId = "req_";
+    /// A restricted key.
+    SpendKeyId = "spk_";
+    /// A merchant's API key.
+    SecretKeyId = "sec_";
+    /// A movement of money.
+    TransactionId = "txn_";
+    /// One life of a serving process: it owns the records it has not settled yet.
+    NodeId = "nod_";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_grow_within_a_millisecond_and_read_back() {
+        let now = Timestamp::from_unix_micros(1_700_000_000_000_000);
+        let ids: Vec<_> = (0..1_000).map(|_| RequestId::generate(now)).collect();
+        assert!(ids.is_sorted_by(|one, next| one < next && one.to_string() < next.to_string()));
+        assert_eq!(ids[0].to_string().parse(), Ok(ids[0]));
+    }
+
+    #[test]
+    fn another_kind_or_spelling_is_not_an_id() {
+        let now = Timestamp::from_unix_micros(1_700_000_000_000_000);
+        let id = MeterId::generate(now).to_string();
+        assert_eq!(id.parse::<ConnectionId>(), Err(ParseIdError));
+        assert_eq!(id.to_lowercase().parse::<MeterId>(), Err(ParseIdError));
+        assert_eq!("mtr_".parse::<MeterId>(), Err(ParseIdError));
+    }
+}

@@ -1,0 +1,154 @@
+//! Keys are credentials: a prefix, 32 random characters, and a checksum over both.
+
+use std::fmt;
+
+use rand::Rng;
+use rand::distr::Alphanumeric;
+use sha2::{Digest, Sha256};
+
+/// What a key opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// A merchant's API key: everything of that merchant.
+    Secret,
+    /// A restricted key: forwarding only.
+    Spend,
+}
+
+impl KeyKind {
+    const ALL: [Self; 2] = [Self::Secret, Self::Spend];
+
+    /// What keys of this kind begin with.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Secret => "tgs_",
+            Self::Spend => "tgk_",
+        }
+    }
+}
+
+/// A key whose checksum is right. It is never printed but by [`Key::reveal`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    kind: KeyKind,
+    text: String,
+}
+
+/// What is stored of a key.
+pub type KeyHash = [u8; 32];
+
+/// The text is not a key: wrong prefix, length, characters or checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseKeyError;
+
+const RANDOM_CHARS: usize = 32;
+const CHECKSUM_CHARS: usize = 6;
+const PREVIEW_CHARS: usize = 8;
+const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+impl Key {
+    /// A new random key.
+    pub fn generate(kind: KeyKind) -> Self {
+        let random = rand::rng().sample_iter(Alphanumeric).take(RANDOM_CHARS).map(char::from);
+        let mut text = String::from(kind.prefix());
+        text.extend(random);
+        text.push_str(&checksum(&text));
+        Self { kind, text }
+    }
+
+    /// A key from its text, by shape and checksum alone: whether it exists is the store's to say.
+    ///
+    /// # Errors
+    /// [`ParseKeyError`] when it cannot have been issued by us.
+    pub fn parse(text: &str) -> Result<Self, ParseKeyError> {
+        let kind = KeyKind::ALL.into_iter().find(|kind| text.starts_with(kind.prefix()));
+        let kind = kind.ok_or(ParseKeyError)?;
+        let length = kind.prefix().len() + RANDOM_CHARS + CHECKSUM_CHARS;
+        let body_is_clean =
+            text.bytes().skip(kind.prefix().len()).all(|b| b.is_ascii_alphanumeric());
+        if text.len() != length || !body_is_clean {
+            return Err(ParseKeyError);
+        }
+        let (signed, sum) = text.split_at(length - CHECKSUM_CHARS);
+        if checksum(signed) != sum {
+            return Err(ParseKeyError);
+        }
+        Ok(Self { kind, text: text.to_owned() })
+    }
+
+    /// What the key opens.
+    pub const fn kind(&self) -> KeyKind {
+        self.kind
+    }
+
+    /// The SHA-256 by which the key is stored and found.
+    pub fn hash(&self) -> KeyHash {
+        Sha256::digest(self.text.as_bytes()).into()
+    }
+
+    /// The first characters, for people to tell keys apart.
+    pub fn preview(&self) -> String {
+        let shown = self.text.chars().take(self.kind.prefix().len() + PREVIEW_CHARS);
+        shown.chain("****".chars()).collect()
+    }
+
+    /// The key itself: shown once, at its creation.
+    pub fn reveal(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.preview())
+    }
+}
+
+impl fmt::Display for ParseKeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a key")
+    }
+}
+
+impl std::error::Error for ParseKeyError {}
+
+/// CRC-32 in six base-62 digits. It catches typing errors and lets scanners recognise a leaked
+/// key; it keeps no secret.
+fn checksum(text: &str) -> String {
+    let mut rest = u64::from(crc32fast::hash(text.as_bytes()));
+    let mut digits = [b'0'; CHECKSUM_CHARS];
+    for digit in digits.iter_mut().rev() {
+        let value = usize::try_from(rest % 62).unwrap_or(0);
+        *digit = BASE62.get(value).copied().unwrap_or(b'0');
+        rest /= 62;
+    }
+    digits.into_iter().map(char::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_reads_back_and_keeps_its_secret_from_debug() {
+        for kind in KeyKind::ALL {
+            let key = Key::generate(kind);
+            assert_eq!(key.reveal().len(), 4 + 32 + 6);
+            assert_eq!(Key::parse(key.reveal()), Ok(key.clone()));
+            assert_eq!(format!("{key:?}"), format!("{}****", &key.reveal()[..12]));
+        }
+    }
+
+    #[test]
+    fn one_changed_character_is_refused() {
+        let key = Key::generate(KeyKind::Secret);
+        for place in 4..key.reveal().len() {
+            let mut text = key.reveal().to_owned();
+            let other = if &text[place..=place] == "a" { "b" } else { "a" };
+            text.replace_range(place..=place, other);
+            assert_eq!(Key::parse(&text), Err(ParseKeyError), "{text}");
+        }
+        assert_eq!(Key::parse(""), Err(ParseKeyError));
+        assert_eq!(Key::parse("tgs_é"), Err(ParseKeyError));
+    }
+}

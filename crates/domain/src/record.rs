@@ -1,0 +1,169 @@
+use serde::{Deserialize, Serialize};
+use tollgate_pricing::{Amount, BaseCost, PriceSource, Quote, RateType, TokenBasis, Usage};
+
+use crate::id::{ConnectionId, MerchantId, MeterId, RequestId, SpendKeyId, WalletId};
+use crate::metadata::Metadata;
+use crate::time::Timestamp;
+
+/// Where a call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestStatus {
+    /// Admitted and not settled yet.
+    Pending,
+    /// Answered and metered.
+    Completed,
+    /// Failed, before or after it reached the provider.
+    Error,
+}
+
+/// Whose provider key was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProviderKeyType {
+    /// The operator's.
+    Managed,
+    /// The caller's own.
+    Unmanaged,
+}
+
+/// How a usage came to be known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UsageSource {
+    /// The provider stated it.
+    Reported,
+    /// The answer was cut: what passed until then.
+    Partial,
+    /// The provider did not state it, or not readably.
+    Estimated,
+    /// There was none.
+    #[default]
+    None,
+}
+
+/// What is forwarded where, as it goes into the record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forwarded {
+    /// The provider's name.
+    pub provider: String,
+    /// Method and URL, without secrets.
+    pub endpoint: String,
+    /// Whether the endpoint is one that is billed for; model lists and the like are not.
+    pub metered: bool,
+    /// Whose provider key is used.
+    pub provider_key_type: ProviderKeyType,
+    /// The model that was asked for.
+    pub model: Option<String>,
+    /// Free pairs of the caller.
+    pub metadata: Metadata,
+    /// What the input alone is estimated at, should no answer ever tell.
+    pub input_estimate: PricedUsage,
+}
+
+/// A usage, how it came to be known, and what the provider charges for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PricedUsage {
+    /// What was used.
+    pub usage: Usage,
+    /// How that is known.
+    pub usage_source: UsageSource,
+    /// What it costs at the provider.
+    pub base: BaseCost,
+    /// Where the prices came from.
+    pub price_source: PriceSource,
+}
+
+impl PricedUsage {
+    /// Nothing used, nothing to price.
+    pub fn nothing() -> Self {
+        Self {
+            usage: Usage::default(),
+            usage_source: UsageSource::None,
+            base: BaseCost::default(),
+            price_source: PriceSource::Catalog,
+        }
+    }
+}
+
+/// A call from its admission on: what is stored before a byte goes to the provider, and all that
+/// is needed to end it, by whoever ends it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingRecord {
+    /// The call.
+    pub request_id: RequestId,
+    /// Whose call it is.
+    pub merchant_id: MerchantId,
+    /// The customer who made it.
+    pub connection_id: Option<ConnectionId>,
+    /// The spend key it was made with.
+    pub spend_key_id: Option<SpendKeyId>,
+    /// The wallet of the request.
+    pub wallet_id: Option<WalletId>,
+    /// The merchant's own wallet.
+    pub merchant_wallet_id: WalletId,
+    /// The meter that prices it and the version it had at admission.
+    pub meter: Option<MeterVersion>,
+    /// Whether the credential asked not to bill the customer.
+    pub disable_billing: bool,
+    /// What is forwarded where.
+    pub forwarded: Forwarded,
+    /// What is held on the wallet of the request.
+    pub wallet_hold: Amount,
+    /// What is held on the merchant's own wallet.
+    pub merchant_hold: Amount,
+    /// When it was admitted.
+    pub created_at: Timestamp,
+}
+
+/// A meter as it was when a call began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MeterVersion {
+    /// The meter.
+    pub meter_id: MeterId,
+    /// Its version then.
+    pub version: i32,
+}
+
+/// A call as it is shown: pending, or with what it used and cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// The call.
+    pub request_id: RequestId,
+    /// Whose call it is.
+    pub merchant_id: MerchantId,
+    /// The customer who made it.
+    pub connection_id: Option<ConnectionId>,
+    /// The spend key it was made with.
+    pub spend_key_id: Option<SpendKeyId>,
+    /// The meter it was priced with.
+    pub meter_id: Option<MeterId>,
+    /// Where it stands.
+    pub status: RequestStatus,
+    /// The provider's name.
+    pub provider: String,
+    /// Method and URL, without secrets.
+    pub endpoint: String,
+    /// Whose provider key was used.
+    pub provider_key_type: ProviderKeyType,
+    /// The model that served it; the one asked for while that is not known.
+    pub model: Option<String>,
+    /// The provider's id of its answer.
+    pub response_id: Option<String>,
+    /// HTTP status of the provider.
+    pub provider_status: Option<u16>,
+    /// The provider's time of its answer, or when the answer ended.
+    pub timestamp: Option<Timestamp>,
+    /// What was used, and what the provider charges for it.
+    pub priced: PricedUsage,
+    /// What it cost and who paid.
+    pub quote: Quote,
+    /// How the fee was reckoned.
+    pub rate_type: RateType,
+    /// Which tokens the fee counted.
+    pub token_basis: TokenBasis,
+    /// Free pairs of the caller.
+    pub metadata: Metadata,
+    /// When it was admitted.
+    pub created_at: Timestamp,
+}

@@ -1,0 +1,112 @@
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use time::format_description::well_known::Rfc3339;
+use time::{Date, OffsetDateTime};
+
+/// An instant in UTC, to the microsecond. Written as ISO 8601.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// An instant from microseconds since 1970-01-01T00:00:00Z.
+    pub const fn from_unix_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since 1970-01-01T00:00:00Z.
+    pub const fn unix_micros(self) -> i64 {
+        self.0
+    }
+
+    /// An instant from whole seconds since 1970, if it is one that can be written.
+    pub fn from_unix_seconds(seconds: i64) -> Option<Self> {
+        OffsetDateTime::from_unix_timestamp(seconds).ok()?;
+        seconds.checked_mul(1_000_000).map(Self)
+    }
+
+    /// The instant `millis` later.
+    pub const fn plus_millis(self, millis: i64) -> Self {
+        Self(self.0.saturating_add(millis.saturating_mul(1_000)))
+    }
+
+    /// The day in UTC.
+    pub fn date(self) -> Date {
+        self.to_datetime().date()
+    }
+
+    fn to_datetime(self) -> OffsetDateTime {
+        OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000)
+            .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_datetime().format(&Rfc3339).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl std::str::FromStr for Timestamp {
+    type Err = time::error::Parse;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let at = OffsetDateTime::parse(text, &Rfc3339)?;
+        // A four-digit year in nanoseconds divided by a thousand is far within 64 bits.
+        Ok(Self(i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)))
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Where the time comes from: the system's clock, or one that a test moves.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    System,
+    Manual(Arc<AtomicI64>),
+}
+
+impl Clock {
+    /// The system's clock.
+    pub const fn system() -> Self {
+        Self(Source::System)
+    }
+
+    /// A clock that stands at `start` until it is moved; clones move together.
+    pub fn manual(start: Timestamp) -> Self {
+        Self(Source::Manual(Arc::new(AtomicI64::new(start.0))))
+    }
+
+    /// The present instant.
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Source::System => {
+                let nanos = OffsetDateTime::now_utc().unix_timestamp_nanos();
+                Timestamp(i64::try_from(nanos / 1_000).unwrap_or(i64::MAX))
+            }
+            Source::Manual(at) => Timestamp(at.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Moves a manual clock forward; the system's clock is nobody's to move and stays.
+    pub fn advance_millis(&self, millis: i64) {
+        if let Source::Manual(at) = &self.0 {
+            at.fetch_add(millis.saturating_mul(1_000), Ordering::SeqCst);
+        }
+    }
+}
