@@ -45,14 +45,24 @@ pub struct CostBound {
 /// What the decision rests on, as it stands under the store's locks.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// The merchant's own wallet; absent when the key is no longer valid.
-    pub merchant_wallet: Option<&'a Wallet>,
+    /// The merchant's own account; absent when the key is no longer valid.
+    pub account: Option<Account<'a>>,
     /// The connection that the credential names, if it is this merchant's.
     pub connection: Option<&'a Connection>,
     /// The wallet of the connection.
     pub wallet: Option<&'a Wallet>,
     /// The meter that the credential names, if it is this merchant's.
     pub meter: Option<&'a MerchantMeter>,
+}
+
+/// A merchant's own account: without limit unless the operator set one.
+#[derive(Clone, Copy, Debug)]
+pub struct Account<'a> {
+    /// Its wallet.
+    pub wallet_id: WalletId,
+    /// The wallet as it stands, if it has a limit; one without guards nothing, and is a hot row
+    /// that an admission leaves alone.
+    pub limited: Option<&'a Wallet>,
 }
 
 /// Why a call may not go out, in the order in which it is looked at.
@@ -89,7 +99,7 @@ pub fn decide(
     facts: &Facts<'_>,
     service_charge_rate: Rate,
 ) -> Result<PendingRecord, Refusal> {
-    let merchant_wallet = facts.merchant_wallet.ok_or(Refusal::KeyInvalid)?;
+    let account = facts.account.ok_or(Refusal::KeyInvalid)?;
     if call.connection_id.is_some() && facts.connection.is_none() {
         return Err(Refusal::ConnectionNotFound);
     }
@@ -102,20 +112,14 @@ pub fn decide(
 
     let bound = bound(call, facts, service_charge_rate).map_err(|_| Refusal::BoundTooLarge)?;
     let wallet_hold = hold(facts.wallet, bound.total_wallet_cost)?;
-    // A merchant's own account is without limit unless the operator set one; only then is there
-    // anything to guard, and a hot row to touch.
-    let limited = merchant_wallet.overdraft_limit.is_some();
-    let merchant_hold = match limited {
-        true => hold(Some(merchant_wallet), bound.total_merchant_cost)?,
-        false => Amount::ZERO,
-    };
+    let merchant_hold = hold(account.limited, bound.total_merchant_cost)?;
     Ok(PendingRecord {
         request_id: call.request_id,
         merchant_id: call.merchant_id,
         connection_id: call.connection_id,
         spend_key_id: None,
         wallet_id: facts.wallet.map(|wallet| wallet.wallet_id),
-        merchant_wallet_id: merchant_wallet.wallet_id,
+        merchant_wallet_id: account.wallet_id,
         meter: facts
             .meter
             .map(|meter| MeterVersion { meter_id: meter.meter_id, version: meter.version }),

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{
-    BaseCost, Meter, Overflow, PriceSource, Quote, Rate, RateType, Terms, TokenBasis,
+    BaseCost, Meter, Overflow, Payer, PriceSource, Quote, Rate, RateType, Terms, TokenBasis,
 };
 
 use crate::record::{PendingRecord, PricedUsage, ProviderKeyType, RequestRecord, RequestStatus};
@@ -160,6 +160,21 @@ pub fn settle(
         created_at: pending.created_at,
     };
     Settled { record, counter_moves, overflowed }
+}
+
+/// Whether the merchant's own wallet may have to pay for a call that ended so: if not, its row need
+/// not be locked.
+pub fn merchant_may_pay(
+    has_wallet: bool,
+    disable_billing: bool,
+    ending: Ending,
+    meter: Option<&Meter>,
+) -> bool {
+    let payers = meter.map(|meter| [meter.base_cost_payer, meter.service_charge_payer]);
+    !has_wallet
+        || disable_billing
+        || !ending.delivered()
+        || payers.is_some_and(|payers| payers.contains(&Payer::Merchant))
 }
 
 /// The record of a call that is still on its way.

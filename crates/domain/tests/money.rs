@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
-use tollgate_domain::admission::{Call, CostBound, Facts, Refusal, decide};
+use tollgate_domain::admission::{Account, Call, CostBound, Facts, Refusal, decide};
 use tollgate_domain::settlement::{Ending, Report, Settled, settle};
 use tollgate_domain::*;
 use tollgate_pricing::*;
@@ -24,6 +24,11 @@ fn wallet(balance: &str, held: &str, overdraft_limit: Option<&str>) -> Wallet {
         low_balance_threshold: None,
         created_at: NOW,
     }
+}
+
+fn account_of(wallet: &Wallet) -> Account<'_> {
+    let limited = wallet.overdraft_limit.is_some().then_some(wallet);
+    Account { wallet_id: wallet.wallet_id, limited }
 }
 
 fn connection(status: ConnectionStatus) -> Connection {
@@ -102,8 +107,9 @@ fn refusals_come_in_their_order() {
     let (active, deleted) =
         (connection(ConnectionStatus::Active), connection(ConnectionStatus::Deleted));
     let plan = meter(Payer::Wallet);
-    let refused = |merchant_wallet, connection, meter, wallet| {
-        decide(&call(), &Facts { merchant_wallet, connection, wallet, meter }, Rate::ZERO).err()
+    let refused = |account: Option<&Wallet>, connection, meter, wallet| {
+        let account = account.map(account_of);
+        decide(&call(), &Facts { account, connection, wallet, meter }, Rate::ZERO).err()
     };
 
     assert_eq!(refused(None, None, None, None), Some(Refusal::KeyInvalid));
@@ -130,7 +136,7 @@ fn the_hold_is_the_upper_bound_of_what_the_wallet_would_pay() {
     let full = wallet("1", "0", Some("0"));
     let held = |call: &Call, meter: &MerchantMeter| {
         let facts = Facts {
-            merchant_wallet: Some(&own),
+            account: Some(account_of(&own)),
             connection: Some(&active),
             wallet: Some(&full),
             meter: Some(meter),
@@ -167,7 +173,7 @@ fn a_wallet_admits_while_anything_is_left_and_not_after() {
     ] {
         let wallet = wallet(balance, held, overdraft);
         let facts = Facts {
-            merchant_wallet: Some(&own),
+            account: Some(account_of(&own)),
             connection: Some(&active),
             wallet: Some(&wallet),
             meter: Some(&plan),
@@ -183,7 +189,7 @@ fn what_costs_the_wallet_nothing_is_not_refused_for_its_balance() {
     let (active, empty) = (connection(ConnectionStatus::Active), wallet("0", "0", Some("0")));
     let plan = meter(Payer::Wallet);
     let facts = Facts {
-        merchant_wallet: Some(&own),
+        account: Some(account_of(&own)),
         connection: Some(&active),
         wallet: Some(&empty),
         meter: Some(&plan),
@@ -198,7 +204,7 @@ fn a_merchants_account_is_guarded_once_it_has_a_limit() {
     for (limit, admitted) in [(None, true), (Some("0"), false), (Some("1"), true)] {
         let own = wallet("0", "0", limit);
         let facts =
-            Facts { merchant_wallet: Some(&own), connection: None, wallet: None, meter: None };
+            Facts { account: Some(account_of(&own)), connection: None, wallet: None, meter: None };
         let decision = decide(&bare, &facts, Rate::ZERO);
         assert_eq!(decision.is_ok(), admitted, "{limit:?}");
         let held = decision.map(|pending| pending.merchant_hold);

@@ -1,1 +1,360 @@
+//! Tollgate's memory: merchants, meters, wallets, records and every movement of money, in SQLite
+//! or PostgreSQL, behind one [`Store`].
+//!
+//! - Reading: [`Store::read`] with the functions of [`meters`], [`requests`], … on a connection.
+//! - Writing: [`Store::write`] with the same, in one transaction.
+//! - The hot path: [`Store::admit`] and [`Store::settle`], which the ledger groups.
+//!
+//! Every query starts from the merchant. No trait stands between the code and the database, and
+//! the tests run on both.
 
+pub mod audit;
+mod conn;
+pub mod connections;
+mod dialect;
+mod error;
+pub mod idempotency;
+mod ledger;
+pub mod merchants;
+pub mod meters;
+mod migrations;
+mod nodes;
+mod page;
+pub mod requests;
+mod rows;
+mod schema;
+pub mod wallets;
+
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tollgate_domain::admission::{Call, Refusal};
+use tollgate_domain::settlement::Report;
+use tollgate_domain::{Clock, NodeId, PendingRecord, RequestId};
+use tollgate_pricing::Rate;
+
+pub use conn::{Conn, DatabaseUrl, ParseDatabaseUrlError};
+pub use error::StoreError;
+pub use ledger::SettleOutcome;
+pub use migrations::MigrationError;
+pub use page::Page;
+
+use conn::Manager;
+use ledger::{Context, Ledger};
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether this process forwards calls: it then owns a lease, and a SQLite file all alone.
+    pub serve: bool,
+    /// Whether to bring the schema up to date, or to refuse one that is not.
+    pub migrate: bool,
+    /// The operator's charge as a fraction of the fee.
+    pub service_charge_rate: Rate,
+    /// Where the time comes from.
+    pub clock: Clock,
+    /// How long this process may be silent before others end its calls, in milliseconds.
+    pub lease_ms: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            serve: false,
+            migrate: true,
+            service_charge_rate: Rate::ZERO,
+            clock: Clock::system(),
+            lease_ms: 15_000,
+        }
+    }
+}
+
+/// Why a store could not be opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The database cannot be reached.
+    Store(StoreError),
+    /// The schema cannot be used.
+    Migration(MigrationError),
+    /// Another process serves from the same SQLite file.
+    InUse,
+    /// The operating system refused something.
+    Io(std::io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(cause) => cause.fmt(f),
+            Self::Migration(cause) => cause.fmt(f),
+            Self::InUse => f.write_str(
+                "another tollgate serves from this SQLite file: stop it, or use PostgreSQL to run \
+                 several",
+            ),
+            Self::Io(cause) => write!(f, "the store cannot be opened: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<StoreError> for OpenError {
+    fn from(cause: StoreError) -> Self {
+        Self::Store(cause)
+    }
+}
+
+impl From<MigrationError> for OpenError {
+    fn from(cause: MigrationError) -> Self {
+        Self::Migration(cause)
+    }
+}
+
+impl From<std::io::Error> for OpenError {
+    fn from(cause: std::io::Error) -> Self {
+        Self::Io(cause)
+    }
+}
+
+/// A database, its ledger, and this process's place in it. Clones share it.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    readers: r2d2::Pool<Manager>,
+    ledger: Mutex<Option<Ledger>>,
+    writers: Mutex<Vec<JoinHandle<()>>>,
+    context: Context,
+    lease_ms: u32,
+    _lock: Option<File>,
+    _temporary: Option<tempfile::TempDir>,
+}
+
+/// Readers wait no longer than this for a connection.
+const READER_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Store {
+    /// Opens the store at `url`.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what to do about it.
+    pub fn open(url: &DatabaseUrl, options: &Options) -> Result<Self, OpenError> {
+        let mut temporary = None;
+        let (manager, writers, readers) = match url {
+            DatabaseUrl::Postgres(url) => (Manager::Postgres(url.clone()), 2, 8),
+            DatabaseUrl::Sqlite(path) => (Manager::Sqlite(path.clone()), 1, 4),
+            DatabaseUrl::SqliteTemporary => {
+                let folder = temporary.insert(tempfile::tempdir()?);
+                (Manager::Sqlite(folder.path().join("tollgate.db")), 1, 4)
+            }
+        };
+        let lock = match &manager {
+            Manager::Sqlite(path) if options.serve => Some(lock_file(path)?),
+            Manager::Sqlite(_) | Manager::Postgres(_) => None,
+        };
+        prepare(&manager, options, lock.is_some())?;
+        let context = Context {
+            node_id: NodeId::generate(options.clock.now()),
+            service_charge_rate: options.service_charge_rate,
+            clock: options.clock.clone(),
+        };
+        let readers = r2d2::Pool::builder()
+            .max_size(readers)
+            .min_idle(Some(0))
+            .connection_timeout(READER_TIMEOUT)
+            .test_on_check_out(matches!(manager, Manager::Postgres(_)))
+            .error_handler(Box::new(LogPoolErrors))
+            .build_unchecked(manager.clone());
+        let (ledger, writers) = Ledger::start(&manager, writers, &context)?;
+        Ok(Self(Arc::new(Inner {
+            readers,
+            ledger: Mutex::new(Some(ledger)),
+            writers: Mutex::new(writers),
+            context,
+            lease_ms: options.lease_ms,
+            _lock: lock,
+            _temporary: temporary,
+        })))
+    }
+
+    /// Brings the schema at `url` up to date; answers how many migrations ran.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what to do about it.
+    pub fn migrate(url: &DatabaseUrl) -> Result<usize, OpenError> {
+        use r2d2::ManageConnection;
+        let manager = match url {
+            DatabaseUrl::Postgres(url) => Manager::Postgres(url.clone()),
+            DatabaseUrl::Sqlite(path) => Manager::Sqlite(path.clone()),
+            DatabaseUrl::SqliteTemporary => return Ok(0),
+        };
+        Ok(migrations::run(&mut manager.connect()?)?)
+    }
+
+    /// Runs `work` on a connection, away from the threads that serve.
+    ///
+    /// # Errors
+    /// What `work` returned, or [`StoreError::Unavailable`].
+    pub async fn read<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let readers = self.0.readers.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let mut conn = readers.get().map_err(StoreError::from)?;
+            work(&mut conn)
+        });
+        done.await.unwrap_or_else(|cause| Err(StoreError::Unavailable(cause.to_string()).into()))
+    }
+
+    /// Runs `work` in a write transaction of its own; `Err` takes everything back.
+    ///
+    /// # Errors
+    /// What `work` returned, or [`StoreError::Unavailable`].
+    pub async fn write<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        self.ledger()?.write(work).await
+    }
+
+    /// Admits a call, durably, or refuses it, writing nothing.
+    ///
+    /// # Errors
+    /// Those of the store; a refusal is not an error but the answer.
+    pub async fn admit(
+        &self,
+        call: Box<Call>,
+    ) -> Result<Result<Box<PendingRecord>, Refusal>, StoreError> {
+        self.ledger()?.admit(call).await
+    }
+
+    /// Settles a call, durably and once, however often it is called.
+    ///
+    /// # Errors
+    /// Those of the store; it is safe to try again.
+    pub async fn settle(
+        &self,
+        request_id: RequestId,
+        report: Report,
+    ) -> Result<SettleOutcome, StoreError> {
+        self.ledger()?.settle(request_id, Some(report)).await
+    }
+
+    /// Keeps this process's lease alive; call it a few times per [`Options::lease_ms`].
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn renew_lease(&self) -> Result<(), StoreError> {
+        let context = &self.0.context;
+        let node_id = context.node_id;
+        let until = context.clock.now().plus_millis(i64::from(self.0.lease_ms));
+        self.write(move |conn| nodes::renew(conn, node_id, until)).await
+    }
+
+    /// Ends the calls of processes whose lease has lapsed: their holds are released and what they
+    /// may have cost is the merchant's. Answers how many.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn sweep(&self) -> Result<usize, StoreError> {
+        const AT_ONCE: i64 = 500;
+        let mut swept = 0;
+        loop {
+            let now = self.0.context.clock.now();
+            let lost = self.read(move |conn| nodes::abandoned(conn, now, AT_ONCE)).await?;
+            if lost.is_empty() {
+                return Ok(swept);
+            }
+            let ledger = self.ledger()?;
+            for request_id in lost {
+                ledger.settle(request_id, None).await?;
+                swept += 1;
+            }
+        }
+    }
+
+    /// Recomputes balances, counters and holds from the ledger, of one state of the store.
+    ///
+    /// # Errors
+    /// Those of the store; differences are findings of the [`audit::Audit`].
+    pub async fn audit(&self) -> Result<audit::Audit, StoreError> {
+        self.read(|conn| conn.snapshot(audit::run)).await
+    }
+
+    /// Ends this process's life in the store: the queue is emptied, the writers stop, the lease is
+    /// given back. Nothing can be written afterwards.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        let node_id = self.0.context.node_id;
+        let retired = self.write(move |conn| nodes::retire(conn, node_id)).await;
+        drop(self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let writers =
+            std::mem::take(&mut *self.0.writers.lock().unwrap_or_else(PoisonError::into_inner));
+        let joined = tokio::task::spawn_blocking(move || {
+            writers.into_iter().for_each(|writer| drop(writer.join()));
+        });
+        joined.await.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
+        retired
+    }
+
+    fn ledger(&self) -> Result<Ledger, StoreError> {
+        let ledger = self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        ledger.clone().ok_or_else(|| StoreError::Unavailable("the store is closed".to_owned()))
+    }
+}
+
+/// Takes a SQLite file for this process alone, until it ends.
+fn lock_file(path: &Path) -> Result<File, OpenError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let file = File::options().create(true).truncate(false).write(true).open(name)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse),
+        Err(std::fs::TryLockError::Error(cause)) => Err(OpenError::Io(cause)),
+    }
+}
+
+/// Looks after the schema, and forgets lives that cannot be any more.
+fn prepare(manager: &Manager, options: &Options, alone: bool) -> Result<(), OpenError> {
+    use r2d2::ManageConnection;
+    let mut conn = manager.connect()?;
+    if options.migrate {
+        let ran = migrations::run(&mut conn)?;
+        if ran > 0 {
+            log::info!("the schema is up to date after {ran} migrations");
+        }
+    } else {
+        migrations::check(&mut conn)?;
+    }
+    if alone {
+        conn.write(nodes::retire_all)?;
+    }
+    Ok(())
+}
+
+/// The pool retries by itself; what it meets goes to the log and not to standard error.
+#[derive(Debug)]
+struct LogPoolErrors;
+
+impl r2d2::HandleError<StoreError> for LogPoolErrors {
+    fn handle_error(&self, error: StoreError) {
+        log::warn!("{error}");
+    }
+}

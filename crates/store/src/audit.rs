@@ -1,0 +1,204 @@
+//! Recomputes what is kept beside the ledger from the ledger itself, and names each difference.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use diesel::prelude::*;
+
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::meters;
+use crate::rows::{RequestRow, TierCounterRow, TransactionRow, WalletRow};
+use crate::schema::{requests, tier_counters, transactions, wallets};
+
+/// What an audit found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Audit {
+    /// How many wallets were recomputed.
+    pub wallets: usize,
+    /// How many movements they rest on.
+    pub transactions: usize,
+    /// How many records were read.
+    pub requests: usize,
+    /// How many of them are on their way.
+    pub pending: usize,
+    /// What does not agree.
+    pub differences: Vec<Difference>,
+}
+
+/// Something kept that is not what the ledger says. Amounts in units of 10⁻¹⁰ USD.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What was compared, such as `wallet wal_… balance`.
+    pub what: String,
+    /// What is kept.
+    pub kept: i64,
+    /// What the ledger says.
+    pub recomputed: i64,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: kept {}, recomputed {}", self.what, self.kept, self.recomputed)
+    }
+}
+
+/// What the records say of each wallet and counter.
+#[derive(Default)]
+struct Recomputed {
+    balances: BTreeMap<String, i64>,
+    last_balances: BTreeMap<String, i64>,
+    usage: BTreeMap<(String, String), i64>,
+    holds: BTreeMap<String, i64>,
+    costs: BTreeMap<(String, String), i64>,
+    counters: BTreeMap<(String, String, String), i64>,
+}
+
+/// How many rows are read at a time.
+const CHUNK: i64 = 5_000;
+
+/// Audits the whole store. Run it in a transaction, so that it sees one state.
+///
+/// # Errors
+/// Those of the store; differences are not errors but findings.
+pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
+    let mut audit = Audit::default();
+    let mut sums = Recomputed::default();
+    read_transactions(conn, &mut audit, &mut sums)?;
+    read_requests(conn, &mut audit, &mut sums)?;
+
+    let rows: Vec<WalletRow> = wallets::table.select(WalletRow::as_select()).load(conn)?;
+    audit.wallets = rows.len();
+    for row in &rows {
+        let id = &row.wallet_id;
+        let of = |sums: &BTreeMap<String, i64>| sums.get(id).copied().unwrap_or(0);
+        audit.compare(format!("wallet {id} balance"), row.balance, of(&sums.balances));
+        audit.compare(format!("wallet {id} held"), row.held, of(&sums.holds));
+        audit.compare(
+            format!("wallet {id} balance after its last transaction"),
+            of(&sums.last_balances),
+            of(&sums.balances),
+        );
+    }
+    for (key, cost) in std::mem::take(&mut sums.costs) {
+        let booked = sums.usage.remove(&key).unwrap_or(0);
+        audit.compare(format!("request {} booked on {}", key.0, key.1), -booked, cost);
+    }
+    for (key, booked) in sums.usage {
+        audit.compare(format!("request {} booked on {}", key.0, key.1), -booked, 0);
+    }
+    let rows: Vec<TierCounterRow> =
+        tier_counters::table.select(TierCounterRow::as_select()).load(conn)?;
+    for row in rows {
+        let name = format!("counter of {} under {} {}", row.owner_id, row.meter_id, row.period);
+        let counted = sums.counters.remove(&(row.owner_id, row.meter_id, row.period)).unwrap_or(0);
+        audit.compare(name, row.used, counted);
+    }
+    for ((owner, meter, period), counted) in sums.counters {
+        audit.compare(format!("counter of {owner} under {meter} {period}"), 0, counted);
+    }
+    Ok(audit)
+}
+
+impl Audit {
+    fn compare(&mut self, what: String, kept: i64, recomputed: i64) {
+        if kept != recomputed {
+            self.differences.push(Difference { what, kept, recomputed });
+        }
+    }
+}
+
+fn read_transactions(
+    conn: &mut Conn,
+    audit: &mut Audit,
+    sums: &mut Recomputed,
+) -> Result<(), StoreError> {
+    let mut after = String::new();
+    loop {
+        let rows: Vec<TransactionRow> = transactions::table
+            .filter(transactions::transaction_id.gt(&after))
+            .order(transactions::transaction_id)
+            .limit(CHUNK)
+            .select(TransactionRow::as_select())
+            .load(conn)?;
+        let Some(last) = rows.last() else { return Ok(()) };
+        after.clone_from(&last.transaction_id);
+        audit.transactions += rows.len();
+        for row in rows {
+            let balance = sums.balances.entry(row.wallet_id.clone()).or_default();
+            *balance = balance.saturating_add(row.amount);
+            if let Some(request_id) = row.request_id {
+                let booked = sums.usage.entry((request_id, row.wallet_id.clone())).or_default();
+                *booked = booked.saturating_add(row.amount);
+            }
+            sums.last_balances.insert(row.wallet_id, row.balance_after);
+        }
+    }
+}
+
+fn read_requests(
+    conn: &mut Conn,
+    audit: &mut Audit,
+    sums: &mut Recomputed,
+) -> Result<(), StoreError> {
+    let mut periods = BTreeMap::new();
+    let mut after = String::new();
+    loop {
+        let rows: Vec<RequestRow> = requests::table
+            .filter(requests::request_id.gt(&after))
+            .order(requests::request_id)
+            .limit(CHUNK)
+            .select(RequestRow::as_select())
+            .load(conn)?;
+        let Some(last) = rows.last() else { return Ok(()) };
+        after.clone_from(&last.request_id);
+        audit.requests += rows.len();
+        for row in rows {
+            if row.is_pending() {
+                audit.pending += 1;
+            }
+            let parts = [
+                (row.wallet_id.clone(), row.wallet_hold, row.wallet_cost),
+                (Some(row.merchant_wallet_id.clone()), row.merchant_hold, row.merchant_cost),
+            ];
+            for (wallet_id, hold, cost) in parts {
+                let Some(wallet_id) = wallet_id else { continue };
+                if !row.is_pending() && hold != 0 {
+                    audit.compare(
+                        format!("request {} hold after its end", row.request_id),
+                        hold,
+                        0,
+                    );
+                }
+                let held = sums.holds.entry(wallet_id.clone()).or_default();
+                *held = held.saturating_add(hold);
+                let costs = sums.costs.entry((row.request_id.clone(), wallet_id)).or_default();
+                *costs = costs.saturating_add(cost);
+            }
+            count(conn, &row, &mut periods, sums)?;
+        }
+    }
+}
+
+/// Adds what a record counted to the counter it moved.
+fn count(
+    conn: &mut Conn,
+    row: &RequestRow,
+    periods: &mut BTreeMap<(String, i32), meters::Version>,
+    sums: &mut Recomputed,
+) -> Result<(), StoreError> {
+    let (Some(meter_id), Some(number)) = (&row.meter_id, row.meter_version) else { return Ok(()) };
+    if row.counted_units == 0 {
+        return Ok(());
+    }
+    let key = (meter_id.clone(), number);
+    if !periods.contains_key(&key) {
+        periods.insert(key.clone(), meters::model_of(conn, meter_id, number)?);
+    }
+    if let Some(version) = periods.get(&key) {
+        let counter =
+            sums.counters.entry(row.counter_key(meter_id, version.tier_period)).or_default();
+        *counter = counter.saturating_add(row.counted_units);
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! A connection to either database, and how one is opened.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionManager};
+use diesel::pg::PgConnection;
+use diesel::sqlite::SqliteConnection;
+use diesel::{Connection, QueryResult};
+
+use crate::error::StoreError;
+
+/// A connection to SQLite or PostgreSQL.
+#[derive(diesel::MultiConnection)]
+pub enum Conn {
+    /// A file.
+    Sqlite(SqliteConnection),
+    /// A server.
+    Postgres(PgConnection),
+}
+
+/// Writes an expression once and compiles it per database: for what the derived connection cannot
+/// express (`on_conflict`, batches, row locks).
+macro_rules! each_database {
+    ($conn:expr, $inner:ident => $body:expr) => {
+        match $conn {
+            $crate::conn::Conn::Sqlite($inner) => $body,
+            $crate::conn::Conn::Postgres($inner) => $body,
+        }
+    };
+}
+pub(crate) use each_database;
+
+impl Conn {
+    /// Runs `work` in a transaction that may write: `Err` takes everything back.
+    ///
+    /// On SQLite it takes the write lock at once, so that nothing read in it can be overtaken.
+    ///
+    /// # Errors
+    /// What `work` returned, or the database's own error from beginning or committing.
+    pub fn write<T, E>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<StoreError>,
+    {
+        self.transaction("BEGIN IMMEDIATE", "BEGIN", work)
+    }
+
+    /// Runs `work` in a transaction that sees one state of the database throughout.
+    ///
+    /// # Errors
+    /// As [`Conn::write`].
+    pub fn snapshot<T, E>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<StoreError>,
+    {
+        self.transaction("BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", work)
+    }
+
+    fn transaction<T, E>(
+        &mut self,
+        sqlite: &str,
+        postgres: &str,
+        work: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<StoreError>,
+    {
+        let begun = match self {
+            Self::Sqlite(conn) => AnsiTransactionManager::begin_transaction_sql(conn, sqlite),
+            Self::Postgres(conn) => AnsiTransactionManager::begin_transaction_sql(conn, postgres),
+        };
+        begun.map_err(StoreError::from)?;
+        let result = work(self);
+        let ended = match result {
+            Ok(_) => each_database!(self, conn => AnsiTransactionManager::commit_transaction(conn)),
+            Err(_) => {
+                each_database!(self, conn => AnsiTransactionManager::rollback_transaction(conn))
+            }
+        };
+        match ended {
+            Err(cause) if result.is_ok() => Err(StoreError::from(cause).into()),
+            // A rollback that fails leaves a connection that is not used again.
+            _ => result,
+        }
+    }
+}
+
+/// Where the database is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum DatabaseUrl {
+    /// A SQLite file.
+    Sqlite(PathBuf),
+    /// A SQLite file that is deleted on exit.
+    SqliteTemporary,
+    /// A PostgreSQL server, in libpq's URL form.
+    Postgres(String),
+}
+
+/// The text names no database that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseDatabaseUrlError;
+
+impl fmt::Display for ParseDatabaseUrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "must be sqlite:PATH, sqlite::memory: or postgres://USER:PASSWORD@HOST/DATABASE",
+        )
+    }
+}
+
+impl std::error::Error for ParseDatabaseUrlError {}
+
+impl FromStr for DatabaseUrl {
+    type Err = ParseDatabaseUrlError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            return Ok(Self::Postgres(text.to_owned()));
+        }
+        match text.strip_prefix("sqlite:").map(|path| path.trim_start_matches("//")) {
+            Some(":memory:") => Ok(Self::SqliteTemporary),
+            Some(path) if !path.is_empty() => Ok(Self::Sqlite(PathBuf::from(path))),
+            _ => Err(ParseDatabaseUrlError),
+        }
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::SqliteTemporary => f.write_str("sqlite::memory:"),
+            Self::Postgres(url) => {
+                let place = url.rsplit_once('@').map_or(url.as_str(), |(_, place)| place);
+                write!(f, "postgres://{}", place.trim_start_matches("postgres://"))
+            }
+        }
+    }
+}
+
+/// Opens connections for a pool.
+#[derive(Clone, Debug)]
+pub(crate) enum Manager {
+    Sqlite(PathBuf),
+    Postgres(String),
+}
+
+/// Durable means durable: FULL survives a power cut. The busy timeout covers other processes
+/// (a backup, a subcommand); our own writes queue for one writer.
+const SQLITE_PRAGMAS: &str = "
+    PRAGMA busy_timeout = 10000;
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = FULL;
+    PRAGMA foreign_keys = ON;
+    PRAGMA cache_size = -16000;
+";
+
+impl r2d2::ManageConnection for Manager {
+    type Connection = Conn;
+    type Error = StoreError;
+
+    fn connect(&self) -> Result<Conn, StoreError> {
+        let unreachable =
+            |cause: diesel::ConnectionError| StoreError::Unavailable(cause.to_string());
+        match self {
+            Self::Sqlite(path) => {
+                let path = path.to_str().ok_or_else(|| {
+                    StoreError::Unavailable("the path of the database is not UTF-8".to_owned())
+                })?;
+                let mut conn = SqliteConnection::establish(path).map_err(unreachable)?;
+                conn.batch_execute(SQLITE_PRAGMAS)?;
+                Ok(Conn::Sqlite(conn))
+            }
+            Self::Postgres(url) => {
+                Ok(Conn::Postgres(PgConnection::establish(url).map_err(unreachable)?))
+            }
+        }
+    }
+
+    fn is_valid(&self, conn: &mut Conn) -> Result<(), StoreError> {
+        Ok(each_database!(conn, conn => conn.batch_execute("SELECT 1"))?)
+    }
+
+    fn has_broken(&self, conn: &mut Conn) -> bool {
+        std::thread::panicking() || is_broken(conn)
+    }
+}
+
+/// Whether the connection is lost or stuck in a transaction.
+pub(crate) fn is_broken(conn: &mut Conn) -> bool {
+    match conn {
+        Conn::Sqlite(conn) => AnsiTransactionManager::is_broken_transaction_manager(conn),
+        Conn::Postgres(conn) => AnsiTransactionManager::is_broken_transaction_manager(conn),
+    }
+}
+
+/// Locks that serve until the session ends are PostgreSQL's; SQLite's one writer needs none.
+pub(crate) fn advisory_lock(conn: &mut Conn, take: bool) -> QueryResult<()> {
+    // An arbitrary number that no other application is likely to use: "tollgate" in ASCII.
+    const MIGRATIONS: i64 = 0x746f_6c6c_6761_7465;
+    match conn {
+        Conn::Sqlite(_) => Ok(()),
+        Conn::Postgres(conn) => {
+            let call = if take { "pg_advisory_lock" } else { "pg_advisory_unlock" };
+            conn.batch_execute(&format!("SELECT {call}({MIGRATIONS})"))
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Connections: a merchant's customers.
+
+use diesel::prelude::*;
+use tollgate_domain::{
+    Connection, ConnectionChanges, ConnectionId, MerchantId, NewConnection, Timestamp, WalletId,
+};
+
+use crate::conn::Conn;
+use crate::dialect;
+use crate::error::StoreError;
+use crate::page::Page;
+use crate::rows::{ConnectionRow, to_json};
+use crate::schema::connections;
+use crate::wallets;
+
+/// A connection that was made, or that already had the reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// The connection.
+    pub connection: Connection,
+    /// Whether it was made just now.
+    pub is_new: bool,
+}
+
+/// Makes a connection with an empty wallet, unless the merchant has one with the same reference.
+/// Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn create(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    new: &NewConnection,
+    now: Timestamp,
+) -> Result<Created, StoreError> {
+    if let Some(reference_id) = &new.reference_id {
+        // Two that bring the same reference at once must not both find none.
+        dialect::lock_merchant(conn, merchant_id)?;
+        let known = connections::table
+            .filter(connections::merchant_id.eq(merchant_id.to_string()))
+            .filter(connections::reference_id.eq(reference_id))
+            .filter(connections::deleted_at.is_null())
+            .select(ConnectionRow::as_select())
+            .first(conn)
+            .optional()?;
+        if let Some(row) = known {
+            return Ok(Created { connection: row.try_into()?, is_new: false });
+        }
+    }
+    let connection_id = ConnectionId::generate(now);
+    let wallet_id = WalletId::generate(now);
+    wallets::create(conn, wallet_id, merchant_id, Some(connection_id), now)?;
+    let row = ConnectionRow {
+        connection_id: connection_id.to_string(),
+        merchant_id: merchant_id.to_string(),
+        reference_id: new.reference_id.clone(),
+        name: new.name.clone(),
+        email: new.email.clone(),
+        metadata: to_json(&new.metadata),
+        wallet_id: wallet_id.to_string(),
+        created_at: now.unix_micros(),
+        deleted_at: None,
+    };
+    diesel::insert_into(connections::table).values(&row).execute(conn)?;
+    Ok(Created { connection: row.try_into()?, is_new: true })
+}
+
+/// A merchant's connection, deleted or not.
+///
+/// # Errors
+/// Those of the store.
+pub fn find(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    connection_id: ConnectionId,
+) -> Result<Option<Connection>, StoreError> {
+    let row = connections::table
+        .find(connection_id.to_string())
+        .filter(connections::merchant_id.eq(merchant_id.to_string()))
+        .select(ConnectionRow::as_select())
+        .first(conn)
+        .optional()?;
+    row.map(Connection::try_from).transpose()
+}
+
+/// A merchant's connections that are not deleted, newest first.
+///
+/// # Errors
+/// Those of the store.
+pub fn list(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    page: &Page<ConnectionId>,
+) -> Result<Vec<Connection>, StoreError> {
+    let mut query = connections::table
+        .filter(connections::merchant_id.eq(merchant_id.to_string()))
+        .filter(connections::deleted_at.is_null())
+        .select(ConnectionRow::as_select())
+        .into_boxed();
+    if let Some(after) = page.after {
+        query = query.filter(connections::connection_id.lt(after.to_string()));
+    }
+    let rows = query.order(connections::connection_id.desc()).limit(page.rows()).load(conn)?;
+    rows.into_iter().map(Connection::try_from).collect()
+}
+
+/// Changes a connection that is not deleted; `None` when there is no such one. Call it in a write
+/// transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn update(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    connection_id: ConnectionId,
+    changes: &ConnectionChanges,
+) -> Result<Option<Connection>, StoreError> {
+    let active = || {
+        connections::table
+            .find(connection_id.to_string())
+            .filter(connections::merchant_id.eq(merchant_id.to_string()))
+            .filter(connections::deleted_at.is_null())
+    };
+    if let Some(name) = &changes.name {
+        diesel::update(active()).set(connections::name.eq(name)).execute(conn)?;
+    }
+    if let Some(email) = &changes.email {
+        diesel::update(active()).set(connections::email.eq(email)).execute(conn)?;
+    }
+    if let Some(metadata) = &changes.metadata {
+        diesel::update(active()).set(connections::metadata.eq(to_json(metadata))).execute(conn)?;
+    }
+    let row = active().select(ConnectionRow::as_select()).first(conn).optional()?;
+    row.map(Connection::try_from).transpose()
+}
+
+/// Deletes a connection: it stays readable and is refused in a forward. Whether there was one.
+///
+/// # Errors
+/// Those of the store.
+pub fn delete(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    connection_id: ConnectionId,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let active = connections::table
+        .find(connection_id.to_string())
+        .filter(connections::merchant_id.eq(merchant_id.to_string()))
+        .filter(connections::deleted_at.is_null());
+    let deleted = connections::deleted_at.eq(Some(now.unix_micros()));
+    Ok(diesel::update(active).set(deleted).execute(conn)? > 0)
+}

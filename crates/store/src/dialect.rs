@@ -1,0 +1,287 @@
+//! Everything that the two databases say differently, and nothing else.
+//!
+//! SQLite has one writer at a time, so reading is locking; statements run in process, so a loop
+//! over cached single-row statements is the fastest batch. PostgreSQL locks rows, always in id
+//! order within a table, and every round trip counts, so a batch is one statement.
+//! Row locks are `FOR NO KEY UPDATE`: inserts that refer to a locked row need not wait.
+
+use diesel::prelude::*;
+use diesel::upsert::excluded;
+use diesel::{QueryResult, RunQueryDsl};
+use tollgate_domain::MerchantId;
+
+use crate::conn::Conn;
+use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow};
+use crate::schema::{
+    connections, idempotent_answers, merchants, request_metadata, requests, secret_keys,
+    tier_counters, transactions, wallets,
+};
+
+/// Runs a cached single-row query for each id and keeps what is there.
+fn each<Id, Row>(
+    ids: &[Id],
+    mut find: impl FnMut(&Id) -> QueryResult<Row>,
+) -> QueryResult<Vec<Row>> {
+    ids.iter().filter_map(|id| find(id).optional().transpose()).collect()
+}
+
+/// Runs a cached single-row statement for each row.
+fn for_each<Row>(
+    rows: &[Row],
+    mut execute: impl FnMut(&Row) -> QueryResult<usize>,
+) -> QueryResult<()> {
+    rows.iter().try_for_each(|row| execute(row).map(drop))
+}
+
+/// Lets nobody else change what hangs on a merchant until the transaction ends.
+pub(crate) fn lock_merchant(conn: &mut Conn, merchant_id: MerchantId) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(_) => Ok(()),
+        Conn::Postgres(conn) => merchants::table
+            .find(merchant_id.to_string())
+            .select(merchants::merchant_id)
+            .for_no_key_update()
+            .first::<String>(conn)
+            .optional()
+            .map(drop),
+    }
+}
+
+/// The wallets with these ids, locked; `ids` ascend.
+pub(crate) fn lock_wallets(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<WalletRow>> {
+    match conn {
+        Conn::Sqlite(conn) => {
+            each(ids, |id| wallets::table.find(id).select(WalletRow::as_select()).first(conn))
+        }
+        Conn::Postgres(conn) => wallets::table
+            .filter(wallets::wallet_id.eq_any(ids))
+            .order(wallets::wallet_id)
+            .for_no_key_update()
+            .select(WalletRow::as_select())
+            .load(conn),
+    }
+}
+
+/// The requests with these ids, locked; `ids` ascend.
+pub(crate) fn lock_requests(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<RequestRow>> {
+    match conn {
+        Conn::Sqlite(conn) => {
+            each(ids, |id| requests::table.find(id).select(RequestRow::as_select()).first(conn))
+        }
+        Conn::Postgres(conn) => requests::table
+            .filter(requests::request_id.eq_any(ids))
+            .order(requests::request_id)
+            .for_no_key_update()
+            .select(RequestRow::as_select())
+            .load(conn),
+    }
+}
+
+/// What an admission needs to know of a key: its id, its merchant, and the merchant's wallet with
+/// the limit that wallet has.
+pub(crate) type KeyFacts = (String, String, String, Option<i64>);
+
+/// The valid secret keys among `ids`.
+pub(crate) fn secret_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<KeyFacts>> {
+    macro_rules! facts {
+        () => {
+            secret_keys::table
+                .inner_join(merchants::table)
+                .inner_join(wallets::table.on(wallets::wallet_id.eq(merchants::wallet_id)))
+                .filter(secret_keys::deleted_at.is_null())
+                .select((
+                    secret_keys::secret_key_id,
+                    merchants::merchant_id,
+                    merchants::wallet_id,
+                    wallets::overdraft_limit,
+                ))
+        };
+    }
+    match conn {
+        Conn::Sqlite(conn) => {
+            each(ids, |id| facts!().filter(secret_keys::secret_key_id.eq(id)).first(conn))
+        }
+        Conn::Postgres(conn) => facts!().filter(secret_keys::secret_key_id.eq_any(ids)).load(conn),
+    }
+}
+
+/// The connections with these ids, deleted or not, whoever's they are.
+pub(crate) fn connections_by_id(
+    conn: &mut Conn,
+    ids: &[String],
+) -> QueryResult<Vec<crate::rows::ConnectionRow>> {
+    use crate::rows::ConnectionRow;
+    match conn {
+        Conn::Sqlite(conn) => each(ids, |id| {
+            connections::table.find(id).select(ConnectionRow::as_select()).first(conn)
+        }),
+        Conn::Postgres(conn) => connections::table
+            .filter(connections::connection_id.eq_any(ids))
+            .select(ConnectionRow::as_select())
+            .load(conn),
+    }
+}
+
+/// The counters with these keys, locked; those that are missing are made. `keys` ascend.
+pub(crate) fn lock_counters(
+    conn: &mut Conn,
+    keys: &[TierCounterRow],
+) -> QueryResult<Vec<TierCounterRow>> {
+    match conn {
+        Conn::Sqlite(conn) => each(keys, |key| {
+            tier_counters::table
+                .find((&key.owner_id, &key.meter_id, &key.period))
+                .select(TierCounterRow::as_select())
+                .first(conn)
+        }),
+        Conn::Postgres(conn) => {
+            // A row that is not there cannot be locked; writing what stands there locks what is.
+            diesel::insert_into(tier_counters::table)
+                .values(keys)
+                .on_conflict((
+                    tier_counters::owner_id,
+                    tier_counters::meter_id,
+                    tier_counters::period,
+                ))
+                .do_update()
+                .set(tier_counters::used.eq(tier_counters::used))
+                .returning(TierCounterRow::as_returning())
+                .get_results(conn)
+        }
+    }
+}
+
+pub(crate) fn insert_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => {
+            for_each(rows, |row| diesel::insert_into(requests::table).values(row).execute(conn))
+        }
+        Conn::Postgres(conn) => {
+            diesel::insert_into(requests::table).values(rows).execute(conn).map(drop)
+        }
+    }
+}
+
+pub(crate) fn insert_metadata(conn: &mut Conn, rows: &[RequestMetadataRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => for_each(rows, |row| {
+            diesel::insert_into(request_metadata::table).values(row).execute(conn)
+        }),
+        Conn::Postgres(conn) => {
+            diesel::insert_into(request_metadata::table).values(rows).execute(conn).map(drop)
+        }
+    }
+}
+
+pub(crate) fn insert_transactions(conn: &mut Conn, rows: &[TransactionRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => {
+            for_each(rows, |row| diesel::insert_into(transactions::table).values(row).execute(conn))
+        }
+        Conn::Postgres(conn) => {
+            diesel::insert_into(transactions::table).values(rows).execute(conn).map(drop)
+        }
+    }
+}
+
+/// Writes settled requests back: only what a settlement changes.
+pub(crate) fn save_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => for_each(rows, |row| {
+            diesel::update(requests::table.find(&row.request_id))
+                .set((
+                    requests::status.eq(&row.status),
+                    requests::node_id.eq(&row.node_id),
+                    requests::wallet_hold.eq(row.wallet_hold),
+                    requests::merchant_hold.eq(row.merchant_hold),
+                    requests::wallet_cost.eq(row.wallet_cost),
+                    requests::merchant_cost.eq(row.merchant_cost),
+                    requests::counted_units.eq(row.counted_units),
+                    requests::swept.eq(row.swept),
+                    requests::outcome.eq(&row.outcome),
+                ))
+                .execute(conn)
+        }),
+        Conn::Postgres(conn) => diesel::insert_into(requests::table)
+            .values(rows)
+            .on_conflict(requests::request_id)
+            .do_update()
+            .set((
+                requests::status.eq(excluded(requests::status)),
+                requests::node_id.eq(excluded(requests::node_id)),
+                requests::wallet_hold.eq(excluded(requests::wallet_hold)),
+                requests::merchant_hold.eq(excluded(requests::merchant_hold)),
+                requests::wallet_cost.eq(excluded(requests::wallet_cost)),
+                requests::merchant_cost.eq(excluded(requests::merchant_cost)),
+                requests::counted_units.eq(excluded(requests::counted_units)),
+                requests::swept.eq(excluded(requests::swept)),
+                requests::outcome.eq(excluded(requests::outcome)),
+            ))
+            .execute(conn)
+            .map(drop),
+    }
+}
+
+/// Writes locked wallets back.
+pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => for_each(rows, |row| {
+            diesel::update(wallets::table.find(&row.wallet_id))
+                .set((
+                    wallets::balance.eq(row.balance),
+                    wallets::held.eq(row.held),
+                    wallets::overdraft_limit.eq(row.overdraft_limit),
+                    wallets::low_balance_threshold.eq(row.low_balance_threshold),
+                ))
+                .execute(conn)
+        }),
+        Conn::Postgres(conn) => diesel::insert_into(wallets::table)
+            .values(rows)
+            .on_conflict(wallets::wallet_id)
+            .do_update()
+            .set((
+                wallets::balance.eq(excluded(wallets::balance)),
+                wallets::held.eq(excluded(wallets::held)),
+                wallets::overdraft_limit.eq(excluded(wallets::overdraft_limit)),
+                wallets::low_balance_threshold.eq(excluded(wallets::low_balance_threshold)),
+            ))
+            .execute(conn)
+            .map(drop),
+    }
+}
+
+/// Writes locked counters back.
+pub(crate) fn save_counters(conn: &mut Conn, rows: &[TierCounterRow]) -> QueryResult<()> {
+    macro_rules! upsert {
+        ($rows:expr, $conn:expr) => {
+            diesel::insert_into(tier_counters::table)
+                .values($rows)
+                .on_conflict((
+                    tier_counters::owner_id,
+                    tier_counters::meter_id,
+                    tier_counters::period,
+                ))
+                .do_update()
+                .set(tier_counters::used.eq(excluded(tier_counters::used)))
+                .execute($conn)
+        };
+    }
+    match conn {
+        Conn::Sqlite(conn) => for_each(rows, |row| upsert!(row, conn)),
+        Conn::Postgres(conn) => upsert!(rows, conn).map(drop),
+    }
+}
+
+/// Claims an idempotency key; whether it was free. Who comes second waits until the first is done.
+pub(crate) fn claim_idempotency_key(
+    conn: &mut Conn,
+    row: &crate::idempotency::AnswerRow,
+) -> QueryResult<bool> {
+    let claimed = crate::conn::each_database!(conn, conn => {
+        diesel::insert_into(idempotent_answers::table)
+            .values(row)
+            .on_conflict_do_nothing()
+            .execute(conn)
+    });
+    claimed.map(|count| count > 0)
+}

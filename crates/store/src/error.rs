@@ -1,0 +1,71 @@
+use std::fmt;
+
+/// Why the store could not do what it was asked. Business outcomes (taken, not found, refused) are
+/// not errors; they are answers of the functions themselves.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The database cannot be reached, or not in time.
+    Unavailable(String),
+    /// The database refused a statement.
+    Database(diesel::result::Error),
+    /// A row cannot be read as what it should be.
+    Corrupt {
+        /// Which value of which table.
+        what: &'static str,
+        /// What stood there.
+        value: String,
+    },
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable(why) => write!(f, "the store cannot be reached: {why}"),
+            Self::Database(_) => f.write_str("the store refused a statement"),
+            Self::Corrupt { what, value } => write!(f, "unreadable {what} in the store: {value}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Database(cause) => Some(cause),
+            Self::Unavailable(_) | Self::Corrupt { .. } => None,
+        }
+    }
+}
+
+impl From<diesel::result::Error> for StoreError {
+    fn from(cause: diesel::result::Error) -> Self {
+        use diesel::result::DatabaseErrorKind::ClosedConnection;
+        match cause {
+            diesel::result::Error::DatabaseError(ClosedConnection, why) => {
+                Self::Unavailable(why.message().to_owned())
+            }
+            cause => Self::Database(cause),
+        }
+    }
+}
+
+impl From<r2d2::Error> for StoreError {
+    fn from(cause: r2d2::Error) -> Self {
+        Self::Unavailable(cause.to_string())
+    }
+}
+
+impl StoreError {
+    /// Whether another attempt may well succeed: the database was busy, or broke a deadlock.
+    pub(crate) fn is_transient(&self) -> bool {
+        use diesel::result::DatabaseErrorKind::SerializationFailure;
+        match self {
+            Self::Database(diesel::result::Error::DatabaseError(kind, info)) => {
+                matches!(kind, SerializationFailure)
+                    || info.message().contains("deadlock detected")
+                    || info.message().contains("database is locked")
+            }
+            _ => false,
+        }
+    }
+}

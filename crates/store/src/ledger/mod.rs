@@ -1,0 +1,286 @@
+//! The ledger: every admission and settlement goes through one queue, and a writer takes all that
+//! wait, decides them under the same locks, and commits once.
+//!
+//! A durable commit costs far more than the statements in it, so calls share it; nobody waits for
+//! a group to fill. Other writes go through the same queue, each in its own transaction: on SQLite
+//! that makes one writer per store, which never meets "database is locked".
+
+mod batch;
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::sync::{mpsc, oneshot};
+use tollgate_domain::admission::{Call, Refusal};
+use tollgate_domain::settlement::Report;
+use tollgate_domain::{Clock, NodeId, PendingRecord, RequestId, RequestRecord};
+use tollgate_pricing::Rate;
+
+use crate::conn::{Conn, Manager, is_broken};
+use crate::error::StoreError;
+use crate::meters::Version;
+use batch::{Answer, Item, Settlement};
+
+/// How many may wait for a writer; who comes then is told that the store cannot keep up.
+const QUEUE_LENGTH: usize = 8_192;
+/// How many share one transaction at most: beyond it grouping gains little and waits grow.
+const BATCH_SIZE: usize = 128;
+/// How often a transaction that lost a deadlock is tried again.
+const ATTEMPTS: usize = 5;
+
+/// What became of a settlement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SettleOutcome {
+    /// It is booked; the record in its final state.
+    Settled(Box<RequestRecord>),
+    /// It had been settled before; nothing moved.
+    AlreadySettled,
+    /// There is no such call.
+    NotFound,
+}
+
+/// Closures that run on the writer's connection.
+type Work = Box<dyn FnOnce(&mut Conn) + Send>;
+
+enum Job {
+    Admit(Box<Call>, oneshot::Sender<Result<Result<Box<PendingRecord>, Refusal>, StoreError>>),
+    Settle(Box<Settlement>, oneshot::Sender<Result<SettleOutcome, StoreError>>),
+    Write(Work),
+}
+
+/// The sending end of the ledger's queue.
+#[derive(Clone)]
+pub(crate) struct Ledger {
+    jobs: mpsc::Sender<Job>,
+}
+
+/// What every writer needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    pub(crate) node_id: NodeId,
+    pub(crate) service_charge_rate: Rate,
+    pub(crate) clock: Clock,
+}
+
+impl Ledger {
+    /// Starts `writers` threads on one queue. They end when the last [`Ledger`] is dropped and the
+    /// queue is empty.
+    pub(crate) fn start(
+        manager: &Manager,
+        writers: usize,
+        context: &Context,
+    ) -> std::io::Result<(Self, Vec<JoinHandle<()>>)> {
+        let (jobs, queue) = mpsc::channel(QUEUE_LENGTH);
+        let queue = Arc::new(Mutex::new(queue));
+        let threads = (0..writers).map(|number| {
+            let mut writer = Writer {
+                queue: Arc::clone(&queue),
+                manager: manager.clone(),
+                conn: None,
+                context: context.clone(),
+                versions: HashMap::new(),
+            };
+            std::thread::Builder::new()
+                .name(format!("ledger-{number}"))
+                .spawn(move || writer.serve())
+        });
+        Ok((Self { jobs }, threads.collect::<Result<_, _>>()?))
+    }
+
+    pub(crate) async fn admit(
+        &self,
+        call: Box<Call>,
+    ) -> Result<Result<Box<PendingRecord>, Refusal>, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Admit(call, reply))?;
+        answer.await.map_err(|_| gave_up())?
+    }
+
+    pub(crate) async fn settle(
+        &self,
+        request_id: RequestId,
+        report: Option<Report>,
+    ) -> Result<SettleOutcome, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let settlement = Box::new(Settlement { request_id, report });
+        // A settlement waits for its place: it must not be lost for a full queue.
+        self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| gave_up())?;
+        answer.await.map_err(|_| gave_up())?
+    }
+
+    pub(crate) async fn write<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Write(Box::new(move |conn| {
+            // Whoever asked may have left; the work is done all the same.
+            let _ = reply.send(conn.write(work));
+        })))?;
+        answer.await.map_err(|_| gave_up())?
+    }
+
+    fn send(&self, job: Job) -> Result<(), StoreError> {
+        self.jobs.try_send(job).map_err(|_| {
+            StoreError::Unavailable(
+                "too many calls wait for the ledger, or it has stopped".to_owned(),
+            )
+        })
+    }
+}
+
+fn gave_up() -> StoreError {
+    StoreError::Unavailable("the ledger could not reach the database".to_owned())
+}
+
+struct Writer {
+    queue: Arc<Mutex<mpsc::Receiver<Job>>>,
+    manager: Manager,
+    conn: Option<Conn>,
+    context: Context,
+    /// Meter versions never change, so what was read once holds for ever.
+    versions: HashMap<(String, i32), Version>,
+}
+
+impl Writer {
+    fn serve(&mut self) {
+        while let Some(jobs) = self.take() {
+            // A panic costs the calls of one batch an error, not the service its ledger.
+            if catch_unwind(AssertUnwindSafe(|| self.process(jobs))).is_err() {
+                log::error!("the ledger failed on a batch; its connection is opened anew");
+                self.conn = None;
+            }
+        }
+    }
+
+    /// The next job and all that wait behind it, or `None` when nobody can send any more.
+    fn take(&self) -> Option<Vec<Job>> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = vec![queue.blocking_recv()?];
+        while jobs.len() < BATCH_SIZE
+            && let Ok(job) = queue.try_recv()
+        {
+            jobs.push(job);
+        }
+        Some(jobs)
+    }
+
+    fn process(&mut self, jobs: Vec<Job>) {
+        let mut items = Vec::with_capacity(jobs.len());
+        let mut replies = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            match job {
+                Job::Admit(call, reply) => {
+                    items.push(Item::Admit(call));
+                    replies.push(Reply::Admit(reply));
+                }
+                Job::Settle(settlement, reply) => {
+                    items.push(Item::Settle(settlement));
+                    replies.push(Reply::Settle(reply));
+                }
+                Job::Write(work) => self.run_alone(work),
+            }
+        }
+        self.commit(&items, replies);
+    }
+
+    fn run_alone(&mut self, work: Work) {
+        match self.connected() {
+            Ok(conn) => {
+                work(conn);
+                if is_broken(conn) {
+                    self.conn = None;
+                }
+            }
+            Err(cause) => log::error!("{cause}"),
+        }
+    }
+
+    /// Commits `items` together; when that fails, in halves, until the poisoned one is alone and
+    /// answered with its own error.
+    fn commit(&mut self, items: &[Item], mut replies: Vec<Reply>) {
+        if items.is_empty() {
+            return;
+        }
+        match self.try_commit(items) {
+            Ok(answers) => {
+                for (reply, answer) in replies.into_iter().zip(answers) {
+                    reply.send(Ok(answer));
+                }
+            }
+            Err(cause @ StoreError::Unavailable(_)) => {
+                log::error!("{cause}");
+                for reply in replies {
+                    reply.send(Err(StoreError::Unavailable(cause.to_string())));
+                }
+            }
+            Err(cause) => match (items, replies.len()) {
+                ([_], _) => {
+                    for reply in replies.drain(..) {
+                        log::error!("the ledger cannot book a call: {cause:?}");
+                        reply.send(Err(StoreError::Unavailable(cause.to_string())));
+                    }
+                }
+                (items, count) => {
+                    let (first, second) = items.split_at(count / 2);
+                    let rest = replies.split_off(count / 2);
+                    self.commit(first, replies);
+                    self.commit(second, rest);
+                }
+            },
+        }
+    }
+
+    fn try_commit(&mut self, items: &[Item]) -> Result<Vec<Answer>, StoreError> {
+        let mut attempt = 1;
+        loop {
+            let context = self.context.clone();
+            let mut versions = std::mem::take(&mut self.versions);
+            let conn = self.connected()?;
+            let result = conn.write(|conn| batch::book(conn, items, &context, &mut versions));
+            if result.is_err() && is_broken(conn) {
+                self.conn = None;
+            }
+            self.versions = versions;
+            match result {
+                Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    fn connected(&mut self) -> Result<&mut Conn, StoreError> {
+        use r2d2::ManageConnection;
+        match &mut self.conn {
+            Some(_) => {}
+            none => *none = Some(self.manager.connect()?),
+        }
+        self.conn.as_mut().ok_or_else(gave_up)
+    }
+}
+
+enum Reply {
+    Admit(oneshot::Sender<Result<Result<Box<PendingRecord>, Refusal>, StoreError>>),
+    Settle(oneshot::Sender<Result<SettleOutcome, StoreError>>),
+}
+
+impl Reply {
+    /// Answers; whoever asked may have left, and what is booked stays booked.
+    fn send(self, result: Result<Answer, StoreError>) {
+        match (self, result) {
+            (Self::Admit(reply), Ok(Answer::Admitted(decision))) => drop(reply.send(Ok(decision))),
+            (Self::Settle(reply), Ok(Answer::Settled(outcome))) => drop(reply.send(Ok(outcome))),
+            (Self::Admit(reply), Err(cause)) => drop(reply.send(Err(cause))),
+            (Self::Settle(reply), Err(cause)) => drop(reply.send(Err(cause))),
+            // Answers come in the order of their items; a mismatch is dropped, and who asked
+            // learns that the ledger gave up.
+            (Self::Admit(_) | Self::Settle(_), Ok(_)) => log::error!("an answer went astray"),
+        }
+    }
+}

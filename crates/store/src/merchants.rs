@@ -1,0 +1,166 @@
+//! Merchants and their secret keys.
+
+use diesel::prelude::*;
+use tollgate_domain::{
+    Key, KeyHash, KeyKind, Merchant, MerchantId, SecretKey, SecretKeyId, Timestamp, WalletId,
+};
+
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::page::Page;
+use crate::rows::{MerchantRow, SecretKeyRow};
+use crate::schema::{merchants, secret_keys};
+use crate::wallets;
+
+/// A merchant just made, and its first key, shown this once.
+#[derive(Clone, Debug)]
+pub struct NewMerchant {
+    /// The merchant.
+    pub merchant: Merchant,
+    /// Its first secret key.
+    pub key: Key,
+}
+
+/// Makes a merchant with a wallet of its own, which has no limit, and a first secret key.
+///
+/// # Errors
+/// Those of the store.
+pub fn create(conn: &mut Conn, name: &str, now: Timestamp) -> Result<NewMerchant, StoreError> {
+    let merchant_id = MerchantId::generate(now);
+    let wallet_id = WalletId::generate(now);
+    let row = MerchantRow {
+        merchant_id: merchant_id.to_string(),
+        name: name.to_owned(),
+        wallet_id: wallet_id.to_string(),
+        created_at: now.unix_micros(),
+    };
+    diesel::insert_into(merchants::table).values(&row).execute(conn)?;
+    wallets::create(conn, wallet_id, merchant_id, None, now)?;
+    let (_, key) = create_secret_key(conn, merchant_id, "default", now)?;
+    Ok(NewMerchant { merchant: row.try_into()?, key })
+}
+
+/// The merchant, if there is one.
+///
+/// # Errors
+/// Those of the store.
+pub fn find(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Merchant>, StoreError> {
+    let row = merchants::table
+        .find(merchant_id.to_string())
+        .select(MerchantRow::as_select())
+        .first(conn)
+        .optional()?;
+    row.map(Merchant::try_from).transpose()
+}
+
+/// All merchants, newest first.
+///
+/// # Errors
+/// Those of the store.
+pub fn list(conn: &mut Conn, page: &Page<MerchantId>) -> Result<Vec<Merchant>, StoreError> {
+    let mut query = merchants::table.select(MerchantRow::as_select()).into_boxed();
+    if let Some(after) = page.after {
+        query = query.filter(merchants::merchant_id.lt(after.to_string()));
+    }
+    let rows = query.order(merchants::merchant_id.desc()).limit(page.rows()).load(conn)?;
+    rows.into_iter().map(Merchant::try_from).collect()
+}
+
+/// Whose key has this hash, if it is a valid one.
+///
+/// # Errors
+/// Those of the store.
+pub fn find_secret_key(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SecretKey>, StoreError> {
+    let row = secret_keys::table
+        .filter(secret_keys::key_hash.eq(hash.as_slice()))
+        .filter(secret_keys::deleted_at.is_null())
+        .select(SecretKeyRow::as_select())
+        .first(conn)
+        .optional()?;
+    row.map(SecretKey::try_from).transpose()
+}
+
+/// Makes a secret key; the key itself is never seen again.
+///
+/// # Errors
+/// Those of the store.
+pub fn create_secret_key(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    name: &str,
+    now: Timestamp,
+) -> Result<(SecretKey, Key), StoreError> {
+    let key = Key::generate(KeyKind::Secret);
+    let row = SecretKeyRow {
+        secret_key_id: SecretKeyId::generate(now).to_string(),
+        merchant_id: merchant_id.to_string(),
+        name: name.to_owned(),
+        key_hash: key.hash().to_vec(),
+        key_preview: key.preview(),
+        created_at: now.unix_micros(),
+        deleted_at: None,
+    };
+    diesel::insert_into(secret_keys::table).values(&row).execute(conn)?;
+    Ok((row.try_into()?, key))
+}
+
+/// A merchant's valid secret keys, newest first.
+///
+/// # Errors
+/// Those of the store.
+pub fn list_secret_keys(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    page: &Page<SecretKeyId>,
+) -> Result<Vec<SecretKey>, StoreError> {
+    let mut query = secret_keys::table
+        .filter(secret_keys::merchant_id.eq(merchant_id.to_string()))
+        .filter(secret_keys::deleted_at.is_null())
+        .select(SecretKeyRow::as_select())
+        .into_boxed();
+    if let Some(after) = page.after {
+        query = query.filter(secret_keys::secret_key_id.lt(after.to_string()));
+    }
+    let rows = query.order(secret_keys::secret_key_id.desc()).limit(page.rows()).load(conn)?;
+    rows.into_iter().map(SecretKey::try_from).collect()
+}
+
+/// What became of a key that was to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// It is gone, at once.
+    Deleted,
+    /// The merchant has no such key.
+    NotFound,
+    /// It is the merchant's last one and stays.
+    Last,
+}
+
+/// Deletes a secret key, but not a merchant's last. Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn delete_secret_key(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    secret_key_id: SecretKeyId,
+    now: Timestamp,
+) -> Result<Deletion, StoreError> {
+    // Two deletions of the last two keys must not both see the other key: the merchant is locked.
+    crate::dialect::lock_merchant(conn, merchant_id)?;
+    let valid: Vec<String> = secret_keys::table
+        .filter(secret_keys::merchant_id.eq(merchant_id.to_string()))
+        .filter(secret_keys::deleted_at.is_null())
+        .select(secret_keys::secret_key_id)
+        .load(conn)?;
+    if !valid.contains(&secret_key_id.to_string()) {
+        return Ok(Deletion::NotFound);
+    }
+    if valid.len() == 1 {
+        return Ok(Deletion::Last);
+    }
+    diesel::update(secret_keys::table.find(secret_key_id.to_string()))
+        .set(secret_keys::deleted_at.eq(Some(now.unix_micros())))
+        .execute(conn)?;
+    Ok(Deletion::Deleted)
+}

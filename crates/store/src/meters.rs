@@ -1,0 +1,238 @@
+//! Meters and their versions.
+
+use diesel::prelude::*;
+use tollgate_domain::{
+    MerchantId, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod, Timestamp, slug_of,
+};
+use tollgate_pricing::{Meter, MeterError};
+
+use crate::conn::Conn;
+use crate::dialect;
+use crate::error::StoreError;
+use crate::page::Page;
+use crate::rows::{MeterRow, MeterVersionRow, from_json, to_json, word};
+use crate::schema::{meter_versions, meters};
+
+/// The merchant has another meter with this slug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlugTaken;
+
+/// Makes a meter. Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn create(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    new: &NewMeter,
+    now: Timestamp,
+) -> Result<Result<MerchantMeter, SlugTaken>, StoreError> {
+    dialect::lock_merchant(conn, merchant_id)?;
+    let slug = new.slug.clone().unwrap_or_else(|| slug_of(&new.name));
+    let taken: i64 = meters::table
+        .filter(meters::merchant_id.eq(merchant_id.to_string()))
+        .filter(meters::slug.eq(&slug))
+        .filter(meters::deleted_at.is_null())
+        .count()
+        .get_result(conn)?;
+    if taken > 0 {
+        return Ok(Err(SlugTaken));
+    }
+    let row = MeterRow {
+        meter_id: MeterId::generate(now).to_string(),
+        merchant_id: merchant_id.to_string(),
+        slug,
+        name: new.name.clone(),
+        tier_period: word(&new.tier_period),
+        version: 1,
+        created_at: now.unix_micros(),
+        deleted_at: None,
+    };
+    diesel::insert_into(meters::table).values(&row).execute(conn)?;
+    insert_version(conn, &row.meter_id, row.version, &new.model, now)?;
+    Ok(Ok(row.with_model(new.model.clone())?))
+}
+
+fn insert_version(
+    conn: &mut Conn,
+    meter_id: &str,
+    version: i32,
+    model: &Meter,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let version = MeterVersionRow {
+        meter_id: meter_id.to_owned(),
+        version,
+        model: to_json(model),
+        created_at: now.unix_micros(),
+    };
+    diesel::insert_into(meter_versions::table).values(&version).execute(conn)?;
+    Ok(())
+}
+
+/// Rows of meters with the JSON of their present version.
+type WithModel = (MeterRow, String);
+
+fn meter((row, model): WithModel) -> Result<MerchantMeter, StoreError> {
+    let model = from_json("meter_versions.model", &model)?;
+    row.with_model(model)
+}
+
+macro_rules! present {
+    () => {
+        meters::table
+            .inner_join(
+                meter_versions::table.on(meter_versions::meter_id
+                    .eq(meters::meter_id)
+                    .and(meter_versions::version.eq(meters::version))),
+            )
+            .filter(meters::deleted_at.is_null())
+            .select((MeterRow::as_select(), meter_versions::model))
+    };
+}
+
+/// A merchant's meter that is not deleted.
+///
+/// # Errors
+/// Those of the store.
+pub fn find(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    meter_id: MeterId,
+) -> Result<Option<MerchantMeter>, StoreError> {
+    let row: Option<WithModel> = present!()
+        .filter(meters::meter_id.eq(meter_id.to_string()))
+        .filter(meters::merchant_id.eq(merchant_id.to_string()))
+        .first(conn)
+        .optional()?;
+    row.map(meter).transpose()
+}
+
+/// A merchant's meter by its slug.
+pub(crate) fn find_by_slug(
+    conn: &mut Conn,
+    merchant_id: &str,
+    slug: &str,
+) -> Result<Option<MerchantMeter>, StoreError> {
+    let row: Option<WithModel> = present!()
+        .filter(meters::merchant_id.eq(merchant_id))
+        .filter(meters::slug.eq(slug))
+        .first(conn)
+        .optional()?;
+    row.map(meter).transpose()
+}
+
+/// A merchant's meters that are not deleted, newest first.
+///
+/// # Errors
+/// Those of the store.
+pub fn list(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    page: &Page<MeterId>,
+) -> Result<Vec<MerchantMeter>, StoreError> {
+    let mut query = present!().filter(meters::merchant_id.eq(merchant_id.to_string())).into_boxed();
+    if let Some(after) = page.after {
+        query = query.filter(meters::meter_id.lt(after.to_string()));
+    }
+    let rows: Vec<WithModel> =
+        query.order(meters::meter_id.desc()).limit(page.rows()).load(conn)?;
+    rows.into_iter().map(meter).collect()
+}
+
+/// What became of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Updated {
+    /// The meter as it is now.
+    Meter(Box<MerchantMeter>),
+    /// The merchant has no such meter.
+    NotFound,
+    /// The tiers do not make a meter.
+    BadTiers(Vec<MeterError>),
+}
+
+/// Changes a meter: calls admitted before keep the version they began with. Call it in a write
+/// transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn update(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    meter_id: MeterId,
+    changes: &MeterChanges,
+    now: Timestamp,
+) -> Result<Updated, StoreError> {
+    dialect::lock_merchant(conn, merchant_id)?;
+    let Some(mut meter) = find(conn, merchant_id, meter_id)? else { return Ok(Updated::NotFound) };
+    let before = meter.model.clone();
+    let basis = changes.token_basis.unwrap_or(before.token_basis);
+    let base_payer = changes.base_cost_payer.unwrap_or(before.base_cost_payer);
+    let charge_payer = changes.service_charge_payer.unwrap_or(before.service_charge_payer);
+    let tiers = changes.tiers.clone().unwrap_or_else(|| before.tiers().to_vec());
+    let mut model = match Meter::new(before.rate_type, before.unit, tiers) {
+        Ok(model) => model,
+        Err(faults) => return Ok(Updated::BadTiers(faults)),
+    };
+    model.token_basis = basis;
+    model.base_cost_payer = base_payer;
+    model.service_charge_payer = charge_payer;
+
+    if let Some(name) = &changes.name {
+        meter.name.clone_from(name);
+        diesel::update(meters::table.find(meter_id.to_string()))
+            .set(meters::name.eq(name))
+            .execute(conn)?;
+    }
+    if model != before {
+        meter.version += 1;
+        meter.model = model;
+        diesel::update(meters::table.find(meter_id.to_string()))
+            .set(meters::version.eq(meter.version))
+            .execute(conn)?;
+        insert_version(conn, &meter_id.to_string(), meter.version, &meter.model, now)?;
+    }
+    Ok(Updated::Meter(Box::new(meter)))
+}
+
+/// Deletes a meter: calls in flight are still priced by it. Whether there was one.
+///
+/// # Errors
+/// Those of the store.
+pub fn delete(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    meter_id: MeterId,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let present = meters::table
+        .find(meter_id.to_string())
+        .filter(meters::merchant_id.eq(merchant_id.to_string()))
+        .filter(meters::deleted_at.is_null());
+    let deleted = meters::deleted_at.eq(Some(now.unix_micros()));
+    Ok(diesel::update(present).set(deleted).execute(conn)? > 0)
+}
+
+/// What a version of a meter charges and when its counters start anew; it never changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Version {
+    pub(crate) model: Meter,
+    pub(crate) tier_period: TierPeriod,
+}
+
+pub(crate) fn model_of(
+    conn: &mut Conn,
+    meter_id: &str,
+    version: i32,
+) -> Result<Version, StoreError> {
+    let (model, tier_period): (String, String) = meter_versions::table
+        .inner_join(meters::table)
+        .filter(meter_versions::meter_id.eq(meter_id))
+        .filter(meter_versions::version.eq(version))
+        .select((meter_versions::model, meters::tier_period))
+        .first(conn)?;
+    Ok(Version {
+        model: from_json("meter_versions.model", &model)?,
+        tier_period: from_json("meters.tier_period", &format!("\"{tier_period}\""))?,
+    })
+}

@@ -1,0 +1,115 @@
+//! The schema's history, embedded in the program.
+
+use std::fmt;
+
+use diesel::migration::{Migration, MigrationSource, MigrationVersion};
+use diesel_migrations::{EmbeddedMigrations, MigrationHarness, embed_migrations};
+
+use crate::conn::{Conn, advisory_lock};
+use crate::error::StoreError;
+
+const SQLITE: EmbeddedMigrations = embed_migrations!("../../migrations/sqlite");
+const POSTGRES: EmbeddedMigrations = embed_migrations!("../../migrations/postgres");
+
+/// Why the schema cannot be used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MigrationError {
+    /// The store could not be asked.
+    Store(StoreError),
+    /// A migration failed; it was taken back.
+    Failed(String),
+    /// The store has a migration that this program does not know: a newer one wrote it.
+    Unknown(String),
+    /// Migrations are missing and the operator runs them by hand.
+    Pending(usize),
+}
+
+impl fmt::Display for MigrationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(cause) => cause.fmt(f),
+            Self::Failed(why) => write!(f, "a migration failed and was taken back: {why}"),
+            Self::Unknown(version) => write!(
+                f,
+                "the database has the migration {version}, which this version of tollgate does \
+                 not know: run the version that wrote it, or a newer one"
+            ),
+            Self::Pending(count) => {
+                write!(f, "{count} migrations are missing: run `tollgate migrate`")
+            }
+        }
+    }
+}
+
+impl std::error::Error for MigrationError {}
+
+impl From<StoreError> for MigrationError {
+    fn from(cause: StoreError) -> Self {
+        Self::Store(cause)
+    }
+}
+
+/// Brings the schema up to date, one process at a time; answers how many migrations ran.
+pub(crate) fn run(conn: &mut Conn) -> Result<usize, MigrationError> {
+    advisory_lock(conn, true).map_err(StoreError::from)?;
+    let ran = match conn {
+        Conn::Sqlite(conn) => run_on(conn, SQLITE),
+        Conn::Postgres(conn) => run_on(conn, POSTGRES),
+    };
+    advisory_lock(conn, false).map_err(StoreError::from)?;
+    ran
+}
+
+/// Fails unless the schema is exactly the one that this program knows.
+pub(crate) fn check(conn: &mut Conn) -> Result<(), MigrationError> {
+    let pending = match conn {
+        Conn::Sqlite(conn) => pending_on(conn, SQLITE),
+        Conn::Postgres(conn) => pending_on(conn, POSTGRES),
+    }?;
+    if pending == 0 { Ok(()) } else { Err(MigrationError::Pending(pending)) }
+}
+
+fn run_on<DB: diesel::backend::Backend>(
+    conn: &mut impl MigrationHarness<DB>,
+    source: EmbeddedMigrations,
+) -> Result<usize, MigrationError>
+where
+    EmbeddedMigrations: MigrationSource<DB>,
+{
+    refuse_unknown(conn, &source)?;
+    let failed =
+        |cause: Box<dyn std::error::Error + Send + Sync>| MigrationError::Failed(cause.to_string());
+    Ok(conn.run_pending_migrations(source).map_err(failed)?.len())
+}
+
+fn pending_on<DB: diesel::backend::Backend>(
+    conn: &mut impl MigrationHarness<DB>,
+    source: EmbeddedMigrations,
+) -> Result<usize, MigrationError>
+where
+    EmbeddedMigrations: MigrationSource<DB>,
+{
+    refuse_unknown(conn, &source)?;
+    let pending = conn.pending_migrations(source);
+    Ok(pending.map_err(|cause| MigrationError::Failed(cause.to_string()))?.len())
+}
+
+fn refuse_unknown<DB: diesel::backend::Backend>(
+    conn: &mut impl MigrationHarness<DB>,
+    source: &EmbeddedMigrations,
+) -> Result<(), MigrationError>
+where
+    EmbeddedMigrations: MigrationSource<DB>,
+{
+    let failed =
+        |cause: Box<dyn std::error::Error + Send + Sync>| MigrationError::Failed(cause.to_string());
+    let known = MigrationSource::<DB>::migrations(source).map_err(failed)?;
+    let known: Vec<MigrationVersion<'_>> =
+        known.iter().map(|migration| migration.name().version().as_owned()).collect();
+    let applied = conn.applied_migrations().map_err(failed)?;
+    match applied.iter().find(|version| !known.contains(version)) {
+        Some(version) => Err(MigrationError::Unknown(version.to_string())),
+        None => Ok(()),
+    }
+}

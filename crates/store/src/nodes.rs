@@ -1,0 +1,55 @@
+//! The lives of serving processes. A pending record names the life that will settle it; only when
+//! that life's lease has lapsed may somebody else end the record, never for its age alone.
+
+use diesel::prelude::*;
+use tollgate_domain::{NodeId, RequestId, Timestamp};
+
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::rows::parsed;
+use crate::schema::{nodes, requests};
+
+/// Begins a life, or prolongs it.
+pub(crate) fn renew(conn: &mut Conn, node_id: NodeId, until: Timestamp) -> Result<(), StoreError> {
+    let node = node_id.to_string();
+    let lease = nodes::lease_until.eq(until.unix_micros());
+    if diesel::update(nodes::table.find(&node)).set(lease).execute(conn)? == 0 {
+        diesel::insert_into(nodes::table)
+            .values((nodes::node_id.eq(&node), lease))
+            .execute(conn)?;
+    }
+    Ok(())
+}
+
+/// Ends a life that has nothing pending any more.
+pub(crate) fn retire(conn: &mut Conn, node_id: NodeId) -> Result<(), StoreError> {
+    diesel::delete(nodes::table.find(node_id.to_string())).execute(conn)?;
+    Ok(())
+}
+
+/// Ends every life: for who has the store to himself.
+pub(crate) fn retire_all(conn: &mut Conn) -> Result<(), StoreError> {
+    diesel::delete(nodes::table).execute(conn)?;
+    Ok(())
+}
+
+/// Pending records whose owner's lease has lapsed, or which nobody owns; at most `limit`.
+pub(crate) fn abandoned(
+    conn: &mut Conn,
+    now: Timestamp,
+    limit: i64,
+) -> Result<Vec<RequestId>, StoreError> {
+    let alive: Vec<String> = nodes::table
+        .filter(nodes::lease_until.ge(now.unix_micros()))
+        .select(nodes::node_id)
+        .load(conn)?;
+    let mut query = requests::table
+        .filter(requests::node_id.is_not_null())
+        .select(requests::request_id)
+        .into_boxed();
+    for node_id in alive {
+        query = query.filter(requests::node_id.ne(node_id));
+    }
+    let ids: Vec<String> = query.limit(limit).load(conn)?;
+    ids.iter().map(|id| parsed("requests.request_id", id)).collect()
+}

@@ -1,0 +1,417 @@
+//! Rows as they stand in the tables, and the way from them to the domain's types.
+
+use std::str::FromStr;
+
+use diesel::prelude::*;
+use serde::{Deserialize, Serialize};
+use tollgate_domain::{
+    Connection, ConnectionStatus, Forwarded, Merchant, MerchantMeter, Metadata, MeterVersion,
+    PendingRecord, RequestRecord, RequestStatus, SecretKey, TierPeriod, Timestamp, Transaction,
+    TransactionKind, Wallet,
+};
+use tollgate_pricing::{Amount, Meter};
+
+use crate::error::StoreError;
+use crate::schema::*;
+
+/// A value of a domain type from its text.
+pub(crate) fn parsed<T: FromStr>(what: &'static str, text: &str) -> Result<T, StoreError> {
+    text.parse().map_err(|_| StoreError::Corrupt { what, value: text.to_owned() })
+}
+
+/// A value of a domain type from its JSON.
+pub(crate) fn from_json<'a, T: Deserialize<'a>>(
+    what: &'static str,
+    text: &'a str,
+) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|_| StoreError::Corrupt { what, value: text.to_owned() })
+}
+
+/// The JSON of a domain type. It cannot fail for ours: no map among them has keys other than text.
+pub(crate) fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// The word by which a domain enum is known everywhere, without quotes.
+pub(crate) fn word(value: &impl Serialize) -> String {
+    to_json(value).trim_matches('"').to_owned()
+}
+
+fn from_word<T: for<'a> Deserialize<'a>>(what: &'static str, text: &str) -> Result<T, StoreError> {
+    from_json(what, &format!("\"{text}\""))
+}
+
+fn optional<T: FromStr>(what: &'static str, text: Option<&str>) -> Result<Option<T>, StoreError> {
+    text.map(|text| parsed(what, text)).transpose()
+}
+
+pub(crate) const fn time(micros: i64) -> Timestamp {
+    Timestamp::from_unix_micros(micros)
+}
+
+#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[diesel(table_name = merchants)]
+pub(crate) struct MerchantRow {
+    pub(crate) merchant_id: String,
+    pub(crate) name: String,
+    pub(crate) wallet_id: String,
+    pub(crate) created_at: i64,
+}
+
+impl TryFrom<MerchantRow> for Merchant {
+    type Error = StoreError;
+
+    fn try_from(row: MerchantRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            merchant_id: parsed("merchants.merchant_id", &row.merchant_id)?,
+            wallet_id: parsed("merchants.wallet_id", &row.wallet_id)?,
+            name: row.name,
+            created_at: time(row.created_at),
+        })
+    }
+}
+
+#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[diesel(table_name = secret_keys)]
+pub(crate) struct SecretKeyRow {
+    pub(crate) secret_key_id: String,
+    pub(crate) merchant_id: String,
+    pub(crate) name: String,
+    pub(crate) key_hash: Vec<u8>,
+    pub(crate) key_preview: String,
+    pub(crate) created_at: i64,
+    pub(crate) deleted_at: Option<i64>,
+}
+
+impl TryFrom<SecretKeyRow> for SecretKey {
+    type Error = StoreError;
+
+    fn try_from(row: SecretKeyRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            secret_key_id: parsed("secret_keys.secret_key_id", &row.secret_key_id)?,
+            merchant_id: parsed("secret_keys.merchant_id", &row.merchant_id)?,
+            name: row.name,
+            key_preview: row.key_preview,
+            created_at: time(row.created_at),
+        })
+    }
+}
+
+#[derive(
+    Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, AsChangeset, Identifiable,
+)]
+#[diesel(table_name = wallets, primary_key(wallet_id), treat_none_as_null = true)]
+pub(crate) struct WalletRow {
+    pub(crate) wallet_id: String,
+    pub(crate) merchant_id: String,
+    pub(crate) connection_id: Option<String>,
+    pub(crate) balance: i64,
+    pub(crate) held: i64,
+    pub(crate) overdraft_limit: Option<i64>,
+    pub(crate) low_balance_threshold: Option<i64>,
+    pub(crate) created_at: i64,
+}
+
+impl TryFrom<&WalletRow> for Wallet {
+    type Error = StoreError;
+
+    fn try_from(row: &WalletRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            wallet_id: parsed("wallets.wallet_id", &row.wallet_id)?,
+            merchant_id: parsed("wallets.merchant_id", &row.merchant_id)?,
+            connection_id: optional("wallets.connection_id", row.connection_id.as_deref())?,
+            balance: Amount::from_units(row.balance),
+            held: Amount::from_units(row.held),
+            overdraft_limit: row.overdraft_limit.map(Amount::from_units),
+            low_balance_threshold: row.low_balance_threshold.map(Amount::from_units),
+            created_at: time(row.created_at),
+        })
+    }
+}
+
+#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[diesel(table_name = transactions)]
+pub(crate) struct TransactionRow {
+    pub(crate) transaction_id: String,
+    pub(crate) wallet_id: String,
+    pub(crate) kind: String,
+    pub(crate) amount: i64,
+    pub(crate) balance_after: i64,
+    pub(crate) request_id: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) idempotency_key: String,
+    pub(crate) created_at: i64,
+}
+
+impl TryFrom<TransactionRow> for Transaction {
+    type Error = StoreError;
+
+    fn try_from(row: TransactionRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            transaction_id: parsed("transactions.transaction_id", &row.transaction_id)?,
+            wallet_id: parsed("transactions.wallet_id", &row.wallet_id)?,
+            kind: from_word::<TransactionKind>("transactions.kind", &row.kind)?,
+            amount: Amount::from_units(row.amount),
+            balance_after: Amount::from_units(row.balance_after),
+            request_id: optional("transactions.request_id", row.request_id.as_deref())?,
+            description: row.description,
+            created_at: time(row.created_at),
+        })
+    }
+}
+
+#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[diesel(table_name = connections)]
+pub(crate) struct ConnectionRow {
+    pub(crate) connection_id: String,
+    pub(crate) merchant_id: String,
+    pub(crate) reference_id: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) email: Option<String>,
+    pub(crate) metadata: String,
+    pub(crate) wallet_id: String,
+    pub(crate) created_at: i64,
+    pub(crate) deleted_at: Option<i64>,
+}
+
+impl TryFrom<ConnectionRow> for Connection {
+    type Error = StoreError;
+
+    fn try_from(row: ConnectionRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            connection_id: parsed("connections.connection_id", &row.connection_id)?,
+            merchant_id: parsed("connections.merchant_id", &row.merchant_id)?,
+            reference_id: row.reference_id,
+            name: row.name,
+            email: row.email,
+            metadata: from_json::<Metadata>("connections.metadata", &row.metadata)?,
+            wallet_id: parsed("connections.wallet_id", &row.wallet_id)?,
+            status: match row.deleted_at {
+                None => ConnectionStatus::Active,
+                Some(_) => ConnectionStatus::Deleted,
+            },
+            created_at: time(row.created_at),
+        })
+    }
+}
+
+#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[diesel(table_name = meters)]
+pub(crate) struct MeterRow {
+    pub(crate) meter_id: String,
+    pub(crate) merchant_id: String,
+    pub(crate) slug: String,
+    pub(crate) name: String,
+    pub(crate) tier_period: String,
+    pub(crate) version: i32,
+    pub(crate) created_at: i64,
+    pub(crate) deleted_at: Option<i64>,
+}
+
+#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[diesel(table_name = meter_versions)]
+pub(crate) struct MeterVersionRow {
+    pub(crate) meter_id: String,
+    pub(crate) version: i32,
+    pub(crate) model: String,
+    pub(crate) created_at: i64,
+}
+
+impl MeterRow {
+    pub(crate) fn with_model(self, model: Meter) -> Result<MerchantMeter, StoreError> {
+        Ok(MerchantMeter {
+            meter_id: parsed("meters.meter_id", &self.meter_id)?,
+            merchant_id: parsed("meters.merchant_id", &self.merchant_id)?,
+            slug: self.slug,
+            name: self.name,
+            tier_period: from_word("meters.tier_period", &self.tier_period)?,
+            version: self.version,
+            model,
+            created_at: time(self.created_at),
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Queryable, Selectable, Insertable, AsChangeset)]
+#[diesel(table_name = tier_counters)]
+pub(crate) struct TierCounterRow {
+    pub(crate) owner_id: String,
+    pub(crate) meter_id: String,
+    pub(crate) period: String,
+    pub(crate) used: i64,
+}
+
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, AsChangeset, Identifiable)]
+#[diesel(table_name = requests, primary_key(request_id), treat_none_as_null = true)]
+pub(crate) struct RequestRow {
+    pub(crate) request_id: String,
+    pub(crate) merchant_id: String,
+    pub(crate) connection_id: Option<String>,
+    pub(crate) spend_key_id: Option<String>,
+    pub(crate) wallet_id: Option<String>,
+    pub(crate) merchant_wallet_id: String,
+    pub(crate) meter_id: Option<String>,
+    pub(crate) meter_version: Option<i32>,
+    pub(crate) disable_billing: bool,
+    pub(crate) status: String,
+    pub(crate) node_id: Option<String>,
+    pub(crate) wallet_hold: i64,
+    pub(crate) merchant_hold: i64,
+    pub(crate) wallet_cost: i64,
+    pub(crate) merchant_cost: i64,
+    pub(crate) counted_units: i64,
+    pub(crate) swept: bool,
+    pub(crate) forwarded: String,
+    pub(crate) outcome: Option<String>,
+    pub(crate) created_at: i64,
+}
+
+impl RequestRow {
+    /// A call that was just admitted by `node_id`.
+    pub(crate) fn pending(record: &PendingRecord, node_id: &str) -> Self {
+        Self {
+            request_id: record.request_id.to_string(),
+            merchant_id: record.merchant_id.to_string(),
+            connection_id: record.connection_id.map(|id| id.to_string()),
+            spend_key_id: record.spend_key_id.map(|id| id.to_string()),
+            wallet_id: record.wallet_id.map(|id| id.to_string()),
+            merchant_wallet_id: record.merchant_wallet_id.to_string(),
+            meter_id: record.meter.map(|meter| meter.meter_id.to_string()),
+            meter_version: record.meter.map(|meter| meter.version),
+            disable_billing: record.disable_billing,
+            status: word(&RequestStatus::Pending),
+            node_id: Some(node_id.to_owned()),
+            wallet_hold: record.wallet_hold.units(),
+            merchant_hold: record.merchant_hold.units(),
+            wallet_cost: 0,
+            merchant_cost: 0,
+            counted_units: 0,
+            swept: false,
+            forwarded: to_json(&record.forwarded),
+            outcome: None,
+            created_at: record.created_at.unix_micros(),
+        }
+    }
+
+    /// The meter version that prices the call.
+    pub(crate) fn meter(&self) -> Result<Option<MeterVersion>, StoreError> {
+        let meter_id = optional("requests.meter_id", self.meter_id.as_deref())?;
+        Ok(meter_id
+            .zip(self.meter_version)
+            .map(|(meter_id, version)| MeterVersion { meter_id, version }))
+    }
+
+    /// The call as it was admitted.
+    pub(crate) fn to_pending(&self) -> Result<PendingRecord, StoreError> {
+        Ok(PendingRecord {
+            request_id: parsed("requests.request_id", &self.request_id)?,
+            merchant_id: parsed("requests.merchant_id", &self.merchant_id)?,
+            connection_id: optional("requests.connection_id", self.connection_id.as_deref())?,
+            spend_key_id: optional("requests.spend_key_id", self.spend_key_id.as_deref())?,
+            wallet_id: optional("requests.wallet_id", self.wallet_id.as_deref())?,
+            merchant_wallet_id: parsed("requests.merchant_wallet_id", &self.merchant_wallet_id)?,
+            meter: self.meter()?,
+            disable_billing: self.disable_billing,
+            forwarded: from_json::<Forwarded>("requests.forwarded", &self.forwarded)?,
+            wallet_hold: Amount::from_units(self.wallet_hold),
+            merchant_hold: Amount::from_units(self.merchant_hold),
+            created_at: time(self.created_at),
+        })
+    }
+
+    /// Whose counter of which meter and period the call moves: that of the connection, else the
+    /// spend key, else the merchant, in the period it was admitted in.
+    pub(crate) fn counter_key(
+        &self,
+        meter_id: &str,
+        period: TierPeriod,
+    ) -> (String, String, String) {
+        let owner = self.connection_id.as_ref().or(self.spend_key_id.as_ref());
+        let owner = owner.unwrap_or(&self.merchant_id).clone();
+        (owner, meter_id.to_owned(), period.key(time(self.created_at)))
+    }
+
+    /// Whether the call is not settled yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.outcome.is_none()
+    }
+
+    /// Writes the final state of the call into the row.
+    pub(crate) fn finish(&mut self, record: &RequestRecord, counted_units: i64, swept: bool) {
+        self.status = word(&record.status);
+        self.node_id = None;
+        self.wallet_hold = 0;
+        self.merchant_hold = 0;
+        self.wallet_cost = record.quote.total_wallet_cost.units();
+        self.merchant_cost = record.quote.total_merchant_cost.units();
+        self.counted_units = counted_units;
+        self.swept = swept;
+        self.outcome = Some(to_json(&Outcome::of(record)));
+    }
+
+    /// The call as it is shown.
+    pub(crate) fn to_record(&self, meter: Option<&Meter>) -> Result<RequestRecord, StoreError> {
+        let mut record = tollgate_domain::settlement::in_flight(&self.to_pending()?, meter);
+        if let Some(outcome) = &self.outcome {
+            from_json::<Outcome>("requests.outcome", outcome)?.apply(&mut record);
+            record.status = from_word("requests.status", &self.status)?;
+        }
+        Ok(record)
+    }
+}
+
+/// What a settled call has beyond what was known at its admission.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Outcome {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    response_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    provider_status: Option<u16>,
+    timestamp: Option<Timestamp>,
+    priced: tollgate_domain::PricedUsage,
+    quote: tollgate_pricing::Quote,
+}
+
+impl Outcome {
+    fn of(record: &RequestRecord) -> Self {
+        Self {
+            model: record.model.clone(),
+            response_id: record.response_id.clone(),
+            provider_status: record.provider_status,
+            timestamp: record.timestamp,
+            priced: record.priced,
+            quote: record.quote.clone(),
+        }
+    }
+
+    fn apply(self, record: &mut RequestRecord) {
+        record.model = self.model;
+        record.response_id = self.response_id;
+        record.provider_status = self.provider_status;
+        record.timestamp = self.timestamp;
+        record.priced = self.priced;
+        record.quote = self.quote;
+    }
+}
+
+#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[diesel(table_name = request_metadata)]
+pub(crate) struct RequestMetadataRow {
+    pub(crate) merchant_id: String,
+    pub(crate) key: String,
+    pub(crate) value: String,
+    pub(crate) request_id: String,
+}
+
+impl RequestMetadataRow {
+    pub(crate) fn of(record: &PendingRecord) -> impl Iterator<Item = Self> + '_ {
+        record.forwarded.metadata.iter().map(|(key, value)| Self {
+            merchant_id: record.merchant_id.to_string(),
+            key: key.clone(),
+            value: value.clone(),
+            request_id: record.request_id.to_string(),
+        })
+    }
+}

@@ -1,0 +1,153 @@
+//! The tables, alike on both databases. What they mean is said in the migrations.
+
+diesel::table! {
+    merchants (merchant_id) {
+        merchant_id -> Text,
+        name -> Text,
+        wallet_id -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    secret_keys (secret_key_id) {
+        secret_key_id -> Text,
+        merchant_id -> Text,
+        name -> Text,
+        key_hash -> Binary,
+        key_preview -> Text,
+        created_at -> BigInt,
+        deleted_at -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    wallets (wallet_id) {
+        wallet_id -> Text,
+        merchant_id -> Text,
+        connection_id -> Nullable<Text>,
+        balance -> BigInt,
+        held -> BigInt,
+        overdraft_limit -> Nullable<BigInt>,
+        low_balance_threshold -> Nullable<BigInt>,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    connections (connection_id) {
+        connection_id -> Text,
+        merchant_id -> Text,
+        reference_id -> Nullable<Text>,
+        name -> Nullable<Text>,
+        email -> Nullable<Text>,
+        metadata -> Text,
+        wallet_id -> Text,
+        created_at -> BigInt,
+        deleted_at -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    meters (meter_id) {
+        meter_id -> Text,
+        merchant_id -> Text,
+        slug -> Text,
+        name -> Text,
+        tier_period -> Text,
+        version -> Integer,
+        created_at -> BigInt,
+        deleted_at -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    meter_versions (meter_id, version) {
+        meter_id -> Text,
+        version -> Integer,
+        model -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    tier_counters (owner_id, meter_id, period) {
+        owner_id -> Text,
+        meter_id -> Text,
+        period -> Text,
+        used -> BigInt,
+    }
+}
+
+diesel::table! {
+    requests (request_id) {
+        request_id -> Text,
+        merchant_id -> Text,
+        connection_id -> Nullable<Text>,
+        spend_key_id -> Nullable<Text>,
+        wallet_id -> Nullable<Text>,
+        merchant_wallet_id -> Text,
+        meter_id -> Nullable<Text>,
+        meter_version -> Nullable<Integer>,
+        disable_billing -> Bool,
+        status -> Text,
+        node_id -> Nullable<Text>,
+        wallet_hold -> BigInt,
+        merchant_hold -> BigInt,
+        wallet_cost -> BigInt,
+        merchant_cost -> BigInt,
+        counted_units -> BigInt,
+        swept -> Bool,
+        forwarded -> Text,
+        outcome -> Nullable<Text>,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    request_metadata (merchant_id, key, value, request_id) {
+        merchant_id -> Text,
+        key -> Text,
+        value -> Text,
+        request_id -> Text,
+    }
+}
+
+diesel::table! {
+    transactions (transaction_id) {
+        transaction_id -> Text,
+        wallet_id -> Text,
+        kind -> Text,
+        amount -> BigInt,
+        balance_after -> BigInt,
+        request_id -> Nullable<Text>,
+        description -> Nullable<Text>,
+        idempotency_key -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    idempotent_answers (scope, idempotency_key) {
+        scope -> Text,
+        idempotency_key -> Text,
+        fingerprint -> Binary,
+        status -> Integer,
+        body -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    nodes (node_id) {
+        node_id -> Text,
+        lease_until -> BigInt,
+    }
+}
+
+diesel::joinable!(secret_keys -> merchants (merchant_id));
+diesel::joinable!(meter_versions -> meters (meter_id));
+
+diesel::allow_tables_to_appear_in_same_query!(merchants, secret_keys, wallets, connections);
+diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
+diesel::allow_tables_to_appear_in_same_query!(requests, request_metadata);

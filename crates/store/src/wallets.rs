@@ -1,0 +1,177 @@
+//! Wallets, and the movements of money that a person orders.
+
+use diesel::prelude::*;
+use tollgate_domain::{
+    ConnectionId, MerchantId, Timestamp, Transaction, TransactionId, TransactionKind, Wallet,
+    WalletChanges, WalletId,
+};
+use tollgate_pricing::Amount;
+
+use crate::conn::Conn;
+use crate::dialect;
+use crate::error::StoreError;
+use crate::page::Page;
+use crate::rows::{TransactionRow, WalletRow, word};
+use crate::schema::{merchants, transactions, wallets};
+
+/// Makes an empty wallet: a connection's may not be overdrawn, a merchant's own has no limit.
+pub(crate) fn create(
+    conn: &mut Conn,
+    wallet_id: WalletId,
+    merchant_id: MerchantId,
+    connection_id: Option<ConnectionId>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let row = WalletRow {
+        wallet_id: wallet_id.to_string(),
+        merchant_id: merchant_id.to_string(),
+        connection_id: connection_id.map(|id| id.to_string()),
+        balance: 0,
+        held: 0,
+        overdraft_limit: connection_id.map(|_| 0),
+        low_balance_threshold: None,
+        created_at: now.unix_micros(),
+    };
+    diesel::insert_into(wallets::table).values(&row).execute(conn)?;
+    Ok(())
+}
+
+/// A merchant's wallet, if it has this one.
+///
+/// # Errors
+/// Those of the store.
+pub fn find(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    wallet_id: WalletId,
+) -> Result<Option<Wallet>, StoreError> {
+    let row = wallets::table
+        .find(wallet_id.to_string())
+        .filter(wallets::merchant_id.eq(merchant_id.to_string()))
+        .select(WalletRow::as_select())
+        .first(conn)
+        .optional()?;
+    row.as_ref().map(Wallet::try_from).transpose()
+}
+
+/// A merchant's own wallet.
+///
+/// # Errors
+/// Those of the store.
+pub fn find_own(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Wallet>, StoreError> {
+    let row = merchants::table
+        .inner_join(wallets::table.on(wallets::wallet_id.eq(merchants::wallet_id)))
+        .filter(merchants::merchant_id.eq(merchant_id.to_string()))
+        .select(WalletRow::as_select())
+        .first(conn)
+        .optional()?;
+    row.as_ref().map(Wallet::try_from).transpose()
+}
+
+/// Changes a merchant's wallet; `None` when it has no such wallet. Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn update(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    wallet_id: WalletId,
+    changes: WalletChanges,
+) -> Result<Option<Wallet>, StoreError> {
+    let Some(mut row) = locked(conn, merchant_id, wallet_id)? else { return Ok(None) };
+    if let Some(limit) = changes.overdraft_limit {
+        row.overdraft_limit = limit.map(Amount::units);
+    }
+    if let Some(threshold) = changes.low_balance_threshold {
+        row.low_balance_threshold = threshold.map(Amount::units);
+    }
+    dialect::save_wallets(conn, std::slice::from_ref(&row))?;
+    Ok(Some(Wallet::try_from(&row)?))
+}
+
+/// Money that somebody puts in or takes out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Movement {
+    /// Credit or debit.
+    pub kind: TransactionKind,
+    /// How much, above zero.
+    pub amount: Amount,
+    /// In the words of who ordered it.
+    pub description: Option<String>,
+}
+
+/// What became of a movement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// It is booked.
+    Booked(Transaction),
+    /// The merchant has no such wallet.
+    NotFound,
+    /// The balance would leave the range of an amount.
+    OutOfRange,
+}
+
+/// Books a movement on a merchant's wallet. Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn book(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    wallet_id: WalletId,
+    movement: &Movement,
+    now: Timestamp,
+) -> Result<Moved, StoreError> {
+    let Some(mut row) = locked(conn, merchant_id, wallet_id)? else { return Ok(Moved::NotFound) };
+    let units = movement.amount.units();
+    let signed =
+        if movement.kind == TransactionKind::Debit { units.checked_neg() } else { Some(units) };
+    let moved = signed.and_then(|signed| Some((signed, row.balance.checked_add(signed)?)));
+    let Some((amount, balance)) = moved else { return Ok(Moved::OutOfRange) };
+    row.balance = balance;
+    let transaction_id = TransactionId::generate(now).to_string();
+    let transaction = TransactionRow {
+        // Whoever repeats an order is caught by the idempotency key of the operation itself.
+        idempotency_key: transaction_id.clone(),
+        transaction_id,
+        wallet_id: row.wallet_id.clone(),
+        kind: word(&movement.kind),
+        amount,
+        balance_after: balance,
+        request_id: None,
+        description: movement.description.clone(),
+        created_at: now.unix_micros(),
+    };
+    dialect::insert_transactions(conn, std::slice::from_ref(&transaction))?;
+    dialect::save_wallets(conn, std::slice::from_ref(&row))?;
+    Ok(Moved::Booked(transaction.try_into()?))
+}
+
+fn locked(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    wallet_id: WalletId,
+) -> Result<Option<WalletRow>, StoreError> {
+    let found = dialect::lock_wallets(conn, &[wallet_id.to_string()])?;
+    Ok(found.into_iter().find(|row| row.merchant_id == merchant_id.to_string()))
+}
+
+/// The movements of a wallet, newest first. The caller has made sure whose wallet it is.
+///
+/// # Errors
+/// Those of the store.
+pub fn list_transactions(
+    conn: &mut Conn,
+    wallet_id: WalletId,
+    page: &Page<TransactionId>,
+) -> Result<Vec<Transaction>, StoreError> {
+    let mut query = transactions::table
+        .filter(transactions::wallet_id.eq(wallet_id.to_string()))
+        .select(TransactionRow::as_select())
+        .into_boxed();
+    if let Some(after) = page.after {
+        query = query.filter(transactions::transaction_id.lt(after.to_string()));
+    }
+    let rows = query.order(transactions::transaction_id.desc()).limit(page.rows()).load(conn)?;
+    rows.into_iter().map(Transaction::try_from).collect()
+}

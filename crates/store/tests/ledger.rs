@@ -1,0 +1,357 @@
+//! The ledger on both databases: nothing is charged twice, lost, or overrun.
+
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+
+use std::sync::Arc;
+
+use tollgate_domain::admission::{Call, Refusal};
+use tollgate_domain::*;
+use tollgate_pricing::{Amount, Payer, Usage};
+use tollgate_store::{SettleOutcome, connections, merchants, meters, requests, wallets};
+use tollgate_testkit::store::{TestStore, amount, answered, each_store};
+
+/// A merchant with a connection and a meter of 10 USD per million tokens.
+struct Shop {
+    merchant: Merchant,
+    secret_key_id: SecretKeyId,
+    connection: Connection,
+    meter: MerchantMeter,
+}
+
+async fn shop(store: &TestStore, balance: &str) -> Shop {
+    let new = store.merchant().await;
+    let merchant_id = new.merchant.merchant_id;
+    Shop {
+        secret_key_id: store.secret_key_id(&new).await,
+        connection: store.connection(merchant_id, balance).await,
+        meter: store.meter(merchant_id, &[(0, "10")]).await,
+        merchant: new.merchant,
+    }
+}
+
+impl Shop {
+    fn call(&self, store: &TestStore) -> Call {
+        Call {
+            connection_id: Some(self.connection.connection_id),
+            meter_slug: Some(self.meter.slug.clone()),
+            ..store.call(self.merchant.merchant_id, self.secret_key_id)
+        }
+    }
+
+    async fn wallet(&self, store: &TestStore) -> Wallet {
+        store.wallet(self.merchant.merchant_id, self.connection.wallet_id).await
+    }
+
+    async fn own_wallet(&self, store: &TestStore) -> Wallet {
+        store.wallet(self.merchant.merchant_id, self.merchant.wallet_id).await
+    }
+}
+
+#[test]
+fn a_call_holds_its_bound_and_then_pays_what_it_used() {
+    each_store(async |store| {
+        let shop = shop(store, "20").await;
+        let call = shop.call(store);
+        let request_id = call.request_id;
+
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        let wallet = shop.wallet(store).await;
+        assert_eq!((wallet.balance, wallet.held), (amount("20"), amount("12")));
+        let merchant_id = shop.merchant.merchant_id;
+        let pending = store
+            .store
+            .read(move |conn| requests::find(conn, merchant_id, request_id))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(pending.status, RequestStatus::Pending);
+
+        store.store.settle(request_id, answered(100_000, "0.5")).await.unwrap();
+        let wallet = shop.wallet(store).await;
+        assert_eq!((wallet.balance, wallet.held), (amount("18.5"), Amount::ZERO));
+        let done = store
+            .store
+            .read(move |conn| requests::find(conn, merchant_id, request_id))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(done.status, RequestStatus::Completed);
+        assert_eq!(done.model.as_deref(), Some("m-2026"));
+        assert_eq!(done.quote.total_wallet_cost, amount("1.5"));
+        assert_eq!(done.priced.usage, Usage::tokens(100_000, 0));
+    });
+}
+
+#[test]
+fn a_settlement_delivered_three_times_is_booked_once() {
+    each_store(async |store| {
+        let shop = shop(store, "20").await;
+        let call = shop.call(store);
+        let request_id = call.request_id;
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+
+        let report = answered(100_000, "0.5");
+        let at_once = tokio::join!(
+            store.store.settle(request_id, report.clone()),
+            store.store.settle(request_id, report.clone()),
+        );
+        let again = store.store.settle(request_id, report).await.unwrap();
+
+        assert!(
+            [at_once.0.unwrap(), at_once.1.unwrap()]
+                .iter()
+                .any(|one| matches!(one, SettleOutcome::Settled(_)))
+        );
+        assert_eq!(again, SettleOutcome::AlreadySettled);
+        assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
+    });
+}
+
+#[test]
+fn an_unknown_call_cannot_be_settled() {
+    each_store(async |store| {
+        let nobody = RequestId::generate(store.clock.now());
+        let outcome = store.store.settle(nobody, answered(1, "1")).await.unwrap();
+        assert_eq!(outcome, SettleOutcome::NotFound);
+    });
+}
+
+#[test]
+fn a_refusal_writes_nothing() {
+    each_store(async |store| {
+        let shop = shop(store, "0").await;
+        let call = shop.call(store);
+        let refusal = store.store.admit(Box::new(call)).await.unwrap().unwrap_err();
+        assert!(matches!(refusal, Refusal::WalletEmpty { .. }));
+        assert_eq!(store.store.audit().await.unwrap().requests, 0);
+    });
+}
+
+#[test]
+fn keys_connections_and_meters_of_others_are_not_found_and_deleted_ones_refused() {
+    each_store(async |store| {
+        let (mine, others) = (shop(store, "1").await, shop(store, "1").await);
+        let refused =
+            async |call: Call| store.store.admit(Box::new(call)).await.unwrap().unwrap_err();
+
+        let foreign =
+            Call { connection_id: Some(others.connection.connection_id), ..mine.call(store) };
+        assert_eq!(refused(foreign).await, Refusal::ConnectionNotFound);
+        let foreign = Call { meter_slug: Some(others.meter.slug.clone()), ..mine.call(store) };
+        assert_eq!(refused(foreign).await, Refusal::MeterNotFound);
+        let forged = Call { merchant_id: others.merchant.merchant_id, ..mine.call(store) };
+        assert_eq!(refused(forged).await, Refusal::KeyInvalid);
+
+        let (merchant_id, connection_id) =
+            (mine.merchant.merchant_id, mine.connection.connection_id);
+        let now = store.clock.now();
+        store
+            .store
+            .write(move |conn| connections::delete(conn, merchant_id, connection_id, now))
+            .await
+            .unwrap();
+        assert_eq!(refused(mine.call(store)).await, Refusal::ConnectionDisabled);
+
+        let key_id = mine.secret_key_id;
+        store
+            .store
+            .write(move |conn| {
+                merchants::create_secret_key(conn, merchant_id, "second", now)?;
+                merchants::delete_secret_key(conn, merchant_id, key_id, now)
+            })
+            .await
+            .unwrap();
+        assert_eq!(refused(mine.call(store)).await, Refusal::KeyInvalid);
+    });
+}
+
+/// 200 calls at once on a balance that covers some: what is admitted, recorded and charged agree,
+/// and the overshoot is less than the cost of one call.
+#[test]
+fn two_hundred_callers_on_one_wallet_leave_no_hold_and_no_gap() {
+    each_store(async |store| {
+        let shop = Arc::new(shop(store, "60").await);
+        let callers = (0..200).map(|_| {
+            let (store, call) = (store.store.clone(), shop.call(store));
+            tokio::spawn(async move {
+                let request_id = call.request_id;
+                if store.admit(Box::new(call)).await.unwrap().is_err() {
+                    return 0;
+                }
+                // 12 USD: just what was held.
+                store.settle(request_id, answered(1_000_000, "2")).await.unwrap();
+                1
+            })
+        });
+        let mut admitted = 0;
+        for caller in callers.collect::<Vec<_>>() {
+            admitted += caller.await.unwrap();
+        }
+
+        let audit = store.store.audit().await.unwrap();
+        let wallet = shop.wallet(store).await;
+        assert_eq!((audit.requests, audit.pending), (admitted, 0));
+        assert_eq!(wallet.held, Amount::ZERO);
+        assert_eq!(admitted, 5, "60 USD pay five calls of 12");
+        assert_eq!(wallet.balance, Amount::ZERO);
+    });
+}
+
+/// Eight settlers on one counter: each unit is charged once, in its tier.
+#[test]
+fn a_tier_counter_charges_each_unit_exactly_once_under_eight_settlers() {
+    each_store(async |store| {
+        let new = store.merchant().await;
+        let merchant_id = new.merchant.merchant_id;
+        let key = store.secret_key_id(&new).await;
+        let connection = store.connection(merchant_id, "10000").await;
+        let meter = store.meter(merchant_id, &[(0, "5"), (1_000, "3"), (10_000, "1")]).await;
+        let settlers = (0..8).map(|_| {
+            let calls: Vec<_> = (0..25)
+                .map(|_| Call {
+                    connection_id: Some(connection.connection_id),
+                    meter_slug: Some(meter.slug.clone()),
+                    ..store.call(merchant_id, key)
+                })
+                .collect();
+            let store = store.store.clone();
+            tokio::spawn(async move {
+                let mut fees = Vec::new();
+                for call in calls {
+                    let request_id = call.request_id;
+                    store.admit(Box::new(call)).await.unwrap().unwrap();
+                    match store.settle(request_id, answered(100, "0")).await.unwrap() {
+                        SettleOutcome::Settled(record) => fees.push(record.quote.total_wallet_cost),
+                        other => unreachable!("{other:?}"),
+                    }
+                }
+                Amount::sum(fees).unwrap()
+            })
+        });
+        let mut fees = Vec::new();
+        for settler in settlers.collect::<Vec<_>>() {
+            fees.push(settler.await.unwrap());
+        }
+        // 20,000 tokens: 1,000 at 5, 9,000 at 3, 10,000 at 1 USD per million.
+        assert_eq!(Amount::sum(fees).unwrap(), amount("0.042"));
+    });
+}
+
+#[test]
+fn a_call_keeps_the_meter_version_it_was_admitted_with() {
+    each_store(async |store| {
+        let shop = shop(store, "20").await;
+        let call = shop.call(store);
+        let request_id = call.request_id;
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+
+        let (merchant_id, meter_id, now) =
+            (shop.merchant.merchant_id, shop.meter.meter_id, store.clock.now());
+        let changes =
+            MeterChanges { base_cost_payer: Some(Payer::Merchant), ..MeterChanges::default() };
+        store
+            .store
+            .write(move |conn| meters::update(conn, merchant_id, meter_id, &changes, now))
+            .await
+            .unwrap();
+        store.store.settle(request_id, answered(100_000, "0.5")).await.unwrap();
+        assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
+
+        store.forward(shop.call(store), 100_000, "0.5").await.unwrap();
+        assert_eq!(shop.wallet(store).await.balance, amount("17.5"));
+        assert_eq!(shop.own_wallet(store).await.balance, amount("-0.5"));
+    });
+}
+
+#[test]
+fn what_a_dead_process_left_is_swept_to_the_merchant_and_corrected_by_who_knows_better() {
+    each_store(async |store| {
+        let shop = shop(store, "20").await;
+        let call = shop.call(store);
+        let request_id = call.request_id;
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+
+        assert_eq!(store.store.sweep().await.unwrap(), 0, "the owner is alive");
+        store.clock.advance_millis(60_000);
+        assert_eq!(store.store.sweep().await.unwrap(), 1);
+        let merchant_id = shop.merchant.merchant_id;
+        let swept = store
+            .store
+            .read(move |conn| requests::find(conn, merchant_id, request_id))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (swept.status, swept.priced.usage_source),
+            (RequestStatus::Error, UsageSource::Estimated)
+        );
+        assert_eq!(shop.wallet(store).await.held, Amount::ZERO);
+        assert_eq!(shop.own_wallet(store).await.balance, amount("-0.25"));
+        store.assert_audited().await;
+
+        store.store.settle(request_id, answered(100_000, "0.5")).await.unwrap();
+        assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
+        assert_eq!(shop.own_wallet(store).await.balance, Amount::ZERO);
+        let again = store.store.settle(request_id, answered(100_000, "0.5")).await.unwrap();
+        assert_eq!(again, SettleOutcome::AlreadySettled);
+    });
+}
+
+#[test]
+fn a_merchants_account_with_a_limit_is_held_and_refused_like_any_wallet() {
+    each_store(async |store| {
+        let shop = shop(store, "0").await;
+        let (merchant_id, wallet_id) = (shop.merchant.merchant_id, shop.merchant.wallet_id);
+        let changes =
+            WalletChanges { overdraft_limit: Some(Some(amount("3"))), ..WalletChanges::default() };
+        store
+            .store
+            .write(move |conn| wallets::update(conn, merchant_id, wallet_id, changes))
+            .await
+            .unwrap();
+        let call = || Box::new(store.call(merchant_id, shop.secret_key_id));
+
+        let (first, second) = (call(), call());
+        let ids = [first.request_id, second.request_id];
+        store.store.admit(first).await.unwrap().unwrap();
+        store.store.admit(second).await.unwrap().unwrap();
+        assert_eq!(shop.own_wallet(store).await.held, amount("4"));
+        assert!(matches!(
+            store.store.admit(call()).await.unwrap(),
+            Err(Refusal::WalletEmpty { .. })
+        ));
+        for id in ids {
+            store.store.settle(id, answered(10, "0.5")).await.unwrap();
+        }
+        let own = shop.own_wallet(store).await;
+        assert_eq!((own.balance, own.held), (amount("-1"), Amount::ZERO));
+    });
+}
+
+#[test]
+fn a_poisoned_call_fails_alone() {
+    each_store(async |store| {
+        let shop = shop(store, "100").await;
+        let twice = shop.call(store);
+        store.store.admit(Box::new(twice.clone())).await.unwrap().unwrap();
+        // The same id again breaks the primary key; its neighbours in the batch must not suffer.
+        let calls: Vec<_> =
+            (0..6).map(|n| if n == 3 { twice.clone() } else { shop.call(store) }).collect();
+        let ids: Vec<_> = calls.iter().map(|call| call.request_id).collect();
+        let waiting: Vec<_> = calls
+            .into_iter()
+            .map(|call| {
+                let store = store.store.clone();
+                tokio::spawn(async move { store.admit(Box::new(call)).await.is_ok() })
+            })
+            .collect();
+        let mut admitted = Vec::new();
+        for one in waiting {
+            admitted.push(one.await.unwrap());
+        }
+        assert_eq!(admitted, [true, true, true, false, true, true]);
+        for id in ids {
+            store.store.settle(id, answered(1, "0")).await.unwrap();
+        }
+    });
+}

@@ -1,0 +1,10 @@
+DROP TABLE nodes;
+DROP TABLE idempotent_answers;
+DROP TABLE transactions;
+DROP TABLE request_metadata;
+DROP TABLE requests;
+DROP TABLE tier_counters;
+DROP TABLE meter_versions;
+DROP TABLE meters;
+DROP TABLE secret_keys;
+DROP TABLE connections, wallets, merchants;
