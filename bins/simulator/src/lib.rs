@@ -1,1 +1,85 @@
+//! A simulated AI provider: it speaks the request shapes of OpenAI and of Anthropic over real
+//! sockets, well enough for their official clients, and keeps its own count of what it handed out.
+//!
+//! ```
+//! # async fn run() -> std::io::Result<()> {
+//! use tollgate_simulator::{Behavior, Simulator};
+//!
+//! let simulator = Simulator::start("127.0.0.1:0", Behavior::default())?;
+//! println!("POST {}", simulator.url("/v1/chat/completions"));
+//! simulator.stop().await;
+//! assert_eq!(simulator.stats().calls, 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it serves
+//!
+//! | route | answer |
+//! |---|---|
+//! | `POST /v1/chat/completions` | JSON, or a stream that honours `stream_options.include_usage` |
+//! | `POST /v1/completions` | the same in the older shape |
+//! | `POST /v1/responses` | JSON, or a stream of `response.*` events |
+//! | `POST /v1/embeddings` | one canned vector per input, as numbers or base64 |
+//! | `GET /v1/models`, `/v1/models/{id}` | a short list; in Anthropic's shape if the request carries `anthropic-version` |
+//! | `POST /v1/messages` | JSON, or a stream from `message_start` to `message_stop` |
+//! | `POST /v1/messages/count_tokens` | the words of the prompt |
+//! | `GET /stats` | [`Stats`] as JSON |
+//!
+//! Everything is deterministic but ids and times. A token is a word. The answer repeats the last
+//! words of the prompt and goes on with canned ones; a request with `tools` is answered by one call
+//! of the first tool, unless the prompt ends in a tool's result. `max_tokens` and its siblings cut
+//! the answer short as they do at a real provider.
+//!
+//! # Behaviour
+//!
+//! Each setting is a field of [`Behavior`] and can be overridden for one call by a header, which
+//! also passes through a gateway in between. A setting that is unknown or does not parse is
+//! answered with 400, so that a misspelt test does not pass.
+//!
+//! | header | meaning | default |
+//! |---|---|---|
+//! | `x-simulate-first-byte-delay-ms` | wait before the status line | 0 |
+//! | `x-simulate-chunk-delay-ms` | wait before each event of a stream but the first | 0 |
+//! | `x-simulate-words` | words of the answer; in a stream each is one event | 16 |
+//! | `x-simulate-input-tokens` | tokens of the whole prompt, cached ones included | its words |
+//! | `x-simulate-output-tokens` | tokens of the whole answer, reasoning included | its words |
+//! | `x-simulate-cached-tokens` | of the prompt, read from a cache | 0 |
+//! | `x-simulate-reasoning-tokens` | of the answer, spent thinking | 0 |
+//! | `x-simulate-usage` | `reported`, `missing` (no such field, no such event), `zero` or `null` | `reported` |
+//! | `x-simulate-status` | anything but 200 is answered with an error of that status | 200 |
+//! | `x-simulate-retry-after` | seconds, sent with an error | 1 with a 429 |
+//! | `x-simulate-cut-after-events` | break the connection after so many events; a plain body breaks half-way | `none` |
+//! | `x-simulate-error-after-events` | send an error event after so many events, and end | `none` |
+//! | `x-simulate-encoding` | `identity` or `gzip`, whatever the request accepts | `identity` |
+//! | `x-simulate-snapshot` | append `-` and this to the model in the answer | `none` |
+//! | `x-simulate-service-tier` | the tier that the answer claims | `default` |
+//!
+//! Where the numbers contradict each other the whole is raised to its part: 5 cached tokens of a
+//! prompt of 3 words make a prompt of 5.
+//!
+//! # What is counted
+//!
+//! Tokens are counted when the answer begins, whatever becomes of the connection, as a provider's
+//! own books would have it: also where the usage is withheld (`missing`, `null`), not where it is
+//! explicitly `zero`, and not for errors.
 
+mod answer;
+mod anthropic;
+mod behavior;
+mod chat;
+mod completions;
+mod deliver;
+mod embeddings;
+mod endpoint;
+mod fault;
+mod models;
+mod prompt;
+mod request;
+mod responses;
+mod server;
+mod stats;
+
+pub use behavior::{Behavior, Encoding, InvalidSetting, UsageReport};
+pub use server::Simulator;
+pub use stats::{EndpointStats, Stats};

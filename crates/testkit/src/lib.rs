@@ -1,1 +1,23 @@
+//! What Tollgate's tests share.
+//!
+//! - [`postgres`]: a real PostgreSQL, started from the installed binaries, and a database of its
+//!   own for each test;
+//! - [`provider`]: an AI provider that answers by script, byte by byte, and remembers what it was
+//!   asked;
+//! - [`store`]: fresh stores on both databases, and the calls to fill them.
+//!
+//! Everything here fails by panicking, which is how a test fails.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test harness fails by panicking"
+)]
 
+pub mod postgres;
+pub mod provider;
+pub mod store;
+
+pub use postgres::TestDatabase;
+pub use provider::{Gate, RecordedRequest, Reply, ScriptedProvider};
+pub use store::{TestStore, each_store};

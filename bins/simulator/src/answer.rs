@@ -1,0 +1,151 @@
+use std::collections::hash_map::RandomState;
+use std::fmt::Write;
+use std::hash::BuildHasher;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use crate::behavior::{Behavior, UsageReport};
+use crate::request::Request;
+
+/// What the answer goes on with when it has repeated the prompt.
+const CANNED: &str = "I am a simulated model, so this answer costs nothing to make, \
+    means nothing in particular, and goes on for as many words as were asked for.";
+
+/// What a call used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tokens {
+    /// The whole prompt, cached tokens included.
+    pub(crate) input: u64,
+    pub(crate) cached: u64,
+    /// The whole answer, reasoning included.
+    pub(crate) output: u64,
+    pub(crate) reasoning: u64,
+}
+
+impl Tokens {
+    pub(crate) fn new(input: u64, output: u64, behavior: &Behavior) -> Self {
+        let (cached, reasoning) = (behavior.cached_tokens, behavior.reasoning_tokens);
+        Self {
+            input: behavior.input_tokens.unwrap_or(input).max(cached),
+            cached,
+            output: behavior.output_tokens.unwrap_or(output).max(reasoning),
+            reasoning,
+        }
+    }
+
+    /// What the provider's own books say: an explicit zero is zero, silence is not.
+    pub(crate) fn booked(self, report: UsageReport) -> Self {
+        match report {
+            UsageReport::Zero => Self::default(),
+            UsageReport::Reported | UsageReport::Missing | UsageReport::Null => self,
+        }
+    }
+
+    /// The usage as a field of JSON: absent, `null` or a value.
+    pub(crate) fn reported<U: From<Self>>(self, report: UsageReport) -> Option<Option<U>> {
+        match report {
+            UsageReport::Missing => None,
+            UsageReport::Null => Some(None),
+            UsageReport::Reported | UsageReport::Zero => Some(Some(self.booked(report).into())),
+        }
+    }
+}
+
+/// What the model says.
+pub(crate) enum Speech {
+    Text(String),
+    Call { tool: String, arguments: String },
+}
+
+/// Why the model stopped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Finish {
+    Stop,
+    Length,
+    Tool,
+}
+
+/// One answer, in no dialect yet.
+pub(crate) struct Answer {
+    pub(crate) speech: Speech,
+    pub(crate) finish: Finish,
+    pub(crate) tokens: Tokens,
+    /// The model as the answer names it.
+    pub(crate) model: String,
+    pub(crate) created: u64,
+}
+
+impl Answer {
+    pub(crate) fn new(request: &Request, behavior: &Behavior) -> Self {
+        let (speech, finish, output) = match request.tool() {
+            Some(tool) => {
+                let arguments = tool.arguments().to_string();
+                let speech = Speech::Call { tool: tool.name.to_owned(), arguments };
+                let output = pieces(&speech).count() + 1;
+                (speech, Finish::Tool, u64::try_from(output).unwrap_or(u64::MAX))
+            }
+            None => {
+                let wanted = u64::from(behavior.words);
+                let words = wanted.min(request.max_tokens());
+                let finish = if words < wanted { Finish::Length } else { Finish::Stop };
+                (Speech::Text(text(request.tail(), words)), finish, words)
+            }
+        };
+        let choices = u64::try_from(request.choices()).unwrap_or(u64::MAX);
+        let tokens = Tokens::new(request.words(), output.saturating_mul(choices), behavior);
+        Self { speech, finish, tokens, model: model(request, behavior), created: unix_seconds() }
+    }
+
+    /// The parts in which a stream hands the answer out.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &str> {
+        pieces(&self.speech)
+    }
+}
+
+/// Words of a text; a call's arguments in parts that end where its fields do.
+fn pieces(speech: &Speech) -> impl Iterator<Item = &str> {
+    let (text, end) = match speech {
+        Speech::Text(text) => (text, ' '),
+        Speech::Call { arguments, .. } => (arguments, ','),
+    };
+    text.split_inclusive(end)
+}
+
+fn text(tail: &str, words: u64) -> String {
+    let words = usize::try_from(words).unwrap_or(usize::MAX);
+    let opening = ["You", "said:"].into_iter().chain(tail.split_whitespace());
+    let all = opening.chain(CANNED.split_whitespace().cycle()).take(words);
+    let mut text = String::with_capacity(words.saturating_mul(8));
+    for word in all {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        text.push_str(word);
+    }
+    text
+}
+
+/// The model that the answer claims to come from.
+pub(crate) fn model(request: &Request, behavior: &Behavior) -> String {
+    match &behavior.snapshot {
+        Some(snapshot) => format!("{}-{snapshot}", request.model),
+        None => request.model.clone(),
+    }
+}
+
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
+}
+
+/// A new id: unlike any other of this process, and of others as far as matters here.
+pub(crate) fn id(prefix: &str) -> String {
+    static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut id = String::with_capacity(prefix.len() + 24);
+    id.push_str(prefix);
+    let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+    // Writing to a string cannot fail.
+    let _ = write!(id, "{:016x}{serial:08x}", *PROCESS);
+    id
+}

@@ -1,0 +1,196 @@
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use actix_web::http::header::HeaderMap;
+
+const HEADER_PREFIX: &str = "x-simulate-";
+
+/// Whether an answer says what it used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UsageReport {
+    /// Truthfully, where the dialect has it.
+    #[default]
+    Reported,
+    /// The field is absent, and so is the event that would only carry it.
+    Missing,
+    /// All zeros.
+    Zero,
+    /// The field is `null`.
+    Null,
+}
+
+/// How the body of an answer is encoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// As it is.
+    #[default]
+    Identity,
+    /// Compressed, and flushed after each event of a stream.
+    Gzip,
+}
+
+/// How the simulator answers; the crate's documentation has the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behavior {
+    /// Wait before the status line.
+    pub first_byte_delay_ms: u64,
+    /// Wait before each event of a stream but the first.
+    pub chunk_delay_ms: u64,
+    /// Words of the answer.
+    pub words: u32,
+    /// Tokens of the whole prompt, if not its words.
+    pub input_tokens: Option<u64>,
+    /// Tokens of the whole answer, if not its words.
+    pub output_tokens: Option<u64>,
+    /// Tokens of the prompt read from a cache.
+    pub cached_tokens: u64,
+    /// Tokens of the answer spent thinking.
+    pub reasoning_tokens: u64,
+    /// Whether usage is reported.
+    pub usage: UsageReport,
+    /// Anything but 200 is answered with an error.
+    pub status: u16,
+    /// Seconds to wait, sent with an error.
+    pub retry_after_s: Option<u32>,
+    /// Break the connection after so many events.
+    pub cut_after_events: Option<usize>,
+    /// Send an error event after so many events, and end.
+    pub error_after_events: Option<usize>,
+    /// How bodies are encoded.
+    pub encoding: Encoding,
+    /// Appended to the model in the answer, after a dash.
+    pub snapshot: Option<String>,
+    /// The tier that the answer claims.
+    pub service_tier: String,
+    /// The only key that is accepted, as a bearer token or `x-api-key`; any if `None`.
+    pub api_key: Option<String>,
+}
+
+impl Default for Behavior {
+    fn default() -> Self {
+        Self {
+            first_byte_delay_ms: 0,
+            chunk_delay_ms: 0,
+            words: 16,
+            input_tokens: None,
+            output_tokens: None,
+            cached_tokens: 0,
+            reasoning_tokens: 0,
+            usage: UsageReport::Reported,
+            status: 200,
+            retry_after_s: None,
+            cut_after_events: None,
+            error_after_events: None,
+            encoding: Encoding::Identity,
+            snapshot: None,
+            service_tier: "default".to_owned(),
+            api_key: None,
+        }
+    }
+}
+
+/// A setting that does not exist, or a value that it cannot take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidSetting {
+    setting: String,
+    value: String,
+}
+
+impl fmt::Display for InvalidSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no setting {:?} with a value {:?}", self.setting, self.value)
+    }
+}
+
+impl std::error::Error for InvalidSetting {}
+
+impl Behavior {
+    /// Changes one setting, named as its header is without `x-simulate-`.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] when there is no such setting, or the value does not fit it.
+    pub fn set(&mut self, setting: &str, value: &str) -> Result<(), InvalidSetting> {
+        let value = value.trim();
+        let done = match setting {
+            "first-byte-delay-ms" => put(&mut self.first_byte_delay_ms, value),
+            "chunk-delay-ms" => put(&mut self.chunk_delay_ms, value),
+            "words" => put(&mut self.words, value),
+            "input-tokens" => put_option(&mut self.input_tokens, value),
+            "output-tokens" => put_option(&mut self.output_tokens, value),
+            "cached-tokens" => put(&mut self.cached_tokens, value),
+            "reasoning-tokens" => put(&mut self.reasoning_tokens, value),
+            "usage" => put(&mut self.usage, value),
+            "status" => put_status(&mut self.status, value),
+            "retry-after" => put_option(&mut self.retry_after_s, value),
+            "cut-after-events" => put_option(&mut self.cut_after_events, value),
+            "error-after-events" => put_option(&mut self.error_after_events, value),
+            "encoding" => put(&mut self.encoding, value),
+            "snapshot" => put_option(&mut self.snapshot, value),
+            "service-tier" => put(&mut self.service_tier, value),
+            _ => None,
+        };
+        let invalid = || InvalidSetting { setting: setting.to_owned(), value: value.to_owned() };
+        done.ok_or_else(invalid)
+    }
+
+    /// This behaviour as one call wants it: borrowed when the call has nothing to say.
+    pub(crate) fn overridden_by(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Cow<'_, Self>, InvalidSetting> {
+        let mut behavior = Cow::Borrowed(self);
+        for (name, value) in headers {
+            if let Some(setting) = name.as_str().strip_prefix(HEADER_PREFIX) {
+                let value = String::from_utf8_lossy(value.as_bytes());
+                behavior.to_mut().set(setting, &value)?;
+            }
+        }
+        Ok(behavior)
+    }
+}
+
+fn put<T: FromStr>(setting: &mut T, value: &str) -> Option<()> {
+    *setting = value.parse().ok()?;
+    Some(())
+}
+
+fn put_option<T: FromStr>(setting: &mut Option<T>, value: &str) -> Option<()> {
+    *setting = match value {
+        "none" => None,
+        _ => Some(value.parse().ok()?),
+    };
+    Some(())
+}
+
+/// A status that can end an exchange: 1xx cannot.
+fn put_status(setting: &mut u16, value: &str) -> Option<()> {
+    *setting = value.parse().ok().filter(|status| (200..600).contains(status))?;
+    Some(())
+}
+
+impl FromStr for UsageReport {
+    type Err = ();
+
+    fn from_str(value: &str) -> Result<Self, ()> {
+        match value {
+            "reported" => Ok(Self::Reported),
+            "missing" => Ok(Self::Missing),
+            "zero" => Ok(Self::Zero),
+            "null" => Ok(Self::Null),
+            _ => Err(()),
+        }
+    }
+}
+
+impl FromStr for Encoding {
+    type Err = ();
+
+    fn from_str(value: &str) -> Result<Self, ()> {
+        match value {
+            "identity" => Ok(Self::Identity),
+            "gzip" => Ok(Self::Gzip),
+            _ => Err(()),
+        }
+    }
+}

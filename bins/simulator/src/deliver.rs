@@ -1,0 +1,201 @@
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use actix_web::http::StatusCode;
+use actix_web::{HttpResponse, HttpResponseBuilder};
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures_util::stream::{self, Stream};
+use serde::Serialize;
+
+use crate::answer::Tokens;
+use crate::behavior::{Behavior, Encoding};
+
+/// A finished answer and what it used.
+pub(crate) struct Reply {
+    pub(crate) content: Content,
+    pub(crate) tokens: Tokens,
+}
+
+pub(crate) enum Content {
+    Json(Vec<u8>),
+    Events(Events),
+}
+
+impl Reply {
+    pub(crate) fn json(body: &impl Serialize, tokens: Tokens) -> Self {
+        Self { content: Content::Json(to_json(body)), tokens }
+    }
+
+    pub(crate) fn events(events: Events, tokens: Tokens) -> Self {
+        Self { content: Content::Events(events), tokens }
+    }
+}
+
+/// Our own bodies have string keys and cannot fail to be written to memory.
+pub(crate) fn to_json(body: &impl Serialize) -> Vec<u8> {
+    let mut json = Vec::with_capacity(1024);
+    drop(serde_json::to_writer(&mut json, body));
+    json
+}
+
+/// Server-sent events in one buffer, so that a long stream costs one allocation and not hundreds.
+pub(crate) struct Events {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Events {
+    pub(crate) fn new() -> Self {
+        Self { bytes: Vec::with_capacity(4096), ends: Vec::with_capacity(32) }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Adds an event that has data only.
+    pub(crate) fn data(&mut self, data: &impl Serialize) {
+        self.bytes.extend_from_slice(b"data: ");
+        drop(serde_json::to_writer(&mut self.bytes, data));
+        self.end();
+    }
+
+    /// Adds an event with a name.
+    pub(crate) fn named(&mut self, name: &str, data: &impl Serialize) {
+        self.bytes.extend_from_slice(b"event: ");
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(b'\n');
+        self.data(data);
+    }
+
+    /// Adds the end mark of a stream in OpenAI's older dialects.
+    pub(crate) fn done(&mut self) {
+        self.bytes.extend_from_slice(b"data: [DONE]");
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.bytes.extend_from_slice(b"\n\n");
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Forgets all but the first events.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.ends.truncate(len);
+        self.bytes.truncate(self.ends.last().copied().unwrap_or_default());
+    }
+
+    fn into_chunks(self, encoding: Encoding) -> io::Result<Vec<Bytes>> {
+        let mut bytes = Bytes::from(self.bytes);
+        let mut start = 0;
+        let events = self.ends.into_iter().map(|end| {
+            let event = bytes.split_to(end - start);
+            start = end;
+            event
+        });
+        match encoding {
+            Encoding::Identity => Ok(events.collect()),
+            Encoding::Gzip => gzip_each(events),
+        }
+    }
+}
+
+/// One compressed stream, cut where each of its parts can be read.
+fn gzip_each(parts: impl Iterator<Item = Bytes>) -> io::Result<Vec<Bytes>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let mut chunks = Vec::new();
+    for part in parts {
+        encoder.write_all(&part)?;
+        encoder.flush()?;
+        chunks.push(std::mem::take(encoder.get_mut()).into());
+    }
+    let trailer = encoder.finish()?;
+    chunks.push(trailer.into());
+    Ok(chunks)
+}
+
+/// Sends an answer in the way that the call wants it sent.
+pub(crate) fn deliver(
+    mut response: HttpResponseBuilder,
+    content: Content,
+    behavior: &Behavior,
+) -> HttpResponse {
+    if behavior.encoding == Encoding::Gzip {
+        response.insert_header(("content-encoding", "gzip"));
+    }
+    let sent = match content {
+        Content::Json(body) => send_whole(&mut response, body, behavior),
+        Content::Events(events) => send_events(&mut response, events, behavior),
+    };
+    // Compressing in memory does not fail.
+    sent.unwrap_or_else(|_| HttpResponse::new(StatusCode::INTERNAL_SERVER_ERROR))
+}
+
+fn send_whole(
+    response: &mut HttpResponseBuilder,
+    body: Vec<u8>,
+    behavior: &Behavior,
+) -> io::Result<HttpResponse> {
+    let body = match behavior.encoding {
+        Encoding::Identity => Bytes::from(body),
+        Encoding::Gzip => gzip_each([Bytes::from(body)].into_iter())?.concat().into(),
+    };
+    response.content_type("application/json");
+    if behavior.cut_after_events.is_none() {
+        return Ok(response.body(body));
+    }
+    response.no_chunking(u64::try_from(body.len()).unwrap_or(u64::MAX));
+    let half = body.slice(..body.len() / 2);
+    Ok(response.streaming(paced(vec![half], Duration::ZERO, true)))
+}
+
+fn send_events(
+    response: &mut HttpResponseBuilder,
+    events: Events,
+    behavior: &Behavior,
+) -> io::Result<HttpResponse> {
+    let mut chunks = events.into_chunks(behavior.encoding)?;
+    let cut = behavior.cut_after_events.is_some_and(|after| {
+        chunks.truncate(after);
+        true
+    });
+    response.content_type("text/event-stream; charset=utf-8");
+    response.insert_header(("cache-control", "no-cache"));
+    if !cut && behavior.chunk_delay_ms == 0 {
+        let chunks = chunks.into_iter().map(Ok::<_, Infallible>);
+        return Ok(response.streaming(stream::iter(chunks)));
+    }
+    let delay = Duration::from_millis(behavior.chunk_delay_ms);
+    Ok(response.streaming(paced(chunks, delay, cut)))
+}
+
+/// The chunks with a pause between them, and a broken connection at the end if it is to be cut.
+fn paced(
+    chunks: Vec<Bytes>,
+    delay: Duration,
+    cut: bool,
+) -> impl Stream<Item = io::Result<Bytes>> + 'static {
+    let start = (chunks.into_iter(), true, cut);
+    stream::unfold(start, move |(mut chunks, first, cut)| async move {
+        match chunks.next() {
+            Some(chunk) => {
+                if !first && !delay.is_zero() {
+                    tokio::time::sleep(delay).await;
+                }
+                Some((Ok(chunk), (chunks, false, cut)))
+            }
+            None if cut => {
+                // The server drops what it has not written yet when a body fails; it writes when
+                // the body pauses.
+                tokio::task::yield_now().await;
+                let error = io::Error::from(io::ErrorKind::ConnectionAborted);
+                Some((Err(error), (chunks, false, false)))
+            }
+            None => None,
+        }
+    })
+}

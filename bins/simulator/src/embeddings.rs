@@ -1,0 +1,70 @@
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::answer::{Tokens, model};
+use crate::behavior::Behavior;
+use crate::deliver::Reply;
+use crate::fault::Fault;
+use crate::request::Request;
+
+const DEFAULT_DIMENSIONS: usize = 1536;
+const MAX_DIMENSIONS: usize = 4096;
+
+/// What the vectors consist of, in turn; of length 1 at the default number of dimensions.
+const COMPONENTS: [f32; 2] = [0.025_515_518, -0.025_515_518];
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: u64,
+    total_tokens: u64,
+}
+
+impl From<Tokens> for Usage {
+    fn from(tokens: Tokens) -> Self {
+        Self { prompt_tokens: tokens.input, total_tokens: tokens.input }
+    }
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<Embedding<'a>>,
+    model: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+}
+
+#[derive(Serialize)]
+struct Embedding<'a> {
+    object: &'static str,
+    index: usize,
+    embedding: &'a Value,
+}
+
+/// Answers `POST /v1/embeddings`.
+pub(crate) fn reply(request: &Request, behavior: &Behavior) -> Result<Reply, Fault> {
+    let dimensions = request.dimensions.unwrap_or(DEFAULT_DIMENSIONS);
+    if !(1..=MAX_DIMENSIONS).contains(&dimensions) {
+        return Err(Fault::new(400, format!("dimensions: 1 to {MAX_DIMENSIONS} are possible")));
+    }
+    let components = COMPONENTS.into_iter().cycle().take(dimensions);
+    // The official clients ask for base64 unless they are told otherwise.
+    let embedding = match request.encoding_format.as_deref() {
+        Some("base64") => {
+            let bytes = components.flat_map(f32::to_le_bytes).collect::<Vec<_>>();
+            json!(BASE64_STANDARD.encode(bytes))
+        }
+        _ => components.collect(),
+    };
+    let vector = |index| Embedding { object: "embedding", index, embedding: &embedding };
+    let tokens = Tokens { output: 0, reasoning: 0, ..Tokens::new(request.words(), 0, behavior) };
+    let list = List {
+        object: "list",
+        data: (0..request.inputs()).map(vector).collect(),
+        model: model(request, behavior),
+        usage: tokens.reported(behavior.usage),
+    };
+    Ok(Reply::json(&list, tokens))
+}

@@ -1,0 +1,56 @@
+/// Whose request shape a call has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    OpenAi,
+    Anthropic,
+}
+
+impl Dialect {
+    /// The header that carries the id of a call.
+    pub(crate) const fn request_id_header(self) -> &'static str {
+        match self {
+            Self::OpenAi => "x-request-id",
+            Self::Anthropic => "request-id",
+        }
+    }
+}
+
+/// What can be called, and what is counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    ChatCompletions,
+    Completions,
+    Responses,
+    Embeddings,
+    Models,
+    Messages,
+    CountTokens,
+    /// Anything else: answered with 404, and counted, because it should not have come here.
+    Other,
+}
+
+impl Endpoint {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::ChatCompletions,
+        Self::Completions,
+        Self::Responses,
+        Self::Embeddings,
+        Self::Models,
+        Self::Messages,
+        Self::CountTokens,
+        Self::Other,
+    ];
+
+    pub(crate) const fn path(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "/v1/chat/completions",
+            Self::Completions => "/v1/completions",
+            Self::Responses => "/v1/responses",
+            Self::Embeddings => "/v1/embeddings",
+            Self::Models => "/v1/models",
+            Self::Messages => "/v1/messages",
+            Self::CountTokens => "/v1/messages/count_tokens",
+            Self::Other => "other",
+        }
+    }
+}

@@ -1,0 +1,203 @@
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// How many of the prompt's last words the answer repeats at most.
+const TAIL_WORDS: usize = 8;
+
+/// What the simulator wants to know of a prompt, in any of the shapes that the dialects allow:
+/// a string, messages, parts, items, tokens. Nothing is kept but its last words.
+#[derive(Debug, Default)]
+pub(crate) struct Prompt {
+    /// Words of all its texts; a number is a token and counts as a word.
+    pub(crate) words: u64,
+    /// The last words of its last text.
+    pub(crate) tail: String,
+    /// How many inputs it is for an embedding.
+    pub(crate) inputs: usize,
+    /// Whether a tool has answered, so that it should not be called once more.
+    pub(crate) ends_in_tool_result: bool,
+}
+
+impl Prompt {
+    fn text(&mut self, text: &str) {
+        let mut tail_start = text.len();
+        for word in text.split_whitespace().rev().take(TAIL_WORDS) {
+            // A word is a part of the text: the distance of their ends is where it starts.
+            tail_start = text.get(..tail_start).and_then(|t| t.rfind(word)).unwrap_or(tail_start);
+        }
+        self.tail.clear();
+        self.tail.push_str(text.get(tail_start..).unwrap_or_default().trim_end());
+        self.words += u64::try_from(text.split_whitespace().count()).unwrap_or(u64::MAX);
+        self.ends_in_tool_result = false;
+    }
+}
+
+impl<'de> Deserialize<'de> for Prompt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut prompt = Self::default();
+        prompt.inputs = match (Reader { prompt: &mut prompt }).deserialize(deserializer)? {
+            Kind::List { texts_or_lists } => texts_or_lists.max(1),
+            Kind::Number | Kind::Other => 1,
+        };
+        Ok(prompt)
+    }
+}
+
+enum Kind {
+    Number,
+    List { texts_or_lists: usize },
+    Other,
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Key {
+    Content,
+    Text,
+    Output,
+    Role,
+    Type,
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Label {
+    Tool,
+    ToolResult,
+    FunctionCallOutput,
+    #[serde(other)]
+    Other,
+}
+
+struct Reader<'p> {
+    prompt: &'p mut Prompt,
+}
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Kind;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Kind, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader<'_> {
+    type Value = Kind;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a prompt")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Kind, E> {
+        self.prompt.text(text);
+        Ok(Kind::Other)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Kind, E> {
+        self.prompt.words += 1;
+        Ok(Kind::Number)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Kind, E> {
+        Ok(Kind::Other)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Kind, E> {
+        Ok(Kind::Other)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Kind, E> {
+        Ok(Kind::Other)
+    }
+
+    fn visit_unit<E>(self) -> Result<Kind, E> {
+        Ok(Kind::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Kind, A::Error> {
+        let mut texts_or_lists = 0;
+        while let Some(kind) = list.next_element_seed(Reader { prompt: self.prompt })? {
+            texts_or_lists += usize::from(!matches!(kind, Kind::Number));
+        }
+        Ok(Kind::List { texts_or_lists })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kind, A::Error> {
+        let mut is_tool_result = false;
+        while let Some(key) = map.next_key()? {
+            match key {
+                Key::Content | Key::Text | Key::Output => {
+                    map.next_value_seed(Reader { prompt: self.prompt })?;
+                }
+                Key::Role | Key::Type => {
+                    is_tool_result |= !matches!(map.next_value()?, Label::Other)
+                }
+                Key::Other => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        // After the fields: the result's own text has just said that it was something else.
+        self.prompt.ends_in_tool_result |= is_tool_result;
+        Ok(Kind::Other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(json: &str) -> Prompt {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn words_are_counted_in_every_shape() {
+        for (json, words) in [
+            (r#""say  hello to me""#, 4),
+            (r#"[{"role":"system","content":"be brief"},{"role":"user","content":"hello"}]"#, 3),
+            (
+                r#"[{"role":"user","content":[{"type":"text","text":"what is"},{"type":"image_url","image_url":{"url":"a b c"}}]}]"#,
+                2,
+            ),
+            (r#"[{"type":"function_call_output","call_id":"c","output":"it rains"}]"#, 2),
+            ("[[1,2,3],[4]]", 4),
+            ("null", 0),
+        ] {
+            assert_eq!(prompt(json).words, words, "{json}");
+        }
+    }
+
+    #[test]
+    fn inputs_are_texts_or_lists_of_tokens() {
+        for (json, inputs) in
+            [(r#""a b""#, 1), (r#"["a","b"]"#, 2), ("[1,2,3]", 1), ("[[1,2],[3]]", 2)]
+        {
+            assert_eq!(prompt(json).inputs, inputs, "{json}");
+        }
+    }
+
+    #[test]
+    fn the_tail_is_the_last_words_of_the_last_text() {
+        assert_eq!(prompt(r#"["x","a b c d e f g h i j "]"#).tail, "c d e f g h i j");
+        assert_eq!(prompt(r#""hi""#).tail, "hi");
+        assert_eq!(prompt(r#""""#).tail, "");
+    }
+
+    #[test]
+    fn a_tool_that_has_answered_is_seen_in_each_dialect() {
+        for (json, ends) in [
+            (r#"[{"role":"tool","tool_call_id":"c","content":"rain"}]"#, true),
+            (r#"[{"content":"rain","role":"tool"},{"role":"user","content":"and now?"}]"#, false),
+            (r#"[{"role":"user","content":[{"type":"tool_result","content":"rain"}]}]"#, true),
+            (r#"[{"type":"function_call_output","output":"rain"}]"#, true),
+            (r#"[{"role":"user","content":"rain?"}]"#, false),
+        ] {
+            assert_eq!(prompt(json).ends_in_tool_result, ends, "{json}");
+        }
+    }
+}

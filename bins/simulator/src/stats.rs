@@ -1,0 +1,121 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::answer::Tokens;
+use crate::endpoint::Endpoint;
+
+/// What one endpoint has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointStats {
+    /// Calls that arrived.
+    pub calls: u64,
+    /// Those of them that were answered with an error.
+    pub errors: u64,
+    /// Tokens of their prompts, cached ones included.
+    pub input_tokens: u64,
+    /// Tokens of the prompts that were read from a cache.
+    pub cached_tokens: u64,
+    /// Tokens of the answers, reasoning included.
+    pub output_tokens: u64,
+    /// Tokens of the answers spent thinking.
+    pub reasoning_tokens: u64,
+}
+
+/// What the simulator has done since it started: the sums, and each endpoint that was called.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Calls that arrived, but for those of `/stats` itself.
+    pub calls: u64,
+    /// Those of them that were answered with an error.
+    pub errors: u64,
+    /// Tokens of all prompts, cached ones included.
+    pub input_tokens: u64,
+    /// Tokens of all answers, reasoning included.
+    pub output_tokens: u64,
+    /// By path; `other` are calls of anything that does not exist.
+    pub endpoints: BTreeMap<String, EndpointStats>,
+}
+
+#[derive(Default)]
+struct Counter {
+    calls: AtomicU64,
+    errors: AtomicU64,
+    input_tokens: AtomicU64,
+    cached_tokens: AtomicU64,
+    output_tokens: AtomicU64,
+    reasoning_tokens: AtomicU64,
+}
+
+/// The running counts, shared by all workers.
+#[derive(Default)]
+pub(crate) struct Counters {
+    chat_completions: Counter,
+    completions: Counter,
+    responses: Counter,
+    embeddings: Counter,
+    models: Counter,
+    messages: Counter,
+    count_tokens: Counter,
+    other: Counter,
+}
+
+impl Counters {
+    const fn of(&self, endpoint: Endpoint) -> &Counter {
+        match endpoint {
+            Endpoint::ChatCompletions => &self.chat_completions,
+            Endpoint::Completions => &self.completions,
+            Endpoint::Responses => &self.responses,
+            Endpoint::Embeddings => &self.embeddings,
+            Endpoint::Models => &self.models,
+            Endpoint::Messages => &self.messages,
+            Endpoint::CountTokens => &self.count_tokens,
+            Endpoint::Other => &self.other,
+        }
+    }
+
+    pub(crate) fn arrived(&self, endpoint: Endpoint) {
+        self.of(endpoint).calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn failed(&self, endpoint: Endpoint) {
+        self.of(endpoint).errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn handed_out(&self, endpoint: Endpoint, tokens: Tokens) {
+        let counter = self.of(endpoint);
+        counter.input_tokens.fetch_add(tokens.input, Ordering::Relaxed);
+        counter.cached_tokens.fetch_add(tokens.cached, Ordering::Relaxed);
+        counter.output_tokens.fetch_add(tokens.output, Ordering::Relaxed);
+        counter.reasoning_tokens.fetch_add(tokens.reasoning, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Stats {
+        let mut stats = Stats::default();
+        for endpoint in Endpoint::ALL {
+            let counts = self.of(endpoint).read();
+            stats.calls += counts.calls;
+            stats.errors += counts.errors;
+            stats.input_tokens += counts.input_tokens;
+            stats.output_tokens += counts.output_tokens;
+            if counts.calls > 0 {
+                stats.endpoints.insert(endpoint.path().to_owned(), counts);
+            }
+        }
+        stats
+    }
+}
+
+impl Counter {
+    fn read(&self) -> EndpointStats {
+        EndpointStats {
+            calls: self.calls.load(Ordering::Relaxed),
+            errors: self.errors.load(Ordering::Relaxed),
+            input_tokens: self.input_tokens.load(Ordering::Relaxed),
+            cached_tokens: self.cached_tokens.load(Ordering::Relaxed),
+            output_tokens: self.output_tokens.load(Ordering::Relaxed),
+            reasoning_tokens: self.reasoning_tokens.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What is asked: a body read within its bound, after the caller is known.
+
+use actix_web::dev::Payload;
+use actix_web::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use actix_web::{FromRequest, HttpRequest};
+use bytes::{Bytes, BytesMut};
+use deserr::Deserr;
+use futures_util::StreamExt;
+use futures_util::future::LocalBoxFuture;
+use serde_json::Value;
+use tollgate_domain::Issue;
+use tollgate_store::idempotency::IdempotencyKey;
+
+use super::auth::{Caller, Operator, app};
+use super::error::{ApiError, ErrorCode};
+use super::fields::Issues;
+use super::idempotency;
+
+/// What a body is read into.
+pub(crate) trait Input: Deserr<Issues> + 'static {
+    /// Fields that only responses have: ignored, so that what was read can be sent back.
+    const READ_ONLY: &'static [&'static str] = &[];
+}
+
+/// Who asks and what: the caller is known before the body is read.
+pub(crate) struct Asked<Who, What> {
+    pub(crate) who: Who,
+    pub(crate) what: What,
+    pub(crate) idempotency_key: Option<IdempotencyKey>,
+}
+
+/// Whose idempotency keys are meant.
+pub(crate) trait Scope {
+    fn scope(&self) -> String;
+}
+
+impl Scope for Caller {
+    fn scope(&self) -> String {
+        self.merchant_id.to_string()
+    }
+}
+
+impl Scope for Operator {
+    fn scope(&self) -> String {
+        "operator".to_owned()
+    }
+}
+
+impl<Who, What> FromRequest for Asked<Who, What>
+where
+    Who: FromRequest<Error = ApiError> + Scope + 'static,
+    What: Input,
+{
+    type Error = ApiError;
+    type Future = LocalBoxFuture<'static, Result<Self, ApiError>>;
+
+    fn from_request(http: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let (http, mut payload) = (http.clone(), payload.take());
+        Box::pin(async move {
+            let who = Who::extract(&http).await?;
+            let limit = app(&http)?.settings.body_limit_bytes;
+            let bytes = read(&http, &mut payload, limit).await?;
+            require_json(&http, &bytes)?;
+            let idempotency_key = idempotency::key(&http, who.scope(), &bytes)?;
+            Ok(Self { who, what: parse(&bytes)?, idempotency_key })
+        })
+    }
+}
+
+/// Reads a whole body of at most `limit` bytes.
+pub(crate) async fn read(
+    http: &HttpRequest,
+    payload: &mut Payload,
+    limit: usize,
+) -> Result<Bytes, ApiError> {
+    let too_large = || {
+        ApiError::new(ErrorCode::BodyTooLarge, format!("The body may have at most {limit} bytes."))
+    };
+    let announced = http.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let announced: usize = announced.and_then(|length| length.parse().ok()).unwrap_or(0);
+    if announced > limit {
+        return Err(too_large());
+    }
+    let broken = || ApiError::new(ErrorCode::JsonInvalid, "The body did not arrive whole.");
+    // Most bodies arrive in one piece, which is then passed on without a copy.
+    let Some(first) = payload.next().await else { return Ok(Bytes::new()) };
+    let first = first.map_err(|_| broken())?;
+    let Some(second) = payload.next().await else {
+        return if first.len() > limit { Err(too_large()) } else { Ok(first) };
+    };
+    let mut body = BytesMut::with_capacity(announced.max(first.len() * 2));
+    body.extend_from_slice(&first);
+    let mut next = Some(second);
+    while let Some(chunk) = next {
+        body.extend_from_slice(&chunk.map_err(|_| broken())?);
+        if body.len() > limit {
+            return Err(too_large());
+        }
+        next = payload.next().await;
+    }
+    Ok(body.freeze())
+}
+
+fn require_json(http: &HttpRequest, body: &Bytes) -> Result<(), ApiError> {
+    let content_type = http.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.and_then(|text| text.split(';').next()).map(str::trim);
+    match essence {
+        None => Ok(()),
+        Some(_) if body.is_empty() => Ok(()),
+        Some(essence) if essence.eq_ignore_ascii_case("application/json") => Ok(()),
+        Some(_) => Err(ApiError::new(
+            ErrorCode::ContentTypeUnsupported,
+            "Send the body as Content-Type: application/json.",
+        )),
+    }
+}
+
+/// A body of ours: `customer_id` is read as `connection_id` everywhere, an empty body as `{}`.
+fn parse<What: Input>(bytes: &Bytes) -> Result<What, ApiError> {
+    let text = if bytes.is_empty() { b"{}" } else { bytes.as_ref() };
+    let mut json: Value = serde_json::from_slice(text).map_err(|why| {
+        ApiError::with_issues(
+            ErrorCode::JsonInvalid,
+            "The body is not valid JSON.",
+            vec![Issue::at([], format!("line {}, column {}", why.line(), why.column()))],
+        )
+    })?;
+    if let Value::Object(fields) = &mut json {
+        fields.retain(|name, _| !What::READ_ONLY.contains(&name.as_str()));
+        if let Some(customer_id) = fields.remove("customer_id") {
+            fields.entry("connection_id").or_insert(customer_id);
+        }
+    }
+    deserr::deserialize(json).map_err(|Issues(issues)| ApiError::invalid(issues))
+}

@@ -1,0 +1,220 @@
+//! Every error a caller can meet: one table of codes, one envelope.
+
+use std::fmt;
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
+use actix_web::{HttpResponse, ResponseError};
+use serde::Serialize;
+use tollgate_domain::Issue;
+use tollgate_domain::admission::Refusal;
+use tollgate_store::StoreError;
+
+macro_rules! error_codes {
+    ($( $Code:ident = $status:literal $name:literal; )*) => {
+        /// What went wrong, as a word that does not change.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "docs/ERRORS.md explains each code, and a test holds it to this table")]
+        pub enum ErrorCode { $( $Code, )* }
+
+        impl ErrorCode {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[ $( Self::$Code, )* ];
+
+            /// The code as it stands in the envelope.
+            pub const fn name(self) -> &'static str {
+                match self { $( Self::$Code => $name, )* }
+            }
+
+            /// The HTTP status it goes with.
+            pub const fn status(self) -> u16 {
+                match self { $( Self::$Code => $status, )* }
+            }
+        }
+    };
+}
+
+error_codes! {
+    JsonInvalid = 400 "json_invalid";
+    ValidationFailed = 400 "validation_failed";
+    ForwardTokenJsonInvalid = 400 "forward_token_json_invalid";
+    ForwardEndpointNotSupported = 400 "forward_endpoint_not_supported";
+    MetadataInvalid = 400 "metadata_invalid";
+    ModelPriceUnknown = 400 "model_price_unknown";
+    CursorInvalid = 400 "cursor_invalid";
+    AuthHeaderMissing = 401 "auth_header_missing";
+    AuthInvalid = 401 "auth_invalid";
+    WalletBalanceInsufficient = 402 "wallet_balance_insufficient";
+    ConnectionDisabled = 403 "connection_disabled";
+    OperationNotAllowed = 403 "operation_not_allowed";
+    RouteNotFound = 404 "route_not_found";
+    ConnectionNotFound = 404 "connection_not_found";
+    MeterNotFound = 404 "meter_not_found";
+    RequestNotFound = 404 "request_not_found";
+    SecretKeyNotFound = 404 "secret_key_not_found";
+    WalletNotFound = 404 "wallet_not_found";
+    MethodNotAllowed = 405 "method_not_allowed";
+    MeterSlugTaken = 409 "meter_slug_taken";
+    IdempotencyKeyReused = 409 "idempotency_key_reused";
+    LastSecretKey = 409 "last_secret_key";
+    BodyTooLarge = 413 "body_too_large";
+    ContentTypeUnsupported = 415 "content_type_unsupported";
+    RateLimited = 429 "rate_limited";
+    InternalError = 500 "internal_error";
+    ProviderUnreachable = 502 "provider_unreachable";
+    StoreUnavailable = 503 "store_unavailable";
+    ShuttingDown = 503 "shutting_down";
+    ProviderTimeout = 504 "provider_timeout";
+}
+
+/// An error as the caller gets it. It never carries a cause from inside, a query, a path or a key.
+#[derive(Debug)]
+pub struct ApiError {
+    code: ErrorCode,
+    message: String,
+    issues: Vec<Issue>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl ApiError {
+    /// An error with `code`; `message` says what is wrong and what would be right.
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), issues: Vec::new(), headers: Vec::new() }
+    }
+
+    /// An error that names each thing that is wrong.
+    pub(crate) fn with_issues(
+        code: ErrorCode,
+        message: impl Into<String>,
+        issues: Vec<Issue>,
+    ) -> Self {
+        Self { issues, ..Self::new(code, message) }
+    }
+
+    /// Input of ours that does not validate.
+    pub(crate) fn invalid(issues: Vec<Issue>) -> Self {
+        Self::with_issues(ErrorCode::ValidationFailed, "The request is not valid.", issues)
+    }
+
+    /// The same, with one more header.
+    pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// The same, saying after how many seconds it may be tried again: at least one.
+    pub(crate) fn retry_after(self, wait_micros: i64) -> Self {
+        let seconds = wait_micros.max(1).unsigned_abs().div_ceil(1_000_000);
+        self.header(RETRY_AFTER, HeaderValue::from(seconds))
+    }
+
+    /// Which error it is.
+    pub fn code(&self) -> ErrorCode {
+        self.code
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.name(), self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Body<'a>,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    message: &'a str,
+    code: &'a str,
+    status: u16,
+    issues: &'a [Issue],
+}
+
+impl ResponseError for ApiError {
+    fn status_code(&self) -> StatusCode {
+        StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let mut response = HttpResponse::build(self.status_code());
+        for header in &self.headers {
+            response.insert_header(header.clone());
+        }
+        response.json(Envelope {
+            error: Body {
+                message: &self.message,
+                code: self.code.name(),
+                status: self.code.status(),
+                issues: &self.issues,
+            },
+        })
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(cause: StoreError) -> Self {
+        // Logged here, once; the caller learns what he can act on.
+        log::error!("{cause}: {cause:?}");
+        match cause {
+            StoreError::Unavailable(_) => Self::new(
+                ErrorCode::StoreUnavailable,
+                "The service cannot reach its store. Try again shortly.",
+            )
+            .retry_after(1_000_000),
+            _ => Self::new(ErrorCode::InternalError, "Something went wrong in the service."),
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::KeyInvalid => Self::auth_invalid(),
+            Refusal::ConnectionNotFound => Self::new(
+                ErrorCode::ConnectionNotFound,
+                "The connection_id of the credential is not a connection of this merchant.",
+            ),
+            Refusal::MeterNotFound => Self::new(
+                ErrorCode::MeterNotFound,
+                "The meter_slug of the credential is not a meter of this merchant.",
+            ),
+            Refusal::ConnectionDisabled => {
+                Self::new(ErrorCode::ConnectionDisabled, "The connection was deleted.")
+            }
+            Refusal::BoundTooLarge => Self::invalid(vec![Issue::at(
+                [],
+                "what this call may cost is beyond 922337203.6854775807 USD",
+            )]),
+            Refusal::WalletEmpty { wallet_id, available, held } if held.is_positive() => Self::new(
+                ErrorCode::WalletBalanceInsufficient,
+                format!(
+                    "The wallet {wallet_id} has {available} USD available; {held} USD are held by \
+                     calls in flight and may become available when those end.",
+                ),
+            )
+            .retry_after(1_000_000),
+            Refusal::WalletEmpty { wallet_id, available, .. } => Self::new(
+                ErrorCode::WalletBalanceInsufficient,
+                format!("The wallet {wallet_id} has {available} USD available. Add credit to it."),
+            ),
+            _ => Self::new(ErrorCode::OperationNotAllowed, "The call is not allowed."),
+        }
+    }
+}
+
+impl ApiError {
+    /// A credential that opens nothing here.
+    pub(crate) fn auth_invalid() -> Self {
+        Self::new(ErrorCode::AuthInvalid, "The credential is not valid for this route.")
+    }
+
+    /// A resource that is not there, or is another merchant's.
+    pub(crate) fn not_found(code: ErrorCode, noun: &str) -> Self {
+        Self::new(code, format!("There is no such {noun}."))
+    }
+}

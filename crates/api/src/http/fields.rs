@@ -1,0 +1,339 @@
+//! Fields of bodies: how a JSON value becomes a domain value, and what is said when it does not.
+
+use std::fmt::Display;
+use std::ops::ControlFlow;
+use std::str::FromStr;
+
+use deserr::{
+    DeserializeError, Deserr, ErrorKind, IntoValue, Map, MergeWithError, Sequence, Value, ValueKind,
+    ValuePointerRef, take_cf_content,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tollgate_domain::{Issue, Metadata, TierPeriod};
+use tollgate_pricing::{Payer, RateType, TierUnit, TokenBasis};
+
+/// Everything that is wrong with a body.
+#[derive(Debug, Default)]
+pub(crate) struct Issues(pub(crate) Vec<Issue>);
+
+impl MergeWithError<Issues> for Issues {
+    fn merge(
+        this: Option<Self>,
+        other: Issues,
+        _: ValuePointerRef<'_>,
+    ) -> ControlFlow<Self, Self> {
+        let mut all = this.unwrap_or_default();
+        all.0.extend(other.0);
+        ControlFlow::Continue(all)
+    }
+}
+
+impl DeserializeError for Issues {
+    fn error<V: IntoValue>(
+        this: Option<Self>,
+        error: ErrorKind<'_, V>,
+        location: ValuePointerRef<'_>,
+    ) -> ControlFlow<Self, Self> {
+        let mut path = path(location);
+        let message = match error {
+            ErrorKind::MissingField { field } => {
+                path.push(field.to_owned());
+                "is required".to_owned()
+            }
+            ErrorKind::UnknownKey { key, accepted } => {
+                path.push(key.to_owned());
+                format!("is not a field here; the fields are {}", accepted.join(", "))
+            }
+            ErrorKind::UnknownValue { accepted, .. } => {
+                format!("must be one of {}", accepted.join(", "))
+            }
+            ErrorKind::IncorrectValueKind { accepted, .. } => {
+                let kinds: Vec<_> = accepted.iter().map(|&kind| kind_name(kind)).collect();
+                format!("must be {}", kinds.join(" or "))
+            }
+            ErrorKind::BadSequenceLen { expected, .. } => format!("must have {expected} elements"),
+            ErrorKind::Unexpected { msg } => msg,
+        };
+        let mut all = this.unwrap_or_default();
+        all.0.push(Issue { path, message });
+        ControlFlow::Continue(all)
+    }
+}
+
+fn path(location: ValuePointerRef<'_>) -> Vec<String> {
+    use deserr::ValuePointerRef::{Index, Key, Origin};
+    match location {
+        Origin => Vec::new(),
+        Key { key, prev } => {
+            let mut path = path(*prev);
+            path.push(key.to_owned());
+            path
+        }
+        Index { index, prev } => {
+            let mut path = path(*prev);
+            path.push(index.to_string());
+            path
+        }
+    }
+}
+
+fn kind_name(kind: ValueKind) -> &'static str {
+    match kind {
+        ValueKind::Null => "null",
+        ValueKind::Boolean => "true or false",
+        ValueKind::Integer => "a non-negative integer",
+        ValueKind::NegativeInteger => "an integer",
+        ValueKind::Float => "a number",
+        ValueKind::String => "a string",
+        ValueKind::Sequence => "an array",
+        ValueKind::Map => "an object",
+    }
+}
+
+/// Refuses a value in words of our own.
+pub(crate) fn refuse<E: DeserializeError>(message: impl Display, location: ValuePointerRef<'_>) -> E {
+    take_cf_content(E::error::<std::convert::Infallible>(
+        None,
+        ErrorKind::Unexpected { msg: message.to_string() },
+        location,
+    ))
+}
+
+fn text<V: IntoValue, E: DeserializeError>(value: Value<V>, location: ValuePointerRef<'_>) -> Result<String, E> {
+    match value {
+        Value::String(text) => Ok(text),
+        actual => Err(take_cf_content(E::error(
+            None,
+            ErrorKind::IncorrectValueKind { actual, accepted: &[ValueKind::String] },
+            location,
+        ))),
+    }
+}
+
+/// A value written as a string: an amount, a rate, a date-time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parsed<T>(pub(crate) T);
+
+impl<T, E> Deserr<E> for Parsed<T>
+where
+    T: FromStr,
+    T::Err: Display,
+    E: DeserializeError,
+{
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        let text = text(value, location)?;
+        text.parse().map(Self).map_err(|why| refuse(why, location))
+    }
+}
+
+/// An amount above zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Positive(pub(crate) tollgate_pricing::Amount);
+
+impl<E: DeserializeError> Deserr<E> for Positive {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        let Parsed(amount) = Parsed::<tollgate_pricing::Amount>::deserialize_from_value(value, location)?;
+        match amount.is_positive() {
+            true => Ok(Self(amount)),
+            false => Err(refuse("must be greater than 0", location)),
+        }
+    }
+}
+
+/// An amount of at least zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NonNegative(pub(crate) tollgate_pricing::Amount);
+
+impl<E: DeserializeError> Deserr<E> for NonNegative {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        let Parsed(amount) = Parsed::<tollgate_pricing::Amount>::deserialize_from_value(value, location)?;
+        match amount.units() >= 0 {
+            true => Ok(Self(amount)),
+            false => Err(refuse("must not be negative", location)),
+        }
+    }
+}
+
+/// A text of 1 to 255 characters.
+#[derive(Clone, Debug)]
+pub(crate) struct Name(pub(crate) String);
+
+const NAME_CHARS: usize = 255;
+
+impl<E: DeserializeError> Deserr<E> for Name {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        let text = text(value, location)?;
+        match text.is_empty() || text.chars().count() > NAME_CHARS {
+            true => Err(refuse("must have 1 to 255 characters", location)),
+            false => Ok(Self(text)),
+        }
+    }
+}
+
+/// A slug: 1 to 64 characters of `a-z`, `0-9`, `-`, `_`.
+#[derive(Clone, Debug)]
+pub(crate) struct Slug(pub(crate) String);
+
+const SLUG_CHARS: usize = 64;
+
+impl<E: DeserializeError> Deserr<E> for Slug {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        let text = text(value, location)?;
+        let clean = text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_'));
+        match clean && (1..=SLUG_CHARS).contains(&text.len()) {
+            true => Ok(Self(text)),
+            false => Err(refuse("must have 1 to 64 characters of a-z, 0-9, - and _", location)),
+        }
+    }
+}
+
+/// One of the words of a domain enum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OneOf<T>(pub(crate) T);
+
+/// The words of an enum, in the order in which they are documented.
+pub(crate) trait Words: Serialize + DeserializeOwned + Sized + 'static {
+    const ALL: &'static [Self];
+}
+
+macro_rules! words {
+    ($( $Enum:ident { $($Variant:ident),* } )*) => { $(
+        impl Words for $Enum {
+            const ALL: &'static [Self] = &[ $( Self::$Variant ),* ];
+        }
+    )* };
+}
+
+words! {
+    RateType { Fixed, Percentage }
+    TierUnit { Tokens, Characters, Minutes, Requests }
+    TokenBasis { InputOutput, Output }
+    Payer { Merchant, Wallet }
+    TierPeriod { Lifetime, Month }
+}
+
+impl<T: Words, E: DeserializeError> Deserr<E> for OneOf<T> {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        let text = text(value, location)?;
+        serde_json::from_value(serde_json::Value::from(text)).map(Self).map_err(|_| {
+            let words = T::ALL.iter().filter_map(|word| match serde_json::to_value(word) {
+                Ok(serde_json::Value::String(word)) => Some(word),
+                _ => None,
+            });
+            refuse(format!("must be one of {}", words.collect::<Vec<_>>().join(", ")), location)
+        })
+    }
+}
+
+/// Where a tier begins: a non-negative integer, written as a string as the interface says, or as
+/// the number that responses carry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TierStart(pub(crate) u64);
+
+impl<E: DeserializeError> Deserr<E> for TierStart {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        let start = match value {
+            Value::Integer(start) => Some(start),
+            Value::String(text) if text.bytes().all(|b| b.is_ascii_digit()) => text.parse().ok(),
+            _ => None,
+        };
+        let message = "must be a non-negative integer in a string, such as \"1000000\"";
+        start.map(Self).ok_or_else(|| refuse(message, location))
+    }
+}
+
+/// Metadata of a resource: an object of strings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MetadataField(pub(crate) Metadata);
+
+impl<E: DeserializeError> Deserr<E> for MetadataField {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        let json = to_json(value);
+        Metadata::from_json(&json).map(Self).map_err(|faults| {
+            let mut all: Option<E> = None;
+            for issue in faults.0 {
+                let key = issue.path.last().map_or("", String::as_str);
+                let inner = location.push_key(key);
+                let place = if issue.path.is_empty() { location } else { inner };
+                let error = ErrorKind::<std::convert::Infallible>::Unexpected { msg: issue.message };
+                all = Some(take_cf_content(E::error(all, error, place)));
+            }
+            all.unwrap_or_else(|| refuse("must be an object of strings", location))
+        })
+    }
+}
+
+/// The JSON that a value came from; only its kinds matter here, so numbers lose nothing of use.
+fn to_json<V: IntoValue>(value: Value<V>) -> serde_json::Value {
+    match value {
+        Value::Null => serde_json::Value::Null,
+        Value::Boolean(yes) => yes.into(),
+        Value::Integer(number) => number.into(),
+        Value::NegativeInteger(number) => number.into(),
+        Value::Float(number) => number.into(),
+        Value::String(text) => text.into(),
+        Value::Sequence(items) => {
+            items.into_iter().map(|item| to_json(item.into_value())).collect()
+        }
+        Value::Map(map) => {
+            map.into_iter().map(|(key, value)| (key, to_json(value.into_value()))).collect()
+        }
+    }
+}
+
+/// A field of a change: absent leaves it, null clears it.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Change<T> {
+    #[default]
+    Keep,
+    Clear,
+    Set(T),
+}
+
+impl<T> Change<T> {
+    /// `None` to keep, `Some(None)` to clear, as the domain has it.
+    pub(crate) fn into_option<U>(self, unwrap: impl FnOnce(T) -> U) -> Option<Option<U>> {
+        match self {
+            Self::Keep => None,
+            Self::Clear => Some(None),
+            Self::Set(value) => Some(Some(unwrap(value))),
+        }
+    }
+}
+
+impl<T: Deserr<E>, E: DeserializeError> Deserr<E> for Change<T> {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        match value {
+            Value::Null => Ok(Self::Clear),
+            value => T::deserialize_from_value(value, location).map(Self::Set),
+        }
+    }
+}

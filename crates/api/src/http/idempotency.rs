@@ -1,0 +1,105 @@
+//! Operations that may be sent twice: the answer is kept in the transaction that does the work.
+
+use actix_web::http::StatusCode;
+use actix_web::{HttpRequest, HttpResponse};
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tollgate_domain::Issue;
+use tollgate_store::idempotency::{Answer, Claim, IdempotencyKey, claim, keep};
+use tollgate_store::{Conn, Store};
+
+use super::error::{ApiError, ErrorCode};
+use crate::app::App;
+
+const HEADER: &str = "idempotency-key";
+const MAX_CHARS: usize = 255;
+/// What a repeated answer does not carry: it was shown once.
+const SHOWN_ONCE: [&str; 3] = ["key", "secret_key", "webhook_secret"];
+
+/// The idempotency key of a request, if it has one.
+pub(super) fn key(
+    http: &HttpRequest,
+    scope: String,
+    body: &[u8],
+) -> Result<Option<IdempotencyKey>, ApiError> {
+    let Some(header) = http.headers().get(HEADER) else { return Ok(None) };
+    let key = header.to_str().ok().filter(|key| (1..=MAX_CHARS).contains(&key.len()));
+    let key = key.ok_or_else(|| {
+        ApiError::invalid(vec![Issue::at([HEADER], "must have 1 to 255 ASCII characters")])
+    })?;
+    let mut hash = Sha256::new();
+    for part in [http.method().as_str().as_bytes(), http.path().as_bytes(), body] {
+        hash.update(part);
+        hash.update([0]);
+    }
+    Ok(Some(IdempotencyKey { scope, key: key.to_owned(), fingerprint: hash.finalize().into() }))
+}
+
+/// What an operation answers.
+pub(crate) struct Reply {
+    status: StatusCode,
+    body: Value,
+}
+
+impl Reply {
+    /// Something was made: 201.
+    pub(crate) fn created(view: &impl Serialize) -> Self {
+        Self { status: StatusCode::CREATED, body: to_value(view) }
+    }
+
+    /// 200.
+    pub(crate) fn ok(view: &impl Serialize) -> Self {
+        Self { status: StatusCode::OK, body: to_value(view) }
+    }
+}
+
+/// Our views are structs of strings and numbers; they always make JSON.
+fn to_value(view: &impl Serialize) -> Value {
+    serde_json::to_value(view).unwrap_or_default()
+}
+
+impl App {
+    /// Does `work` in one write transaction and answers with what it returns; asked again with the
+    /// same idempotency key, it answers the same without doing it.
+    pub(crate) async fn write(
+        &self,
+        key: Option<IdempotencyKey>,
+        work: impl FnOnce(&mut Conn) -> Result<Reply, ApiError> + Send + 'static,
+    ) -> Result<HttpResponse, ApiError> {
+        let reply = match key {
+            None => self.store.write(work).await?,
+            Some(key) => once(&self.store, key, self.clock.now(), work).await?,
+        };
+        Ok(HttpResponse::build(reply.status).json(reply.body))
+    }
+}
+
+async fn once(
+    store: &Store,
+    key: IdempotencyKey,
+    now: tollgate_domain::Timestamp,
+    work: impl FnOnce(&mut Conn) -> Result<Reply, ApiError> + Send + 'static,
+) -> Result<Reply, ApiError> {
+    store
+        .write(move |conn| match claim(conn, &key, now)? {
+            Claim::New => {
+                let reply = work(conn)?;
+                let mut kept = reply.body.clone();
+                if let Value::Object(fields) = &mut kept {
+                    fields.retain(|name, _| !SHOWN_ONCE.contains(&name.as_str()));
+                }
+                keep(conn, &key, &Answer { status: reply.status.as_u16(), body: kept.to_string() })?;
+                Ok(reply)
+            }
+            Claim::Done(answer) => Ok(Reply {
+                status: StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK),
+                body: serde_json::from_str(&answer.body).unwrap_or_default(),
+            }),
+            Claim::Reused => Err(ApiError::new(
+                ErrorCode::IdempotencyKeyReused,
+                "This Idempotency-Key was used for another request. Use a new one.",
+            )),
+        })
+        .await
+}

@@ -1,0 +1,76 @@
+//! Lists: newest first, a page at a time, by a cursor that means nothing to the caller.
+
+use std::str::FromStr;
+
+use actix_web::{HttpRequest, HttpResponse};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
+use tollgate_domain::Issue;
+use tollgate_store::Page;
+
+use super::error::{ApiError, ErrorCode};
+
+const DEFAULT_LIMIT: u32 = 10;
+const MAX_LIMIT: u32 = 100;
+
+/// The query of a request: pairs, decoded.
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(crate) fn of(http: &HttpRequest) -> Self {
+        Self(url::form_urlencoded::parse(http.query_string().as_bytes()).into_owned().collect())
+    }
+
+    /// The first value under a name.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Which page is asked for.
+    pub(crate) fn page<Id: FromStr>(&self, issues: &mut Vec<Issue>) -> Result<Page<Id>, ApiError> {
+        let limit = match self.get("limit").map(str::parse) {
+            None => DEFAULT_LIMIT,
+            Some(Ok(limit)) if (1..=MAX_LIMIT).contains(&limit) => limit,
+            Some(_) => {
+                issues.push(Issue::at(["limit"], "must be an integer from 1 to 100"));
+                DEFAULT_LIMIT
+            }
+        };
+        let after = self.get("cursor").filter(|cursor| !cursor.is_empty()).map(decode).transpose()?;
+        Ok(Page { after, limit })
+    }
+}
+
+fn decode<Id: FromStr>(cursor: &str) -> Result<Id, ApiError> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::CursorInvalid,
+            "The cursor is not one of this list. Take it from next_cursor, or leave it out.",
+        )
+    })
+}
+
+#[derive(Serialize)]
+struct ListView<T> {
+    data: Vec<T>,
+    has_more: bool,
+    next_cursor: String,
+}
+
+/// Answers with a page. `items` holds one more than was asked for when there are more.
+pub(crate) fn respond<T, View: Serialize>(
+    mut items: Vec<T>,
+    limit: u32,
+    id: impl Fn(&T) -> String,
+    view: impl Fn(&T) -> View,
+) -> HttpResponse {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    let last = items.last().filter(|_| has_more);
+    let next_cursor = last.map_or_else(String::new, |item| URL_SAFE_NO_PAD.encode(id(item)));
+    HttpResponse::Ok().json(ListView { data: items.iter().map(view).collect(), has_more, next_cursor })
+}

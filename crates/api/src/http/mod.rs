@@ -1,0 +1,9 @@
+//! What every operation of ours shares: who asks, what is asked, and how it is answered.
+
+pub(crate) mod auth;
+pub(crate) mod body;
+pub(crate) mod error;
+pub(crate) mod fields;
+pub(crate) mod idempotency;
+pub(crate) mod list;
+pub(crate) mod rate_limits;

@@ -1,0 +1,159 @@
+//! Connections: a merchant's customers.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use deserr::Deserr;
+use serde::Serialize;
+use tollgate_domain::{
+    Connection, ConnectionChanges, ConnectionId, ConnectionStatus, Metadata, NewConnection,
+    Timestamp, WalletId,
+};
+use tollgate_store::connections;
+
+use super::Success;
+use crate::app::App;
+use crate::http::auth::Caller;
+use crate::http::body::{Asked, Input};
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::{Change, Issues, MetadataField, Name};
+use crate::http::idempotency::Reply;
+use crate::http::list::{Query, respond};
+
+#[derive(Serialize)]
+struct ConnectionView {
+    connection_id: ConnectionId,
+    reference_id: Option<String>,
+    name: Option<String>,
+    email: Option<String>,
+    metadata: Metadata,
+    wallet_id: WalletId,
+    status: ConnectionStatus,
+    created_at: Timestamp,
+}
+
+impl ConnectionView {
+    fn of(connection: &Connection) -> Self {
+        Self {
+            connection_id: connection.connection_id,
+            reference_id: connection.reference_id.clone(),
+            name: connection.name.clone(),
+            email: connection.email.clone(),
+            metadata: connection.metadata.clone(),
+            wallet_id: connection.wallet_id,
+            status: connection.status,
+            created_at: connection.created_at,
+        }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct CreateConnection {
+    reference_id: Option<Name>,
+    name: Option<Name>,
+    email: Option<Name>,
+    metadata: Option<MetadataField>,
+}
+
+impl Input for CreateConnection {}
+
+/// `POST /connections`: 201, or 200 with the connection that already has the reference.
+pub(crate) async fn create(
+    app: web::Data<App>,
+    asked: Asked<Caller, CreateConnection>,
+) -> Result<HttpResponse, ApiError> {
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let new = NewConnection {
+        reference_id: asked.what.reference_id.map(|name| name.0),
+        name: asked.what.name.map(|name| name.0),
+        email: asked.what.email.map(|name| name.0),
+        metadata: asked.what.metadata.unwrap_or_default().0,
+    };
+    app.write(asked.idempotency_key, move |conn| {
+        let made = connections::create(conn, merchant_id, &new, now)?;
+        let view = ConnectionView::of(&made.connection);
+        Ok(if made.is_new { Reply::created(&view) } else { Reply::ok(&view) })
+    })
+    .await
+}
+
+/// `GET /connections`
+pub(crate) async fn list(
+    app: web::Data<App>,
+    caller: Caller,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let mut issues = Vec::new();
+    let page = Query::of(&http).page::<ConnectionId>(&mut issues)?;
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
+    let read = move |conn: &mut _| connections::list(conn, caller.merchant_id, &page);
+    let found = app.store.read(read).await?;
+    Ok(respond(found, page.limit, |one| one.connection_id.to_string(), ConnectionView::of))
+}
+
+fn not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
+}
+
+/// `GET /connections/{id}`, also of a deleted one.
+pub(crate) async fn get(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: ConnectionId = id.parse().map_err(|_| not_found())?;
+    let read = move |conn: &mut _| connections::find(conn, caller.merchant_id, id);
+    let connection = app.store.read(read).await?.ok_or_else(not_found)?;
+    Ok(HttpResponse::Ok().json(ConnectionView::of(&connection)))
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct UpdateConnection {
+    #[deserr(default)]
+    name: Change<Name>,
+    #[deserr(default)]
+    email: Change<Name>,
+    #[deserr(default)]
+    metadata: Change<MetadataField>,
+}
+
+impl Input for UpdateConnection {
+    const READ_ONLY: &'static [&'static str] =
+        &["connection_id", "customer_id", "reference_id", "wallet_id", "status", "created_at"];
+}
+
+/// `PATCH /connections/{id}`
+pub(crate) async fn update(
+    app: web::Data<App>,
+    asked: Asked<Caller, UpdateConnection>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: ConnectionId = id.parse().map_err(|_| not_found())?;
+    let changes = ConnectionChanges {
+        name: asked.what.name.into_option(|name| name.0),
+        email: asked.what.email.into_option(|name| name.0),
+        metadata: asked.what.metadata.into_option(|field| field.0).map(Option::unwrap_or_default),
+    };
+    app.write(None, move |conn| {
+        let changed = connections::update(conn, asked.who.merchant_id, id, &changes)?;
+        Ok(Reply::ok(&ConnectionView::of(&changed.ok_or_else(not_found)?)))
+    })
+    .await
+}
+
+/// `DELETE /connections/{id}`
+pub(crate) async fn delete(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: ConnectionId = id.parse().map_err(|_| not_found())?;
+    let now = app.clock.now();
+    app.write(None, move |conn| match connections::delete(conn, caller.merchant_id, id, now)? {
+        true => Ok(Reply::ok(&Success { success: true })),
+        false => Err(not_found()),
+    })
+    .await
+}

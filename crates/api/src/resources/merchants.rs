@@ -1,0 +1,74 @@
+//! Merchants: the operator's to make and list.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use deserr::Deserr;
+use serde::Serialize;
+use tollgate_domain::{Merchant, MerchantId, Timestamp, WalletId};
+use tollgate_store::merchants;
+
+use crate::app::App;
+use crate::http::auth::Operator;
+use crate::http::body::{Asked, Input};
+use crate::http::error::ApiError;
+use crate::http::fields::{Issues, Name};
+use crate::http::idempotency::Reply;
+use crate::http::list::{Query, respond};
+
+#[derive(Serialize)]
+struct MerchantView {
+    merchant_id: MerchantId,
+    name: String,
+    wallet_id: WalletId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret_key: Option<String>,
+    created_at: Timestamp,
+}
+
+impl MerchantView {
+    fn of(merchant: &Merchant) -> Self {
+        Self {
+            merchant_id: merchant.merchant_id,
+            name: merchant.name.clone(),
+            wallet_id: merchant.wallet_id,
+            secret_key: None,
+            created_at: merchant.created_at,
+        }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct CreateMerchant {
+    name: Name,
+}
+
+impl Input for CreateMerchant {}
+
+/// `POST /operator/merchants`
+pub(crate) async fn create(
+    app: web::Data<App>,
+    asked: Asked<Operator, CreateMerchant>,
+) -> Result<HttpResponse, ApiError> {
+    let (name, now) = (asked.what.name.0, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        let new = merchants::create(conn, &name, now)?;
+        let secret_key = Some(new.key.reveal().to_owned());
+        Ok(Reply::created(&MerchantView { secret_key, ..MerchantView::of(&new.merchant) }))
+    })
+    .await
+}
+
+/// `GET /operator/merchants`
+pub(crate) async fn list(
+    app: web::Data<App>,
+    _: Operator,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let mut issues = Vec::new();
+    let page = Query::of(&http).page::<MerchantId>(&mut issues)?;
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
+    let found = app.store.read(move |conn| merchants::list(conn, &page)).await?;
+    Ok(respond(found, page.limit, |one| one.merchant_id.to_string(), MerchantView::of))
+}

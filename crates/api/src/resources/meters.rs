@@ -1,0 +1,244 @@
+//! Meters: what a merchant charges.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use deserr::Deserr;
+use serde::Serialize;
+use tollgate_domain::{
+    Issue, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod, Timestamp,
+};
+use tollgate_pricing::{Meter, MeterError, Payer, Rate, RateType, Tier, TierUnit, TokenBasis};
+use tollgate_store::meters::{self, Updated};
+
+use super::Deleted;
+use crate::app::{App, InterfaceShape};
+use crate::http::auth::Caller;
+use crate::http::body::{Asked, Input};
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::{Issues, Name, OneOf, Parsed, Slug, TierStart};
+use crate::http::idempotency::Reply;
+use crate::http::list::{Query, respond};
+
+#[derive(Serialize)]
+struct MeterView {
+    meter_id: MeterId,
+    meter_slug: String,
+    name: String,
+    rate_type: RateType,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    current: Option<CurrentFields>,
+    tiers: Vec<TierView>,
+    created_at: Timestamp,
+}
+
+/// What the earlier shape of the interface does not have.
+#[derive(Serialize)]
+struct CurrentFields {
+    token_basis: TokenBasis,
+    base_cost_payer: Payer,
+    service_charge_payer: Payer,
+    tier_period: TierPeriod,
+}
+
+/// A tier as it is shown, here and in the breakdown of a fee.
+#[derive(Serialize)]
+pub(super) struct TierView {
+    start: u64,
+    rate: Rate,
+    r#type: TierUnit,
+}
+
+impl TierView {
+    pub(super) fn of(tier: &Tier, unit: TierUnit) -> Self {
+        Self { start: tier.start, rate: tier.rate, r#type: unit }
+    }
+}
+
+impl MeterView {
+    fn of(meter: &MerchantMeter, shape: InterfaceShape) -> Self {
+        let model = &meter.model;
+        let current = CurrentFields {
+            token_basis: model.token_basis,
+            base_cost_payer: model.base_cost_payer,
+            service_charge_payer: model.service_charge_payer,
+            tier_period: meter.tier_period,
+        };
+        Self {
+            meter_id: meter.meter_id,
+            meter_slug: meter.slug.clone(),
+            name: meter.name.clone(),
+            rate_type: model.rate_type,
+            current: (shape == InterfaceShape::Current).then_some(current),
+            tiers: model.tiers().iter().map(|tier| TierView::of(tier, model.unit)).collect(),
+            created_at: meter.created_at,
+        }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct TierInput {
+    start: TierStart,
+    rate: Parsed<Rate>,
+    /// Responses carry the unit in each tier; it is not read.
+    #[deserr(rename = "type")]
+    _unit: Option<OneOf<TierUnit>>,
+}
+
+impl TierInput {
+    fn to_tier(&self) -> Tier {
+        Tier { start: self.start.0, rate: self.rate.0 }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct CreateMeter {
+    name: Name,
+    rate_type: OneOf<RateType>,
+    tier_type: OneOf<TierUnit>,
+    tiers: Vec<TierInput>,
+    meter_slug: Option<Slug>,
+    tier_period: Option<OneOf<TierPeriod>>,
+    token_basis: Option<OneOf<TokenBasis>>,
+    base_cost_payer: Option<OneOf<Payer>>,
+    service_charge_payer: Option<OneOf<Payer>>,
+}
+
+impl Input for CreateMeter {}
+
+/// `POST /meters`
+pub(crate) async fn create(
+    app: web::Data<App>,
+    asked: Asked<Caller, CreateMeter>,
+) -> Result<HttpResponse, ApiError> {
+    let body = asked.what;
+    let tiers = body.tiers.iter().map(TierInput::to_tier).collect();
+    let mut model =
+        Meter::new(body.rate_type.0, body.tier_type.0, tiers).map_err(|faults| bad_tiers(&faults))?;
+    model.token_basis = body.token_basis.map_or(model.token_basis, |word| word.0);
+    model.base_cost_payer = body.base_cost_payer.map_or(model.base_cost_payer, |word| word.0);
+    model.service_charge_payer =
+        body.service_charge_payer.map_or(model.service_charge_payer, |word| word.0);
+    let new = NewMeter {
+        name: body.name.0,
+        slug: body.meter_slug.map(|slug| slug.0),
+        tier_period: body.tier_period.map_or(TierPeriod::default(), |word| word.0),
+        model,
+    };
+    let (merchant_id, shape, now) = (asked.who.merchant_id, app.settings.shape, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        let made = meters::create(conn, merchant_id, &new, now)?.map_err(|_| {
+            ApiError::with_issues(
+                ErrorCode::MeterSlugTaken,
+                "Another meter has this slug.",
+                vec![Issue::at(["meter_slug"], "is taken; choose another or leave it out")],
+            )
+        })?;
+        Ok(Reply::created(&MeterView::of(&made, shape)))
+    })
+    .await
+}
+
+/// The faults of tiers as issues with the tiers they stand in.
+fn bad_tiers(faults: &[MeterError]) -> ApiError {
+    let issue = |fault: &MeterError| {
+        let place = match fault {
+            MeterError::FirstStart => Some(0),
+            MeterError::NotAscending(place) | MeterError::StartTooLarge(place) => Some(*place),
+            _ => None,
+        };
+        let message = fault.to_string();
+        match place {
+            Some(place) => Issue::at(["tiers", &place.to_string(), "start"], message),
+            None => Issue::at(["tiers"], message),
+        }
+    };
+    ApiError::invalid(faults.iter().map(issue).collect())
+}
+
+/// `GET /meters`
+pub(crate) async fn list(
+    app: web::Data<App>,
+    caller: Caller,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let mut issues = Vec::new();
+    let page = Query::of(&http).page::<MeterId>(&mut issues)?;
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
+    let read = move |conn: &mut _| meters::list(conn, caller.merchant_id, &page);
+    let found = app.store.read(read).await?;
+    let shape = app.settings.shape;
+    Ok(respond(found, page.limit, |one| one.meter_id.to_string(), |one| MeterView::of(one, shape)))
+}
+
+fn not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::MeterNotFound, "meter")
+}
+
+/// `GET /meters/{id}`
+pub(crate) async fn get(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: MeterId = id.parse().map_err(|_| not_found())?;
+    let read = move |conn: &mut _| meters::find(conn, caller.merchant_id, id);
+    let meter = app.store.read(read).await?.ok_or_else(not_found)?;
+    Ok(HttpResponse::Ok().json(MeterView::of(&meter, app.settings.shape)))
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct UpdateMeter {
+    name: Option<Name>,
+    tiers: Option<Vec<TierInput>>,
+    token_basis: Option<OneOf<TokenBasis>>,
+    base_cost_payer: Option<OneOf<Payer>>,
+    service_charge_payer: Option<OneOf<Payer>>,
+}
+
+impl Input for UpdateMeter {
+    const READ_ONLY: &'static [&'static str] =
+        &["meter_id", "meter_slug", "rate_type", "tier_type", "tier_period", "created_at"];
+}
+
+/// `PATCH /meters/{id}`
+pub(crate) async fn update(
+    app: web::Data<App>,
+    asked: Asked<Caller, UpdateMeter>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: MeterId = id.parse().map_err(|_| not_found())?;
+    let body = asked.what;
+    let changes = MeterChanges {
+        name: body.name.map(|name| name.0),
+        tiers: body.tiers.map(|tiers| tiers.iter().map(TierInput::to_tier).collect()),
+        token_basis: body.token_basis.map(|word| word.0),
+        base_cost_payer: body.base_cost_payer.map(|word| word.0),
+        service_charge_payer: body.service_charge_payer.map(|word| word.0),
+    };
+    let (merchant_id, shape, now) = (asked.who.merchant_id, app.settings.shape, app.clock.now());
+    app.write(None, move |conn| match meters::update(conn, merchant_id, id, &changes, now)? {
+        Updated::Meter(meter) => Ok(Reply::ok(&MeterView::of(&meter, shape))),
+        Updated::NotFound => Err(not_found()),
+        Updated::BadTiers(faults) => Err(bad_tiers(&faults)),
+    })
+    .await
+}
+
+/// `DELETE /meters/{id}`
+pub(crate) async fn delete(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: MeterId = id.parse().map_err(|_| not_found())?;
+    let now = app.clock.now();
+    app.write(None, move |conn| match meters::delete(conn, caller.merchant_id, id, now)? {
+        true => Ok(Reply::ok(&Deleted { id: id.to_string(), deleted: true })),
+        false => Err(not_found()),
+    })
+    .await
+}

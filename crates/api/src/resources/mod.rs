@@ -1,0 +1,38 @@
+//! One file per resource: what it looks like, and the operations on it.
+
+pub(crate) mod connections;
+pub(crate) mod health;
+pub(crate) mod merchants;
+pub(crate) mod meters;
+pub(crate) mod requests;
+pub(crate) mod secret_keys;
+pub(crate) mod wallets;
+
+use serde::Serialize;
+use tollgate_domain::Issue;
+
+/// The answer to a deletion of a resource with an id of its own.
+#[derive(Serialize)]
+struct Deleted {
+    id: String,
+    deleted: bool,
+}
+
+/// The answer to a deletion where the interface wants no more.
+#[derive(Serialize)]
+struct Success {
+    success: bool,
+}
+
+/// An optional id in a query; a text that is none of its kind matches nothing and is said to be so.
+fn optional_id<Id: std::str::FromStr>(
+    name: &str,
+    text: Option<&str>,
+    issues: &mut Vec<Issue>,
+) -> Option<Id> {
+    let id = text?.parse().ok();
+    if id.is_none() {
+        issues.push(Issue::at([name], "is not an id of this kind"));
+    }
+    id
+}

@@ -1,0 +1,208 @@
+//! Wallets and what moves on them.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use deserr::Deserr;
+use serde::Serialize;
+use tollgate_domain::{
+    Issue, RequestId, Timestamp, Transaction, TransactionId, TransactionKind, Wallet,
+    WalletChanges, WalletId,
+};
+use tollgate_pricing::Amount;
+use tollgate_store::wallets::{self, Moved, Movement};
+
+use crate::app::App;
+use crate::http::auth::Caller;
+use crate::http::body::{Asked, Input};
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::{Change, Issues, Name, NonNegative, Positive};
+use crate::http::idempotency::Reply;
+use crate::http::list::{Query, respond};
+
+#[derive(Serialize)]
+struct WalletView {
+    wallet_id: WalletId,
+    balance: Amount,
+    held: Amount,
+    available: Amount,
+    overdraft_limit: Option<Amount>,
+    low_balance_threshold: Option<Amount>,
+    created_at: Timestamp,
+}
+
+impl WalletView {
+    fn of(wallet: &Wallet) -> Self {
+        Self {
+            wallet_id: wallet.wallet_id,
+            balance: wallet.balance,
+            held: wallet.held,
+            available: wallet.available(),
+            overdraft_limit: wallet.overdraft_limit,
+            low_balance_threshold: wallet.low_balance_threshold,
+            created_at: wallet.created_at,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct TransactionView {
+    transaction_id: TransactionId,
+    wallet_id: WalletId,
+    kind: TransactionKind,
+    amount: Amount,
+    balance_after: Amount,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<RequestId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    created_at: Timestamp,
+}
+
+impl TransactionView {
+    fn of(transaction: &Transaction) -> Self {
+        Self {
+            transaction_id: transaction.transaction_id,
+            wallet_id: transaction.wallet_id,
+            kind: transaction.kind,
+            amount: transaction.amount,
+            balance_after: transaction.balance_after,
+            request_id: transaction.request_id,
+            description: transaction.description.clone(),
+            created_at: transaction.created_at,
+        }
+    }
+}
+
+fn not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::WalletNotFound, "wallet")
+}
+
+/// `GET /wallet`: the merchant's own.
+pub(crate) async fn get_own(
+    app: web::Data<App>,
+    caller: Caller,
+) -> Result<HttpResponse, ApiError> {
+    let read = move |conn: &mut _| wallets::find_own(conn, caller.merchant_id);
+    let wallet = app.store.read(read).await?.ok_or_else(not_found)?;
+    Ok(HttpResponse::Ok().json(WalletView::of(&wallet)))
+}
+
+/// `GET /wallets/{id}`
+pub(crate) async fn get(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: WalletId = id.parse().map_err(|_| not_found())?;
+    let read = move |conn: &mut _| wallets::find(conn, caller.merchant_id, id);
+    let wallet = app.store.read(read).await?.ok_or_else(not_found)?;
+    Ok(HttpResponse::Ok().json(WalletView::of(&wallet)))
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct UpdateWallet {
+    #[deserr(default)]
+    overdraft_limit: Change<NonNegative>,
+    #[deserr(default)]
+    low_balance_threshold: Change<NonNegative>,
+}
+
+impl Input for UpdateWallet {
+    const READ_ONLY: &'static [&'static str] =
+        &["wallet_id", "balance", "held", "available", "created_at"];
+}
+
+/// `PATCH /wallets/{id}`
+pub(crate) async fn update(
+    app: web::Data<App>,
+    asked: Asked<Caller, UpdateWallet>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: WalletId = id.parse().map_err(|_| not_found())?;
+    let changes = WalletChanges {
+        overdraft_limit: asked.what.overdraft_limit.into_option(|field| field.0),
+        low_balance_threshold: asked.what.low_balance_threshold.into_option(|field| field.0),
+    };
+    app.write(None, move |conn| {
+        let changed = wallets::update(conn, asked.who.merchant_id, id, changes)?;
+        Ok(Reply::ok(&WalletView::of(&changed.ok_or_else(not_found)?)))
+    })
+    .await
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct MoveMoney {
+    amount: Positive,
+    description: Option<Name>,
+}
+
+impl Input for MoveMoney {}
+
+/// `POST /wallets/{id}/credits`
+pub(crate) async fn credit(
+    app: web::Data<App>,
+    asked: Asked<Caller, MoveMoney>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    book(&app, asked, &id, TransactionKind::Credit).await
+}
+
+/// `POST /wallets/{id}/debits`
+pub(crate) async fn debit(
+    app: web::Data<App>,
+    asked: Asked<Caller, MoveMoney>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    book(&app, asked, &id, TransactionKind::Debit).await
+}
+
+async fn book(
+    app: &App,
+    asked: Asked<Caller, MoveMoney>,
+    id: &str,
+    kind: TransactionKind,
+) -> Result<HttpResponse, ApiError> {
+    let id: WalletId = id.parse().map_err(|_| not_found())?;
+    let now = app.clock.now();
+    let movement = Movement {
+        kind,
+        amount: asked.what.amount.0,
+        description: asked.what.description.map(|text| text.0),
+    };
+    let merchant_id = asked.who.merchant_id;
+    app.write(asked.idempotency_key, move |conn| {
+        match wallets::book(conn, merchant_id, id, &movement, now)? {
+            Moved::Booked(transaction) => Ok(Reply::created(&TransactionView::of(&transaction))),
+            Moved::NotFound => Err(not_found()),
+            Moved::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
+                ["amount"],
+                "would take the balance beyond 922337203.6854775807 USD",
+            )])),
+        }
+    })
+    .await
+}
+
+/// `GET /wallets/{id}/transactions`
+pub(crate) async fn list_transactions(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let id: WalletId = id.parse().map_err(|_| not_found())?;
+    let mut issues = Vec::new();
+    let page = Query::of(&http).page::<TransactionId>(&mut issues)?;
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
+    let found = app
+        .store
+        .read(move |conn| {
+            wallets::find(conn, caller.merchant_id, id)?.ok_or_else(not_found)?;
+            Ok::<_, ApiError>(wallets::list_transactions(conn, id, &page)?)
+        })
+        .await?;
+    Ok(respond(found, page.limit, |one| one.transaction_id.to_string(), TransactionView::of))
+}

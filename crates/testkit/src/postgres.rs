@@ -1,0 +1,152 @@
+//! A real PostgreSQL for tests, from the installed binaries, without configuration.
+//!
+//! ```no_run
+//! let Some(database) = tollgate_testkit::postgres::database() else { return };
+//! println!("{}", database.url());
+//! ```
+//!
+//! One server serves all test processes of a `cargo test` or `cargo nextest` run, because starting
+//! one takes a second and nextest makes a process for each test. It listens on a socket in a
+//! temporary directory and on nothing else. It does not wait for disks (`fsync=off`): tests prove
+//! what the database is told, not that it survives a power cut.
+//!
+//! The server must not outlive the run, however the run ends. So it is not started by a test, but
+//! by a watchdog: a shell in a process group of its own that stops the server and removes its
+//! directory when the owner is gone, which is cargo where cargo has started the test, and else the
+//! test process itself.
+
+mod client;
+mod cluster;
+mod install;
+
+use std::process;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
+
+use cluster::Cluster;
+use install::Install;
+
+/// A database of one test, dropped with it.
+#[derive(Debug)]
+pub struct TestDatabase {
+    cluster: &'static Cluster,
+    name: String,
+    url: String,
+}
+
+/// A new, empty database; `None`, with a loud line, where PostgreSQL is not installed.
+///
+/// # Panics
+/// If PostgreSQL is missing although `CI` is `true`, or if it does not start.
+pub fn database() -> Option<TestDatabase> {
+    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
+    let cluster = CLUSTER.get_or_init(|| {
+        let install = Install::find();
+        if install.is_none() {
+            missing(std::env::var("CI").is_ok_and(|ci| ci == "true"));
+        }
+        install.map(|install| Cluster::join_or_start(&install, &cluster::owner()))
+    });
+    cluster.as_ref().map(TestDatabase::create)
+}
+
+fn missing(ci: bool) {
+    let message = "PostgreSQL IS NOT INSTALLED: initdb, pg_ctl and postgres were not found";
+    assert!(!ci, "{message}");
+    eprintln!("\n!!! {message}: ITS TESTS PROVE NOTHING HERE !!!\n");
+}
+
+impl TestDatabase {
+    fn create(cluster: &'static Cluster) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Processes share the server, and the system uses their numbers again.
+        let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros());
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test_{}_{now}_{serial}", process::id());
+        cluster.execute(&format!("CREATE DATABASE {name}")).expect("a database can be created");
+        let url = cluster.url(&name);
+        Self { cluster, name, url }
+    }
+
+    /// The URL under which libpq finds it: `postgres:///name?host=/socket/directory&user=postgres`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs SQL in it, for tests that must reach behind the back of the code that they test.
+    ///
+    /// # Panics
+    /// With the server's message if it refuses.
+    pub fn execute(&self, sql: &str) {
+        if let Err(message) = self.cluster.execute_in(&self.name, sql) {
+            panic!("{sql}: {message}");
+        }
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        // Forced, because pools may still be connected. If it fails the watchdog removes it with
+        // all others.
+        let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        drop(self.cluster.execute(&sql));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_test_has_a_database_of_its_own_that_goes_with_it() {
+        let Some(first) = database() else { return };
+        let second = database().expect("there was one before");
+        assert_ne!(first.url(), second.url());
+        first.execute("CREATE TABLE t (id BIGINT PRIMARY KEY); INSERT INTO t VALUES (1)");
+        second.execute("CREATE TABLE t (id TEXT)");
+
+        let (cluster, name) = (first.cluster, first.name().to_owned());
+        drop(first);
+
+        let error = cluster.execute_in(&name, "SELECT 1").expect_err("it is gone");
+        assert!(error.contains("does not exist"), "{error}");
+        second.execute("SELECT id FROM t");
+    }
+
+    #[test]
+    fn the_server_says_what_is_wrong() {
+        let Some(database) = database() else { return };
+        let error = database.cluster.execute("SELECT nonsense").expect_err("no such column");
+        assert!(error.contains("nonsense"), "{error}");
+    }
+
+    #[test]
+    fn the_server_is_set_up_for_tests() {
+        let Some(database) = database() else { return };
+        for (setting, value) in
+            [("max_connections", "200"), ("listen_addresses", ""), ("fsync", "off")]
+        {
+            let check = format!(
+                "DO $$ BEGIN ASSERT current_setting('{setting}') = '{value}', '{setting}'; END $$"
+            );
+            database.execute(&check);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "NOT INSTALLED")]
+    fn a_missing_server_fails_in_continuous_integration() {
+        missing(true);
+    }
+
+    #[test]
+    fn a_missing_server_does_not_fail_at_home() {
+        missing(false);
+    }
+}

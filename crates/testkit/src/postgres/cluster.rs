@@ -1,0 +1,202 @@
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, parent_id};
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+
+use super::client;
+use super::install::Install;
+
+/// The server's only user, who may do everything.
+pub(super) const USER: &str = "postgres";
+
+const WATCHDOG: &str = include_str!("watchdog.sh");
+
+/// A running server, or rather where to find it.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    /// Where the socket and everything else of it is.
+    dir: PathBuf,
+}
+
+/// With whom the server ends.
+#[derive(Debug)]
+pub(super) struct Owner {
+    process: u32,
+}
+
+/// cargo where it is the parent, so that all its test processes share a server. Otherwise this
+/// process: a parent that is a shell may live for days.
+pub(super) fn owner() -> Owner {
+    let parent = parent_id();
+    let by_cargo = name_of(parent).is_some_and(|name| name.contains("cargo"));
+    Owner { process: if by_cargo { parent } else { process::id() } }
+}
+
+/// The name of a process's program, without its directory.
+fn name_of(process: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{process}/comm")).or_else(|_| {
+        let ps = Command::new("ps").args(["-o", "comm=", "-p", &process.to_string()]).output()?;
+        String::from_utf8(ps.stdout).map_err(io::Error::other)
+    });
+    let name = name.ok()?;
+    name.trim().rsplit('/').next().map(str::to_owned)
+}
+
+impl Cluster {
+    /// The server of this owner: that of another process if there is one, else a new one.
+    pub(super) fn join_or_start(install: &Install, owner: &Owner) -> Self {
+        let temp = temp_dir();
+        let lock_path = temp.join(format!("tollgate-postgres-{}.lock", owner.process));
+        let mut lock = open_or_create(&lock_path).expect("the lock file can be opened");
+        // One process starts the server, the others wait here. The system takes the lock from a
+        // process that dies.
+        lock.lock().expect("the lock can be taken");
+        let mut dir = String::new();
+        lock.read_to_string(&mut dir).expect("the lock file can be read");
+        let running = Self { dir: PathBuf::from(dir) };
+        if UnixStream::connect(running.socket()).is_ok() {
+            return running;
+        }
+
+        let started = Self::start(install, owner, &temp, &lock_path);
+        lock.set_len(0).expect("the lock file can be emptied");
+        lock.rewind().expect("the lock file can be rewound");
+        let dir = started.dir.to_str().expect("temporary directories have plain names");
+        lock.write_all(dir.as_bytes()).expect("the lock file can be written");
+        started
+    }
+
+    fn start(install: &Install, owner: &Owner, temp: &Path, lock: &Path) -> Self {
+        let dir = tempfile::Builder::new().prefix("tollgate-postgres-").tempdir_in(temp);
+        // Kept: the watchdog removes it.
+        let dir = dir.expect("a temporary directory can be made").keep();
+        let mut watchdog = Command::new("sh");
+        watchdog
+            .args(["-c", WATCHDOG, "tollgate-postgres-watchdog", &owner.process.to_string()])
+            .args([&dir, lock, install.bin()])
+            .current_dir(&dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // What is sent to the group of a test, as nextest does on a timeout, is not for the
+            // server of all tests.
+            .process_group(0);
+        // The server refuses to run as root.
+        if fs::metadata(&dir).expect("the directory is there").uid() == 0 {
+            let (uid, gid) = unprivileged();
+            for path in [dir.as_path(), lock] {
+                chown(path, Some(uid), Some(gid)).expect("root may give files away");
+            }
+            watchdog.uid(uid).gid(gid);
+        }
+        let watchdog = watchdog.spawn().expect("a shell can be started");
+        assert!(ready(watchdog), "PostgreSQL does not start:\n{}", logs(&dir));
+        Self { dir }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join(".s.PGSQL.5432")
+    }
+
+    pub(super) fn url(&self, database: &str) -> String {
+        format!("postgres:///{database}?host={}&user={USER}", self.dir.display())
+    }
+
+    pub(super) fn execute(&self, sql: &str) -> Result<(), String> {
+        self.execute_in(USER, sql)
+    }
+
+    pub(super) fn execute_in(&self, database: &str, sql: &str) -> Result<(), String> {
+        client::execute(&self.socket(), database, sql)
+    }
+}
+
+/// Opens the file, and makes it only where it is missing: to open a file in `/tmp` "or create it"
+/// is refused by Linux, even to root, if it is another user's, and the lock becomes the server's.
+fn open_or_create(path: &Path) -> io::Result<File> {
+    loop {
+        let mut options = File::options();
+        options.read(true).write(true);
+        for create in [false, true] {
+            match options.create_new(create).open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                opened => return opened,
+            }
+        }
+    }
+}
+
+/// Waits for the server to accept connections, or to fail; then lets the watchdog go its way.
+fn ready(mut watchdog: Child) -> bool {
+    let mut line = String::new();
+    if let Some(output) = watchdog.stdout.take() {
+        BufReader::new(output).read_line(&mut line).expect("the watchdog's output can be read");
+    }
+    line == "ready\n"
+}
+
+fn logs(dir: &Path) -> String {
+    let read = |name| fs::read_to_string(dir.join(name)).unwrap_or_default();
+    read("start.log") + &read("server.log")
+}
+
+/// A directory for temporary files that others may enter too, as the server may be another user.
+fn temp_dir() -> PathBuf {
+    let temp = env::temp_dir();
+    let open = |dir: &Path| fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 1 == 1);
+    if temp.ancestors().all(open) { temp } else { PathBuf::from("/tmp") }
+}
+
+/// The ids of the user `postgres`, else of `nobody`.
+fn unprivileged() -> (u32, u32) {
+    let users = fs::read_to_string("/etc/passwd").expect("the list of users can be read");
+    let ids = |name: &str| {
+        let mut fields = users.lines().find_map(|line| line.strip_prefix(name))?.split(':').skip(1);
+        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+    };
+    ids("postgres:").or_else(|| ids("nobody:")).expect("there is a user who is not root")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_server_ends_with_its_owner_and_leaves_nothing() {
+        let Some(install) = Install::find() else { return };
+        let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let owner = Owner { process: process.id() };
+
+        let cluster = Cluster::join_or_start(&install, &owner);
+        let joined = Cluster::join_or_start(&install, &owner);
+        assert_eq!(cluster.dir, joined.dir);
+        cluster.execute("SELECT 1").unwrap();
+        let lock = temp_dir().join(format!("tollgate-postgres-{}.lock", process.id()));
+        assert!(lock.exists());
+
+        let mut connection = UnixStream::connect(cluster.socket()).unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        // Ends when the server does.
+        drop(connection.read_to_end(&mut Vec::new()));
+        let start = Instant::now();
+        while cluster.dir.exists() || lock.exists() {
+            assert!(start.elapsed() < Duration::from_secs(60), "the server outlives its owner");
+            std::thread::yield_now();
+        }
+        assert!(UnixStream::connect(cluster.socket()).is_err());
+    }
+
+    #[test]
+    fn a_server_that_does_not_start_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("start.log"), "no such thing\n").unwrap();
+        assert_eq!(logs(dir.path()), "no such thing\n");
+    }
+}

@@ -1,0 +1,232 @@
+//! A provider that answers by script, byte by byte, and remembers what it was asked.
+//!
+//! ```
+//! use tollgate_testkit::{Gate, Reply, ScriptedProvider};
+//!
+//! let gate = Gate::new();
+//! let provider = ScriptedProvider::start()
+//!     .answer(Reply::json(429, r#"{"error":{}}"#).header("retry-after", "1"))
+//!     .then(Reply::events([r#"{"n":1}"#, r#"{"n":2}"#]).chunked_at([3, 9]).gate(&gate).cut())
+//!     .always(Reply::json(200, "{}"));
+//! println!("{}", provider.url("/v1/chat/completions"));
+//! assert_eq!(provider.calls(), 0);
+//! ```
+//!
+//! It speaks HTTP/1.1 on a socket of its own, with nothing in between that could join, split or
+//! correct what the script says. It runs on a thread of its own, so it works under any runtime and
+//! under none.
+
+mod connection;
+mod reply;
+mod request;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+
+pub use reply::{Gate, Reply};
+pub use request::RecordedRequest;
+
+/// A scripted provider; it ends when it is dropped.
+#[derive(Debug)]
+pub struct ScriptedProvider {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    script: Mutex<Script>,
+    counts: watch::Sender<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    replies: VecDeque<Reply>,
+    always: Option<Reply>,
+    requests: Vec<RecordedRequest>,
+}
+
+/// What has happened so far; tests can wait for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    connections: usize,
+    calls: usize,
+    answered: usize,
+    hang_ups: usize,
+}
+
+impl Shared {
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().expect("nothing panics while it holds the script")
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Counts)) {
+        self.counts.send_modify(change);
+    }
+
+    /// Records a call whose head has arrived, and what to answer.
+    fn begin(&self, request: RecordedRequest) -> (usize, Reply) {
+        let mut script = self.script();
+        let index = script.requests.len();
+        script.requests.push(request);
+        let reply = script.replies.pop_front().or_else(|| script.always.clone());
+        drop(script);
+        self.count(|counts| counts.calls += 1);
+        (index, reply.unwrap_or_else(|| Reply::json(500, r#"{"error":"the script has ended"}"#)))
+    }
+}
+
+impl ScriptedProvider {
+    /// Starts one on a free port of the loopback address, with an empty script: until it has one,
+    /// or when it has ended, every call is answered with 500.
+    pub fn start() -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let addr = listener.local_addr().expect("a bound socket has an address");
+        listener.set_nonblocking(true).expect("a socket can be used without blocking");
+        let counts = watch::Sender::new(Counts::default());
+        let shared = Arc::new(Shared { script: Mutex::default(), counts });
+        let (stop, stopped) = oneshot::channel();
+        let serving = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("scripted-provider".to_owned());
+        let thread = thread.spawn(move || serve(listener, &serving, stopped));
+        let thread = thread.expect("a thread can be started");
+        Self { addr, shared, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Answers the next call that has no answer yet with `reply`.
+    #[must_use]
+    pub fn answer(self, reply: Reply) -> Self {
+        self.push(reply);
+        self
+    }
+
+    /// Answers the call after that with `reply`.
+    #[must_use]
+    pub fn then(self, reply: Reply) -> Self {
+        self.answer(reply)
+    }
+
+    /// Answers every call for which the script has nothing else with `reply`.
+    #[must_use]
+    pub fn always(self, reply: Reply) -> Self {
+        self.shared.script().always = Some(reply);
+        self
+    }
+
+    /// Adds an answer to the script of a provider that is at work.
+    pub fn push(&self, reply: Reply) {
+        self.shared.script().replies.push_back(reply);
+    }
+
+    /// The URL of a path on it.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addr)
+    }
+
+    /// Where it listens.
+    pub const fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// How many calls have arrived, counted when their head has.
+    pub fn calls(&self) -> usize {
+        self.shared.counts.borrow().calls
+    }
+
+    /// How many connections were made: zero means that not even a knock was heard.
+    pub fn connections(&self) -> usize {
+        self.shared.counts.borrow().connections
+    }
+
+    /// How many answers were sent to their scripted end.
+    pub fn answered(&self) -> usize {
+        self.shared.counts.borrow().answered
+    }
+
+    /// How many clients left before their answer was complete.
+    pub fn hang_ups(&self) -> usize {
+        self.shared.counts.borrow().hang_ups
+    }
+
+    /// The calls so far, in the order of their heads.
+    pub fn requests(&self) -> Vec<RecordedRequest> {
+        self.shared.script().requests.clone()
+    }
+
+    /// The only call so far.
+    ///
+    /// # Panics
+    /// If there was none, or more than one.
+    pub fn request(&self) -> RecordedRequest {
+        let requests = self.requests();
+        let [request] = requests.as_slice() else {
+            panic!("one call was expected, there were {}", requests.len())
+        };
+        request.clone()
+    }
+
+    /// Says that exactly so many calls have arrived.
+    ///
+    /// # Panics
+    /// If there were fewer or more.
+    #[track_caller]
+    pub fn assert_calls(&self, expected: usize) {
+        let targets = self.requests().into_iter().map(|request| request.target);
+        let targets = targets.collect::<Vec<_>>();
+        assert_eq!(targets.len(), expected, "calls that reached the provider: {targets:?}");
+    }
+
+    /// Returns when so many calls have arrived.
+    pub async fn wait_for_calls(&self, calls: usize) {
+        self.wait_for(|counts| counts.calls >= calls).await;
+    }
+
+    /// Returns when so many answers were sent to their scripted end.
+    pub async fn wait_for_answered(&self, answered: usize) {
+        self.wait_for(|counts| counts.answered >= answered).await;
+    }
+
+    /// Returns when so many clients have left before their answer was complete.
+    pub async fn wait_for_hang_ups(&self, hang_ups: usize) {
+        self.wait_for(|counts| counts.hang_ups >= hang_ups).await;
+    }
+
+    async fn wait_for(&self, reached: impl FnMut(&Counts) -> bool) {
+        let mut counts = self.shared.counts.subscribe();
+        counts.wait_for(reached).await.expect("the provider counts as long as it lives");
+    }
+}
+
+impl Drop for ScriptedProvider {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // Its panic, if it had one, has been printed; a second one here would abort the test.
+        drop(self.thread.take().map(JoinHandle::join));
+    }
+}
+
+fn serve(listener: std::net::TcpListener, shared: &Arc<Shared>, stopped: oneshot::Receiver<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime can be made");
+    runtime.block_on(async {
+        let listener = TcpListener::from_std(listener).expect("the socket can be registered");
+        let accept = async {
+            loop {
+                let (socket, _) = listener.accept().await.expect("a connection can be accepted");
+                shared.count(|counts| counts.connections += 1);
+                tokio::spawn(connection::serve(socket, Arc::clone(shared)));
+            }
+        };
+        tokio::select! {
+            () = accept => {}
+            _ = stopped => {}
+        }
+    });
+}

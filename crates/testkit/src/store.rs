@@ -1,0 +1,197 @@
+//! Fresh stores on both databases, and short words for what tests do with them.
+
+use std::path::PathBuf;
+
+use tollgate_domain::admission::{Call, CostBound};
+use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::*;
+use tollgate_pricing::*;
+use tollgate_store::merchants::NewMerchant;
+use tollgate_store::wallets::{Moved, Movement};
+use tollgate_store::{
+    DatabaseUrl, Options, Store, StoreError, connections, merchants, meters, wallets,
+};
+
+use crate::postgres::{self, TestDatabase};
+
+/// A store of one test.
+pub struct TestStore {
+    /// The store, opened to serve.
+    pub store: Store,
+    /// Its clock, which stands until it is moved.
+    pub clock: Clock,
+    /// Where it is.
+    pub url: DatabaseUrl,
+    _database: Option<TestDatabase>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+/// Where the clock of a test begins: 2026-11-21T00:00:00Z.
+pub const START: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
+
+/// Runs `test` on a fresh store of each database: SQLite, then PostgreSQL. Both end audited.
+pub fn each_store(test: impl AsyncFn(&TestStore)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file: PathBuf = folder.path().join("tollgate.db");
+    let mut stores = vec![(DatabaseUrl::Sqlite(file), None, Some(folder))];
+    if let Some(database) = postgres::database() {
+        stores.push((database.url().parse().unwrap(), Some(database), None));
+    }
+    for (url, database, folder) in stores {
+        println!("on {url:?}");
+        let clock = Clock::manual(START);
+        let store = open(&url, &clock);
+        let store = TestStore { store, clock, url, _database: database, _folder: folder };
+        runtime.block_on(async {
+            store.store.renew_lease().await.unwrap();
+            test(&store).await;
+            store.assert_audited().await;
+            store.store.close().await.unwrap();
+        });
+    }
+}
+
+fn open(url: &DatabaseUrl, clock: &Clock) -> Store {
+    Store::open(url, &Options { serve: true, clock: clock.clone(), ..Options::default() }).unwrap()
+}
+
+/// The amount that `text` says.
+pub fn amount(text: &str) -> Amount {
+    text.parse().unwrap()
+}
+
+impl TestStore {
+    /// Opens the same database again, as another process would. SQLite allows one at a time.
+    pub fn open_again(&self) -> Store {
+        open(&self.url, &self.clock)
+    }
+
+    /// A new merchant.
+    pub async fn merchant(&self) -> NewMerchant {
+        let now = self.clock.now();
+        self.store.write(move |conn| merchants::create(conn, "Acme", now)).await.unwrap()
+    }
+
+    /// The id of a merchant's only secret key.
+    pub async fn secret_key_id(&self, merchant: &NewMerchant) -> SecretKeyId {
+        let hash = merchant.key.hash();
+        let key =
+            self.store.read(move |conn| merchants::find_secret_key(conn, &hash)).await.unwrap();
+        key.unwrap().secret_key_id
+    }
+
+    /// A new connection with `balance` on its wallet.
+    pub async fn connection(&self, merchant_id: MerchantId, balance: &str) -> Connection {
+        let now = self.clock.now();
+        let new = NewConnection::default();
+        let made = self.store.write(move |conn| connections::create(conn, merchant_id, &new, now));
+        let connection = made.await.unwrap().connection;
+        if amount(balance).is_positive() {
+            self.credit(merchant_id, connection.wallet_id, balance).await;
+        }
+        connection
+    }
+
+    /// Puts money on a wallet.
+    pub async fn credit(&self, merchant_id: MerchantId, wallet_id: WalletId, sum: &str) {
+        let now = self.clock.now();
+        let movement =
+            Movement { kind: TransactionKind::Credit, amount: amount(sum), description: None };
+        let booked = self
+            .store
+            .write(move |conn| wallets::book(conn, merchant_id, wallet_id, &movement, now));
+        assert!(matches!(booked.await.unwrap(), Moved::Booked(_)));
+    }
+
+    /// A new meter of fixed rates: pairs of start and USD per million tokens.
+    pub async fn meter(&self, merchant_id: MerchantId, tiers: &[(u64, &str)]) -> MerchantMeter {
+        let tiers = tiers.iter().map(|&(start, rate)| Tier { start, rate: rate.parse().unwrap() });
+        let model = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers.collect()).unwrap();
+        let new = NewMeter {
+            name: "Plan".to_owned(),
+            slug: None,
+            tier_period: TierPeriod::Lifetime,
+            model,
+        };
+        let now = self.clock.now();
+        let made = self.store.write(move |conn| meters::create(conn, merchant_id, &new, now));
+        made.await.unwrap().unwrap()
+    }
+
+    /// The wallet as it stands.
+    pub async fn wallet(&self, merchant_id: MerchantId, wallet_id: WalletId) -> Wallet {
+        let found = self.store.read(move |conn| wallets::find(conn, merchant_id, wallet_id)).await;
+        found.unwrap().unwrap()
+    }
+
+    /// Fails unless everything kept agrees with the ledger.
+    pub async fn assert_audited(&self) {
+        let audit = self.store.audit().await.unwrap();
+        assert_eq!(audit.differences, []);
+    }
+
+    /// A call that can use a million input tokens, at 2 USD to the provider.
+    pub fn call(&self, merchant_id: MerchantId, secret_key_id: SecretKeyId) -> Call {
+        let most = priced(1_000_000, "2");
+        Call {
+            request_id: RequestId::generate(self.clock.now()),
+            merchant_id,
+            secret_key_id,
+            connection_id: None,
+            meter_slug: None,
+            disable_billing: false,
+            forwarded: Forwarded {
+                provider: "house".to_owned(),
+                endpoint: "POST http://127.0.0.1/v1/chat/completions".to_owned(),
+                metered: true,
+                provider_key_type: ProviderKeyType::Managed,
+                model: Some("m".to_owned()),
+                metadata: Metadata::default(),
+                input_estimate: PricedUsage {
+                    usage_source: UsageSource::Estimated,
+                    ..priced(100, "0.25")
+                },
+            },
+            bound: CostBound { usage: most.usage, base: most.base },
+            created_at: self.clock.now(),
+        }
+    }
+
+    /// Admits and settles a call of `tokens` that cost the provider's `base`.
+    pub async fn forward(
+        &self,
+        call: Call,
+        tokens: u64,
+        base: &str,
+    ) -> Result<RequestRecord, StoreError> {
+        let request_id = call.request_id;
+        self.store.admit(Box::new(call)).await?.unwrap();
+        match self.store.settle(request_id, answered(tokens, base)).await? {
+            tollgate_store::SettleOutcome::Settled(record) => Ok(*record),
+            other => panic!("not settled: {other:?}"),
+        }
+    }
+}
+
+/// A usage of input tokens whose cost the provider states.
+pub fn priced(tokens: u64, base: &str) -> PricedUsage {
+    PricedUsage {
+        usage: Usage::tokens(tokens, 0),
+        usage_source: UsageSource::Reported,
+        base: BaseCost { input: amount(base), output: Amount::ZERO },
+        price_source: PriceSource::Catalog,
+    }
+}
+
+/// A call that the provider answered.
+pub fn answered(tokens: u64, base: &str) -> Report {
+    Report {
+        ending: Ending::Answered,
+        provider_status: Some(200),
+        model: Some("m-2026".to_owned()),
+        response_id: Some("resp_1".to_owned()),
+        priced: priced(tokens, base),
+        timestamp: START,
+    }
+}
