@@ -1,1 +1,39 @@
-fn main() {}
+//! The `tollgate` program: its commands, and the wiring of the service.
+
+mod cli;
+mod commands;
+mod config;
+mod demo;
+mod logging;
+mod serve;
+
+use clap::Parser;
+
+use cli::{Cli, Command, ConfigCommand};
+use config::Config;
+
+#[actix_web::main]
+async fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    match cli.command {
+        Command::Demo { listen } => demo::run(listen.as_deref()).await,
+        Command::Simulator { listen, set } => commands::simulate(&listen, &set).await,
+        Command::Config { command: ConfigCommand::Check } => {
+            let config = Config::read(cli.config.as_deref())?;
+            println!("The configuration is valid. Database: {:?}.", config.database_url);
+            Ok(())
+        }
+        Command::Serve => serve::run(Config::read(cli.config.as_deref())?).await,
+        Command::Migrate => commands::migrate(&Config::read(cli.config.as_deref())?),
+        Command::Audit => commands::audit(&Config::read(cli.config.as_deref())?, cli.json).await,
+        Command::Merchant { command } => {
+            commands::merchant(&Config::read(cli.config.as_deref())?, command, cli.json).await
+        }
+        Command::Key { command } => {
+            commands::key(&Config::read(cli.config.as_deref())?, command, cli.json).await
+        }
+        Command::Wallet { command } => {
+            commands::wallet(&Config::read(cli.config.as_deref())?, command, cli.json).await
+        }
+    }
+}

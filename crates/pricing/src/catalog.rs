@@ -4,7 +4,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use time::Date;
 
-use crate::usage::UnitPrices;
+use crate::amount::Amount;
+use crate::base_cost::BaseCost;
+use crate::usage::{Unit, UnitPrices, Usage};
 
 /// A model id, exact or with a trailing `*` that stands for any rest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -71,6 +73,36 @@ impl PriceRow {
     pub fn prices_for(&self, input_tokens: u64) -> &UnitPrices {
         let band = self.bands.iter().rev().find(|band| input_tokens > band.above_input_tokens);
         band.map_or(&self.prices, |band| &band.prices)
+    }
+
+    /// The most that so many tokens can cost: each at the dearest price of its side, in the
+    /// dearest band. Beyond the range of an amount it is the largest amount.
+    pub fn upper_bound(&self, input_tokens: u64, output_tokens: u64) -> BaseCost {
+        const INPUT: [Unit; 6] = [
+            Unit::Input,
+            Unit::CachedInput,
+            Unit::CacheWrite,
+            Unit::CacheWrite1h,
+            Unit::InputAudio,
+            Unit::InputImage,
+        ];
+        const OUTPUT: [Unit; 4] =
+            [Unit::Output, Unit::Reasoning, Unit::OutputAudio, Unit::OutputImage];
+        let in_reach = self.bands.iter().filter(|band| input_tokens > band.above_input_tokens);
+        let lists: Vec<_> =
+            std::iter::once(&self.prices).chain(in_reach.map(|band| &band.prices)).collect();
+        let dearest =
+            |units: &[Unit]| lists.iter().filter_map(|prices| prices.dearest(units)).max();
+        let prices = UnitPrices {
+            input: dearest(&INPUT),
+            output: dearest(&OUTPUT),
+            request: lists.iter().filter_map(|prices| prices.request).max(),
+            ..UnitPrices::default()
+        };
+        let mut usage = Usage::tokens(input_tokens, output_tokens);
+        usage.quantities.request = 1;
+        let too_much = BaseCost { input: Amount::ZERO, output: Amount::MAX };
+        BaseCost::of(&usage, &prices).unwrap_or(too_much)
     }
 }
 

@@ -57,6 +57,14 @@ impl Conn {
         self.transaction("BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", work)
     }
 
+    /// Asks the database for a sign of life.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn ping(&mut self) -> Result<(), StoreError> {
+        Ok(each_database!(self, conn => conn.batch_execute("SELECT 1"))?)
+    }
+
     fn transaction<T, E>(
         &mut self,
         sqlite: &str,
@@ -180,7 +188,7 @@ impl r2d2::ManageConnection for Manager {
     }
 
     fn is_valid(&self, conn: &mut Conn) -> Result<(), StoreError> {
-        Ok(each_database!(conn, conn => conn.batch_execute("SELECT 1"))?)
+        conn.ping()
     }
 
     fn has_broken(&self, conn: &mut Conn) -> bool {

@@ -14,6 +14,7 @@ pub mod connections;
 mod dialect;
 mod error;
 pub mod idempotency;
+mod journal;
 mod ledger;
 pub mod merchants;
 pub mod meters;
@@ -23,11 +24,12 @@ mod page;
 pub mod requests;
 mod rows;
 mod schema;
+pub mod upkeep;
 pub mod wallets;
 
 use std::fmt;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -44,6 +46,7 @@ pub use migrations::MigrationError;
 pub use page::Page;
 
 use conn::Manager;
+use journal::{Entry, Journal};
 use ledger::{Context, Ledger};
 
 /// How a store is opened.
@@ -57,6 +60,8 @@ pub struct Options {
     pub service_charge_rate: Rate,
     /// Where the time comes from.
     pub clock: Clock,
+    /// Where settlements wait while the database is away; it must survive restarts.
+    pub journal: Option<PathBuf>,
     /// How long this process may be silent before others end its calls, in milliseconds.
     pub lease_ms: u32,
 }
@@ -68,6 +73,7 @@ impl Default for Options {
             migrate: true,
             service_charge_rate: Rate::ZERO,
             clock: Clock::system(),
+            journal: None,
             lease_ms: 15_000,
         }
     }
@@ -130,6 +136,7 @@ struct Inner {
     ledger: Mutex<Option<Ledger>>,
     writers: Mutex<Vec<JoinHandle<()>>>,
     context: Context,
+    journal: Option<Journal>,
     lease_ms: u32,
     _lock: Option<File>,
     _temporary: Option<tempfile::TempDir>,
@@ -137,6 +144,8 @@ struct Inner {
 
 /// Readers wait no longer than this for a connection.
 const READER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A client waits no longer than this for its last bytes.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Store {
     /// Opens the store at `url`.
@@ -176,6 +185,7 @@ impl Store {
             ledger: Mutex::new(Some(ledger)),
             writers: Mutex::new(writers),
             context,
+            journal: options.journal.as_deref().map(Journal::open).transpose()?,
             lease_ms: options.lease_ms,
             _lock: lock,
             _temporary: temporary,
@@ -242,16 +252,58 @@ impl Store {
         self.ledger()?.admit(call).await
     }
 
-    /// Settles a call, durably and once, however often it is called.
-    ///
-    /// # Errors
-    /// Those of the store; it is safe to try again.
-    pub async fn settle(
+    /// Settles a call, durably and once, however often it is called. A database that does not take
+    /// it within two seconds is not waited for: the settlement is kept in the journal and booked
+    /// when the database is back.
+    pub async fn settle(&self, request_id: RequestId, report: Report) -> SettleOutcome {
+        let booking = self.book(request_id, report.clone());
+        match tokio::time::timeout(SETTLE_TIMEOUT, booking).await {
+            Ok(Ok(outcome)) => return outcome,
+            Ok(Err(cause)) => log::error!("{request_id} is not settled yet: {cause}"),
+            Err(_) => log::error!("{request_id} is not settled yet: the database is slow"),
+        }
+        let (journal, entry) = (self.0.journal.clone(), Entry { request_id, report });
+        let kept = tokio::task::spawn_blocking(move || match &journal {
+            Some(journal) => journal.write(&entry),
+            None => Err(std::io::Error::other("there is no journal")),
+        });
+        if let Err(cause) = kept.await.unwrap_or_else(|cause| Err(std::io::Error::other(cause))) {
+            // The record stays pending; when this process ends, it is swept.
+            log::error!("{request_id} could not be kept in the journal: {cause}");
+        }
+        SettleOutcome::Journaled
+    }
+
+    /// Settles a call for somebody who cannot wait: a task that is being dropped.
+    pub fn settle_in_background(&self, request_id: RequestId, report: Report) {
+        match self.ledger() {
+            Ok(ledger) => ledger.settle_unheard(request_id, report),
+            Err(cause) => log::error!("{request_id} is not settled: {cause}"),
+        }
+    }
+
+    async fn book(
         &self,
         request_id: RequestId,
         report: Report,
     ) -> Result<SettleOutcome, StoreError> {
         self.ledger()?.settle(request_id, Some(report)).await
+    }
+
+    /// Books what waits in the journal; answers how many.
+    ///
+    /// # Errors
+    /// Those of the store: what could not be booked goes on waiting.
+    pub async fn replay_journal(&self) -> Result<usize, StoreError> {
+        let Some(journal) = self.0.journal.clone() else { return Ok(0) };
+        let unreadable = |cause: std::io::Error| StoreError::Unavailable(cause.to_string());
+        let entries = journal.entries().map_err(unreadable)?;
+        let count = entries.len();
+        for Entry { request_id, report } in entries {
+            self.book(request_id, report).await?;
+            journal.remove(request_id).map_err(unreadable)?;
+        }
+        Ok(count)
     }
 
     /// Keeps this process's lease alive; call it a few times per [`Options::lease_ms`].

@@ -11,7 +11,7 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::page::Page;
-use crate::rows::{TransactionRow, WalletRow, word};
+use crate::rows::{TransactionRow, WalletRow, parsed, word};
 use crate::schema::{merchants, transactions, wallets};
 
 /// Makes an empty wallet: a connection's may not be overdrawn, a merchant's own has no limit.
@@ -66,6 +66,19 @@ pub fn find_own(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Walle
         .first(conn)
         .optional()?;
     row.as_ref().map(Wallet::try_from).transpose()
+}
+
+/// Whose wallet it is: for the operator, who may name any.
+///
+/// # Errors
+/// Those of the store.
+pub fn owner_of(conn: &mut Conn, wallet_id: WalletId) -> Result<Option<MerchantId>, StoreError> {
+    let owner: Option<String> = wallets::table
+        .find(wallet_id.to_string())
+        .select(wallets::merchant_id)
+        .first(conn)
+        .optional()?;
+    owner.map(|id| parsed("wallets.merchant_id", &id)).transpose()
 }
 
 /// Changes a merchant's wallet; `None` when it has no such wallet. Call it in a write transaction.

@@ -167,7 +167,7 @@ impl TestStore {
     ) -> Result<RequestRecord, StoreError> {
         let request_id = call.request_id;
         self.store.admit(Box::new(call)).await?.unwrap();
-        match self.store.settle(request_id, answered(tokens, base)).await? {
+        match self.store.settle(request_id, answered(tokens, base)).await {
             tollgate_store::SettleOutcome::Settled(record) => Ok(*record),
             other => panic!("not settled: {other:?}"),
         }

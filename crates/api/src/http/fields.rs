@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use deserr::{
-    DeserializeError, Deserr, ErrorKind, IntoValue, Map, MergeWithError, Sequence, Value, ValueKind,
-    ValuePointerRef, take_cf_content,
+    DeserializeError, Deserr, ErrorKind, IntoValue, Map, MergeWithError, Sequence, Value,
+    ValueKind, ValuePointerRef, take_cf_content,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,11 +18,7 @@ use tollgate_pricing::{Payer, RateType, TierUnit, TokenBasis};
 pub(crate) struct Issues(pub(crate) Vec<Issue>);
 
 impl MergeWithError<Issues> for Issues {
-    fn merge(
-        this: Option<Self>,
-        other: Issues,
-        _: ValuePointerRef<'_>,
-    ) -> ControlFlow<Self, Self> {
+    fn merge(this: Option<Self>, other: Issues, _: ValuePointerRef<'_>) -> ControlFlow<Self, Self> {
         let mut all = this.unwrap_or_default();
         all.0.extend(other.0);
         ControlFlow::Continue(all)
@@ -92,7 +88,10 @@ fn kind_name(kind: ValueKind) -> &'static str {
 }
 
 /// Refuses a value in words of our own.
-pub(crate) fn refuse<E: DeserializeError>(message: impl Display, location: ValuePointerRef<'_>) -> E {
+pub(crate) fn refuse<E: DeserializeError>(
+    message: impl Display,
+    location: ValuePointerRef<'_>,
+) -> E {
     take_cf_content(E::error::<std::convert::Infallible>(
         None,
         ErrorKind::Unexpected { msg: message.to_string() },
@@ -100,7 +99,10 @@ pub(crate) fn refuse<E: DeserializeError>(message: impl Display, location: Value
     ))
 }
 
-fn text<V: IntoValue, E: DeserializeError>(value: Value<V>, location: ValuePointerRef<'_>) -> Result<String, E> {
+fn text<V: IntoValue, E: DeserializeError>(
+    value: Value<V>,
+    location: ValuePointerRef<'_>,
+) -> Result<String, E> {
     match value {
         Value::String(text) => Ok(text),
         actual => Err(take_cf_content(E::error(
@@ -139,7 +141,8 @@ impl<E: DeserializeError> Deserr<E> for Positive {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, E> {
-        let Parsed(amount) = Parsed::<tollgate_pricing::Amount>::deserialize_from_value(value, location)?;
+        let Parsed(amount) =
+            Parsed::<tollgate_pricing::Amount>::deserialize_from_value(value, location)?;
         match amount.is_positive() {
             true => Ok(Self(amount)),
             false => Err(refuse("must be greater than 0", location)),
@@ -156,7 +159,8 @@ impl<E: DeserializeError> Deserr<E> for NonNegative {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, E> {
-        let Parsed(amount) = Parsed::<tollgate_pricing::Amount>::deserialize_from_value(value, location)?;
+        let Parsed(amount) =
+            Parsed::<tollgate_pricing::Amount>::deserialize_from_value(value, location)?;
         match amount.units() >= 0 {
             true => Ok(Self(amount)),
             false => Err(refuse("must not be negative", location)),
@@ -280,7 +284,8 @@ impl<E: DeserializeError> Deserr<E> for MetadataField {
                 let key = issue.path.last().map_or("", String::as_str);
                 let inner = location.push_key(key);
                 let place = if issue.path.is_empty() { location } else { inner };
-                let error = ErrorKind::<std::convert::Infallible>::Unexpected { msg: issue.message };
+                let error: ErrorKind<'_, std::convert::Infallible> =
+                    ErrorKind::Unexpected { msg: issue.message };
                 all = Some(take_cf_content(E::error(all, error, place)));
             }
             all.unwrap_or_else(|| refuse("must be an object of strings", location))

@@ -89,7 +89,11 @@ async fn once(
                 if let Value::Object(fields) = &mut kept {
                     fields.retain(|name, _| !SHOWN_ONCE.contains(&name.as_str()));
                 }
-                keep(conn, &key, &Answer { status: reply.status.as_u16(), body: kept.to_string() })?;
+                keep(
+                    conn,
+                    &key,
+                    &Answer { status: reply.status.as_u16(), body: kept.to_string() },
+                )?;
                 Ok(reply)
             }
             Claim::Done(answer) => Ok(Reply {

@@ -37,7 +37,8 @@ impl Query {
                 DEFAULT_LIMIT
             }
         };
-        let after = self.get("cursor").filter(|cursor| !cursor.is_empty()).map(decode).transpose()?;
+        let after =
+            self.get("cursor").filter(|cursor| !cursor.is_empty()).map(decode).transpose()?;
         Ok(Page { after, limit })
     }
 }
@@ -72,5 +73,9 @@ pub(crate) fn respond<T, View: Serialize>(
     items.truncate(limit);
     let last = items.last().filter(|_| has_more);
     let next_cursor = last.map_or_else(String::new, |item| URL_SAFE_NO_PAD.encode(id(item)));
-    HttpResponse::Ok().json(ListView { data: items.iter().map(view).collect(), has_more, next_cursor })
+    HttpResponse::Ok().json(ListView {
+        data: items.iter().map(view).collect(),
+        has_more,
+        next_cursor,
+    })
 }

@@ -113,8 +113,8 @@ pub(crate) async fn create(
 ) -> Result<HttpResponse, ApiError> {
     let body = asked.what;
     let tiers = body.tiers.iter().map(TierInput::to_tier).collect();
-    let mut model =
-        Meter::new(body.rate_type.0, body.tier_type.0, tiers).map_err(|faults| bad_tiers(&faults))?;
+    let mut model = Meter::new(body.rate_type.0, body.tier_type.0, tiers)
+        .map_err(|faults| bad_tiers(&faults))?;
     model.token_basis = body.token_basis.map_or(model.token_basis, |word| word.0);
     model.base_cost_payer = body.base_cost_payer.map_or(model.base_cost_payer, |word| word.0);
     model.service_charge_payer =

@@ -248,7 +248,12 @@ pub(crate) async fn list(
     let read = move |conn: &mut _| requests::list(conn, caller.merchant_id, &filter, &page);
     let found = app.store.read(read).await?;
     let shape = app.settings.shape;
-    Ok(respond(found, page.limit, |one| one.request_id.to_string(), |one| RecordView::of(one, shape)))
+    Ok(respond(
+        found,
+        page.limit,
+        |one| one.request_id.to_string(),
+        |one| RecordView::of(one, shape),
+    ))
 }
 
 /// A JSON array of `[key, value]` pairs of strings.

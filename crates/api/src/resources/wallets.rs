@@ -77,10 +77,7 @@ fn not_found() -> ApiError {
 }
 
 /// `GET /wallet`: the merchant's own.
-pub(crate) async fn get_own(
-    app: web::Data<App>,
-    caller: Caller,
-) -> Result<HttpResponse, ApiError> {
+pub(crate) async fn get_own(app: web::Data<App>, caller: Caller) -> Result<HttpResponse, ApiError> {
     let read = move |conn: &mut _| wallets::find_own(conn, caller.merchant_id);
     let wallet = app.store.read(read).await?.ok_or_else(not_found)?;
     Ok(HttpResponse::Ok().json(WalletView::of(&wallet)))

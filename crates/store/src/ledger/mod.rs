@@ -39,6 +39,8 @@ pub enum SettleOutcome {
     AlreadySettled,
     /// There is no such call.
     NotFound,
+    /// The database is away; it waits in the journal.
+    Journaled,
 }
 
 /// Closures that run on the writer's connection.
@@ -108,6 +110,15 @@ impl Ledger {
         // A settlement waits for its place: it must not be lost for a full queue.
         self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| gave_up())?;
         answer.await.map_err(|_| gave_up())?
+    }
+
+    /// Settles without an answer.
+    pub(crate) fn settle_unheard(&self, request_id: RequestId, report: Report) {
+        let (reply, _) = oneshot::channel();
+        let settlement = Box::new(Settlement { request_id, report: Some(report) });
+        if let Err(cause) = self.send(Job::Settle(settlement, reply)) {
+            log::error!("{request_id} is not settled: {cause}");
+        }
     }
 
     pub(crate) async fn write<T, E>(

@@ -1,0 +1,199 @@
+//! The commands that work on the store directly, and the simulated provider.
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use tollgate_domain::{Clock, TransactionKind};
+use tollgate_simulator::{Behavior, Simulator};
+use tollgate_store::merchants::{self, Deletion};
+use tollgate_store::wallets::{self, Moved, Movement};
+use tollgate_store::{Page, Store, StoreError};
+
+use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
+use crate::config::Config;
+
+/// Opens the store beside a service that may be running on it.
+fn open(config: &Config) -> anyhow::Result<Store> {
+    Store::open(&config.database_url, &config.store_options(false))
+        .with_context(|| format!("cannot open {:?}", config.database_url))
+}
+
+/// Prints `value` as JSON, or `text` for people.
+fn print(json: bool, value: &Value, text: &str) {
+    if json { println!("{value}") } else { println!("{text}") }
+}
+
+/// Brings the schema up to date.
+pub(crate) fn migrate(config: &Config) -> anyhow::Result<()> {
+    let ran = Store::migrate(&config.database_url)
+        .with_context(|| format!("cannot migrate {:?}", config.database_url))?;
+    println!("{:?} is up to date; {ran} migrations ran.", config.database_url);
+    Ok(())
+}
+
+/// Recomputes everything; fails on a difference.
+pub(crate) async fn audit(config: &Config, json: bool) -> anyhow::Result<()> {
+    let audit = open(config)?.audit().await?;
+    let differences: Vec<_> = audit.differences.iter().map(ToString::to_string).collect();
+    let value = json!({
+        "wallets": audit.wallets,
+        "transactions": audit.transactions,
+        "requests": audit.requests,
+        "pending": audit.pending,
+        "differences": differences,
+    });
+    let text = format!(
+        "{} wallets, {} transactions, {} requests ({} pending): {} differences.",
+        audit.wallets,
+        audit.transactions,
+        audit.requests,
+        audit.pending,
+        differences.len()
+    );
+    print(json, &value, &text);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    if !json {
+        differences.iter().for_each(|difference| println!("  {difference}"));
+    }
+    std::process::exit(1)
+}
+
+/// Makes merchants.
+pub(crate) async fn merchant(
+    config: &Config,
+    command: MerchantCommand,
+    json: bool,
+) -> anyhow::Result<()> {
+    let MerchantCommand::Create { name } = command;
+    let now = Clock::system().now();
+    let new = open(config)?.write(move |conn| merchants::create(conn, &name, now)).await;
+    let new = new.map_err(|cause: StoreError| cause)?;
+    let (merchant, secret_key) = (&new.merchant, new.key.reveal());
+    let value = json!({
+        "merchant_id": merchant.merchant_id,
+        "name": merchant.name,
+        "wallet_id": merchant.wallet_id,
+        "secret_key": secret_key,
+        "created_at": merchant.created_at,
+    });
+    let text = format!(
+        "merchant    {}\nwallet      {}\nsecret key  {secret_key}\n\nThe key is not shown again.",
+        merchant.merchant_id, merchant.wallet_id
+    );
+    print(json, &value, &text);
+    Ok(())
+}
+
+/// Makes, lists and revokes secret keys.
+pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> anyhow::Result<()> {
+    let (store, now) = (open(config)?, Clock::system().now());
+    match command {
+        KeyCommand::Create { merchant, name } => {
+            let (key, secret) = store
+                .write(move |conn| match merchants::find(conn, merchant)? {
+                    Some(_) => merchants::create_secret_key(conn, merchant, &name, now).map(Some),
+                    None => Ok::<_, StoreError>(None),
+                })
+                .await?
+                .with_context(|| format!("there is no merchant {merchant}"))?;
+            let value = json!({
+                "secret_key_id": key.secret_key_id,
+                "name": key.name,
+                "key_preview": key.key_preview,
+                "secret_key": secret.reveal(),
+                "created_at": key.created_at,
+            });
+            let text = format!(
+                "{}  {}\n\nThe key is not shown again.",
+                key.secret_key_id,
+                secret.reveal()
+            );
+            print(json, &value, &text);
+        }
+        KeyCommand::List { merchant } => {
+            let page = Page { after: None, limit: u32::MAX };
+            let keys =
+                store.read(move |conn| merchants::list_secret_keys(conn, merchant, &page)).await?;
+            for key in keys {
+                let value = json!({
+                    "secret_key_id": key.secret_key_id,
+                    "name": key.name,
+                    "key_preview": key.key_preview,
+                    "created_at": key.created_at,
+                });
+                let text = format!("{}  {}  {}", key.secret_key_id, key.key_preview, key.name);
+                print(json, &value, &text);
+            }
+        }
+        KeyCommand::Revoke { merchant, key } => {
+            let deletion = store
+                .write(move |conn| merchants::delete_secret_key(conn, merchant, key, now))
+                .await?;
+            match deletion {
+                Deletion::Deleted => {
+                    print(
+                        json,
+                        &json!({"id": key, "deleted": true}),
+                        &format!("{key} is revoked."),
+                    );
+                }
+                Deletion::NotFound => bail!("the merchant {merchant} has no key {key}"),
+                Deletion::Last => {
+                    bail!("{key} is the last key of {merchant}: create another one first");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts money on wallets.
+pub(crate) async fn wallet(
+    config: &Config,
+    command: WalletCommand,
+    json: bool,
+) -> anyhow::Result<()> {
+    let WalletCommand::Credit { wallet, amount, description } = command;
+    if !amount.is_positive() {
+        bail!("the amount must be greater than 0");
+    }
+    let now = Clock::system().now();
+    let movement = Movement { kind: TransactionKind::Credit, amount, description };
+    let moved = open(config)?
+        .write(move |conn| match wallets::owner_of(conn, wallet)? {
+            Some(merchant) => wallets::book(conn, merchant, wallet, &movement, now),
+            None => Ok::<_, StoreError>(Moved::NotFound),
+        })
+        .await?;
+    match moved {
+        Moved::Booked(transaction) => {
+            let value = json!({
+                "transaction_id": transaction.transaction_id,
+                "wallet_id": wallet,
+                "amount": transaction.amount,
+                "balance_after": transaction.balance_after,
+            });
+            print(json, &value, &format!("{wallet} has {} USD now.", transaction.balance_after));
+            Ok(())
+        }
+        Moved::NotFound => bail!("there is no wallet {wallet}"),
+        Moved::OutOfRange => bail!("the balance would be beyond 922337203.6854775807 USD"),
+    }
+}
+
+/// Runs the simulated provider until Ctrl-C.
+pub(crate) async fn simulate(listen: &str, settings: &[String]) -> anyhow::Result<()> {
+    let mut behavior = Behavior::default();
+    for setting in settings {
+        let (name, value) = setting
+            .split_once('=')
+            .with_context(|| format!("{setting}: expected SETTING=VALUE"))?;
+        behavior.set(name, value)?;
+    }
+    let simulator = Simulator::start(listen, behavior)?;
+    println!("simulated provider on {}", simulator.url("/v1"));
+    tokio::signal::ctrl_c().await?;
+    simulator.stop().await;
+    Ok(())
+}

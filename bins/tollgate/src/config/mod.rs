@@ -1,0 +1,327 @@
+//! The configuration: a TOML file, every key of it optional, and the environment, which wins.
+
+mod section;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use tollgate_api::{InterfaceShape, OnDisconnect, Settings, Unpriced};
+use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, Rate, Unit, UnitPrices};
+use tollgate_provider::{ProviderSettings, ProviderTable, Timeouts};
+use tollgate_store::{DatabaseUrl, Options};
+use toml::{Table, Value};
+
+use section::Section;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Everything an operator has chosen, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) listen: String,
+    pub(crate) database_url: DatabaseUrl,
+    pub(crate) journal_dir: PathBuf,
+    pub(crate) migrate_on_start: bool,
+    pub(crate) service_charge_rate: Rate,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) log_format: LogFormat,
+    pub(crate) settings: Settings,
+    pub(crate) providers: ProviderTable,
+    pub(crate) prices: PriceBook,
+}
+
+/// Everything that is wrong with a configuration.
+#[derive(Debug)]
+pub(crate) struct Mistakes(Vec<String>);
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the configuration is not valid:")?;
+        self.0.iter().try_for_each(|mistake| write!(f, "\n  {mistake}"))
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+impl Config {
+    /// Reads a configuration file, if one is named, and the environment.
+    pub(crate) fn read(file: Option<&Path>) -> anyhow::Result<Self> {
+        let table = match file {
+            None => Table::new(),
+            Some(file) => {
+                let text = std::fs::read_to_string(file)
+                    .with_context(|| format!("cannot read {}", file.display()))?;
+                text.parse().with_context(|| format!("{} is not TOML", file.display()))?
+            }
+        };
+        let folder = file.and_then(Path::parent).map(Path::to_owned);
+        Ok(Self::from_parts(table, std::env::vars(), folder)?)
+    }
+
+    /// A configuration from a table and the environment's variables, which win.
+    pub(crate) fn from_parts(
+        mut table: Table,
+        environment: impl IntoIterator<Item = (String, String)>,
+        folder: Option<PathBuf>,
+    ) -> Result<Self, Mistakes> {
+        overlay(&mut table, environment);
+        let mut mistakes = Vec::new();
+        let config = Self::from_section(Section::new("", table, &mut mistakes), folder);
+        match (config, mistakes.is_empty()) {
+            (Some(config), true) => Ok(config),
+            _ => Err(Mistakes(mistakes)),
+        }
+    }
+
+    fn from_section(mut root: Section<'_>, folder: Option<PathBuf>) -> Option<Self> {
+        let database_url =
+            root.take("database_url").unwrap_or(DatabaseUrl::Sqlite("tollgate.db".into()));
+        let journal_dir: Option<PathBuf> = root.take("journal_dir");
+        let settings = settings(&mut root);
+        let providers = providers(&mut root);
+        let prices = prices(&mut root);
+        let config = Self {
+            listen: root.take("listen").unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
+            journal_dir: journal_dir.unwrap_or_else(|| journal_beside(&database_url, folder)),
+            database_url,
+            migrate_on_start: root.take("migrate_on_start").unwrap_or(true),
+            service_charge_rate: root.take("service_charge_rate").unwrap_or(Rate::ZERO),
+            drain_timeout: millis(&mut root, "drain_timeout_ms", 30_000),
+            log_format: root
+                .word("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])
+                .unwrap_or(LogFormat::Text),
+            settings,
+            providers,
+            prices: prices?,
+        };
+        root.finish();
+        Some(config)
+    }
+
+    /// How the store is to be opened.
+    pub(crate) fn store_options(&self, serve: bool) -> Options {
+        Options {
+            serve,
+            migrate: self.migrate_on_start,
+            service_charge_rate: self.service_charge_rate,
+            journal: serve.then(|| self.journal_dir.clone()),
+            ..Options::default()
+        }
+    }
+}
+
+/// Puts `TOLLGATE_A__B=x` over `a.b`. The file itself is named by a variable, too.
+fn overlay(table: &mut Table, environment: impl IntoIterator<Item = (String, String)>) {
+    for (name, value) in environment {
+        let Some(path) = name.strip_prefix("TOLLGATE_").filter(|path| *path != "CONFIG") else {
+            continue;
+        };
+        let path = path.to_lowercase();
+        let keys: Vec<_> = path.split("__").collect();
+        let Some((last, tables)) = keys.split_last() else { continue };
+        let mut place = &mut *table;
+        for key in tables {
+            let below = place.entry(*key).or_insert_with(|| Value::Table(Table::new()));
+            if !below.is_table() {
+                *below = Value::Table(Table::new());
+            }
+            let Value::Table(below) = below else { return };
+            place = below;
+        }
+        place.insert((*last).to_owned(), Value::String(value));
+    }
+}
+
+/// The journal must survive restarts, so it is kept where the operator keeps other things.
+fn journal_beside(database: &DatabaseUrl, folder: Option<PathBuf>) -> PathBuf {
+    let beside_database = match database {
+        DatabaseUrl::Sqlite(path) => path.parent().map(Path::to_owned),
+        DatabaseUrl::SqliteTemporary => Some(std::env::temp_dir()),
+        DatabaseUrl::Postgres(_) => None,
+    };
+    folder.or(beside_database).unwrap_or_default().join("tollgate-journal")
+}
+
+fn millis(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
+    Duration::from_millis(section.take(key).unwrap_or(default))
+}
+
+fn settings(root: &mut Section<'_>) -> Settings {
+    let default = Settings::default();
+    let mut limit = |key: &str, default: usize| root.take(key).unwrap_or(default);
+    let forward_body_limit_bytes =
+        limit("forward_body_limit_bytes", default.forward_body_limit_bytes);
+    let body_limit_bytes = limit("body_limit_bytes", default.body_limit_bytes);
+    let shapes = [("current", InterfaceShape::Current), ("earlier", InterfaceShape::Earlier)];
+    let on_disconnect = [("drain", OnDisconnect::Drain), ("cancel", OnDisconnect::Cancel)];
+    let unpriced = [
+        ("refuse_managed", Unpriced::RefuseManaged),
+        ("refuse", Unpriced::Refuse),
+        ("allow", Unpriced::Allow),
+    ];
+    Settings {
+        operator_token: root.take::<String>("operator_token").filter(|token| !token.is_empty()),
+        shape: root.word("interface_shape", &shapes).unwrap_or_default(),
+        on_disconnect: root.word("on_disconnect", &on_disconnect).unwrap_or_default(),
+        unpriced: root.word("unpriced", &unpriced).unwrap_or_default(),
+        disconnect_drain_max: millis(root, "disconnect_drain_max_ms", 120_000),
+        disconnect_drain_max_bytes: root
+            .take("disconnect_drain_max_bytes")
+            .unwrap_or(default.disconnect_drain_max_bytes),
+        forward_body_limit_bytes,
+        body_limit_bytes,
+        standard_rate_per_minute: root
+            .take("standard_rate_per_minute")
+            .unwrap_or(default.standard_rate_per_minute),
+        timeouts: Timeouts {
+            connect: millis(root, "connect_timeout_ms", 10_000),
+            first_byte: millis(root, "first_byte_timeout_ms", 600_000),
+            idle: millis(root, "idle_timeout_ms", 300_000),
+        },
+    }
+}
+
+fn providers(root: &mut Section<'_>) -> ProviderTable {
+    let mut table = ProviderTable::builtin();
+    for (name, section) in root.tables("providers") {
+        let path = format!("providers.{name}");
+        let mut section = root.below(&path, section);
+        let settings = ProviderSettings {
+            base_url: section.take("base_url"),
+            dialect: section.take("dialect"),
+            api_key: section.take("api_key"),
+            allow_private_network: section.take("allow_private_network"),
+            managed_endpoints: section.texts("managed_endpoints"),
+            allow_stored_state: section.take("allow_stored_state").unwrap_or(false),
+            stream_options: section.take("stream_options"),
+        };
+        if let Err(issues) = table.configure(&name, settings) {
+            for issue in issues {
+                section.mistake(&issue.path.join("."), &issue.message);
+            }
+        }
+        section.finish();
+    }
+    table
+}
+
+/// The operator's own prices before those that ship with the program.
+fn prices(root: &mut Section<'_>) -> Option<PriceBook> {
+    let mut rows = Vec::new();
+    for (place, row) in root.rows("prices").into_iter().enumerate() {
+        let mut section = root.below(&format!("prices[{place}]"), row);
+        let provider: Option<String> = section.take("provider");
+        let model: Option<String> = section.take("model");
+        for (key, value) in [("provider", &provider), ("model", &model)] {
+            if value.is_none() {
+                section.mistake(key, "is required");
+            }
+        }
+        let mut prices = UnitPrices::default();
+        for &unit in Unit::ALL {
+            *prices.get_mut(unit) = section.take(unit.price_key());
+        }
+        let effective_from = section.take::<String>("effective_from").and_then(|text| {
+            let date = serde_json::from_value(serde_json::Value::from(text));
+            date.map_err(|_| {
+                section.mistake("effective_from", "expected a date, such as \"2026-11-21\"")
+            })
+            .ok()
+        });
+        let max_output_tokens = section.take("max_output_tokens");
+        section.finish();
+        rows.push(PriceRow {
+            provider: provider.unwrap_or_default(),
+            model: ModelPattern::new(model.unwrap_or_default()),
+            effective_from,
+            max_output_tokens,
+            prices,
+            bands: Vec::new(),
+        });
+    }
+    match Catalog::embedded() {
+        Ok(catalog) => Some(PriceBook::new(Catalog::new(rows), catalog)),
+        Err(why) => {
+            root.mistake("prices", &why.to_string());
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, Mistakes> {
+        let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        Config::from_parts(text.parse().unwrap(), environment, None)
+    }
+
+    #[test]
+    fn every_mistake_is_found_at_once_with_its_key() {
+        let text = r#"
+            listn = "127.0.0.1:1"
+            database_url = "mysql://x"
+            on_disconnect = "explode"
+            service_charge_rate = 0.019
+            idle_timeout_ms = "soon"
+            [providers.house]
+            dialect = "openai"
+            colour = "blue"
+            [[prices]]
+            provider = "house"
+            input = "-1"
+        "#;
+        let Mistakes(mistakes) = read(text, &[]).unwrap_err();
+        for key in [
+            "listn",
+            "database_url",
+            "on_disconnect",
+            "service_charge_rate",
+            "idle_timeout_ms",
+            "providers.house.base_url",
+            "providers.house.colour",
+            "prices[0].model",
+            "prices[0].input",
+        ] {
+            assert!(
+                mistakes.iter().any(|one| one.starts_with(&format!("{key}: "))),
+                "{key}: {mistakes:#?}"
+            );
+        }
+        assert_eq!(mistakes.len(), 9, "{mistakes:#?}");
+    }
+
+    #[test]
+    fn the_environment_wins_and_reaches_every_scalar() {
+        let text = "listen = \"127.0.0.1:1\"\nidle_timeout_ms = 5";
+        let config = read(
+            text,
+            &[
+                ("TOLLGATE_LISTEN", "127.0.0.1:2"),
+                ("TOLLGATE_IDLE_TIMEOUT_MS", "7"),
+                ("TOLLGATE_CONFIG", "elsewhere.toml"),
+                ("TOLLGATE_PROVIDERS__OPENAI__API_KEY", "sk-1"),
+                ("PATH", "/bin"),
+            ],
+        )
+        .unwrap();
+        assert_eq!(config.listen, "127.0.0.1:2");
+        assert_eq!(config.settings.timeouts.idle, Duration::from_millis(7));
+        assert!(config.providers.get("openai").unwrap().has_api_key());
+    }
+
+    #[test]
+    fn an_empty_configuration_is_a_good_one() {
+        let config = read("", &[]).unwrap();
+        assert_eq!(config.database_url, DatabaseUrl::Sqlite("tollgate.db".into()));
+        assert_eq!(config.journal_dir, PathBuf::from("tollgate-journal"));
+    }
+}

@@ -1,0 +1,114 @@
+//! A table of the configuration, read key by key, so that every mistake is found at once.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use toml::{Table, Value};
+
+/// A table whose keys are taken out as they are understood; what is left is a mistake.
+pub(super) struct Section<'a> {
+    path: String,
+    table: Table,
+    mistakes: &'a mut Vec<String>,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn new(path: &str, table: Table, mistakes: &'a mut Vec<String>) -> Self {
+        Self { path: path.to_owned(), table, mistakes }
+    }
+
+    /// Takes a scalar. The environment has only text, so a number or a flag in quotes is fine.
+    pub(super) fn take<T>(&mut self, key: &str) -> Option<T>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let text = match self.table.remove(key)? {
+            Value::String(text) => text,
+            Value::Integer(number) => number.to_string(),
+            Value::Boolean(flag) => flag.to_string(),
+            Value::Datetime(date) => date.to_string(),
+            Value::Float(_) => {
+                self.mistake(key, "put it in quotes, so that it is exact");
+                return None;
+            }
+            Value::Array(_) | Value::Table(_) => {
+                self.mistake(key, "expected one value");
+                return None;
+            }
+        };
+        text.parse().map_err(|why| self.mistake(key, &format!("{why}"))).ok()
+    }
+
+    /// Takes a scalar that is one of a few words.
+    pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<T> {
+        let text: String = self.take(key)?;
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let words: Vec<_> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+            self.mistake(key, &format!("expected {}", words.join(" or ")));
+        }
+        found
+    }
+
+    /// Takes a list of texts.
+    pub(super) fn texts(&mut self, key: &str) -> Vec<String> {
+        let Some(value) = self.table.remove(key) else { return Vec::new() };
+        match value.try_into() {
+            Ok(texts) => texts,
+            Err(_) => {
+                self.mistake(key, "expected an array of strings");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Takes a table of tables.
+    pub(super) fn tables(&mut self, key: &str) -> Vec<(String, Table)> {
+        let Some(value) = self.table.remove(key) else { return Vec::new() };
+        let Value::Table(tables) = value else {
+            self.mistake(key, "expected tables, such as [providers.openai]");
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for (name, value) in tables {
+            match value {
+                Value::Table(table) => found.push((name, table)),
+                _ => self.mistake(&format!("{key}.{name}"), "expected a table"),
+            }
+        }
+        found
+    }
+
+    /// Takes an array of tables.
+    pub(super) fn rows(&mut self, key: &str) -> Vec<Table> {
+        let Some(value) = self.table.remove(key) else { return Vec::new() };
+        match value.try_into() {
+            Ok(rows) => rows,
+            Err(_) => {
+                self.mistake(key, "expected tables, such as [[prices]]");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Notes something that is wrong with a key.
+    pub(super) fn mistake(&mut self, key: &str, what: &str) {
+        let place =
+            if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
+        self.mistakes.push(format!("{place}: {what}"));
+    }
+
+    /// A table below this one, with the same list of mistakes.
+    pub(super) fn below(&mut self, path: &str, table: Table) -> Section<'_> {
+        Section { path: path.to_owned(), table, mistakes: self.mistakes }
+    }
+
+    /// Whatever nobody took is a typing mistake.
+    pub(super) fn finish(mut self) {
+        let unknown: Vec<_> = self.table.keys().cloned().collect();
+        for key in unknown {
+            self.mistake(&key, "is not a key of the configuration");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The service: opened, listened on, and drained when it is told to end.
+
+use std::io::Write;
+use std::net::SocketAddr;
+
+use actix_web::dev::ServerHandle;
+use actix_web::{App as Routes, HttpServer, web};
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
+use tollgate_api::App;
+use tollgate_domain::Clock;
+use tollgate_store::{Store, upkeep};
+
+use crate::config::Config;
+use crate::logging;
+
+/// A service that listens.
+pub(crate) struct Service {
+    pub(crate) address: SocketAddr,
+    pub(crate) store: Store,
+    app: web::Data<App>,
+    handle: ServerHandle,
+    server: JoinHandle<std::io::Result<()>>,
+    upkeep: JoinHandle<()>,
+}
+
+/// Serves until a signal ends it.
+pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
+    logging::start(config.log_format);
+    let service = Service::start(&config).await?;
+    log::info!("tollgate {} listens on http://{}", env!("CARGO_PKG_VERSION"), service.address);
+    log::info!("database {:?}, journal {}", config.database_url, config.journal_dir.display());
+    // For whoever starts us with port 0.
+    println!("listening on http://{}", service.address);
+    std::io::stdout().flush()?;
+    service.until_signal(&config).await
+}
+
+impl Service {
+    /// Opens the store and listens.
+    pub(crate) async fn start(config: &Config) -> anyhow::Result<Self> {
+        let store = Store::open(&config.database_url, &config.store_options(true))
+            .with_context(|| format!("cannot open {:?}", config.database_url))?;
+        store.renew_lease().await?;
+        let booked = store.replay_journal().await?;
+        let swept = store.sweep().await?;
+        if booked + swept > 0 {
+            log::info!("{booked} settlements of the journal booked, {swept} lost calls ended");
+        }
+        let app = web::Data::new(App::new(
+            store.clone(),
+            config.settings.clone(),
+            config.providers.clone(),
+            config.prices.clone(),
+            Clock::system(),
+        ));
+        let shared = app.clone();
+        let server =
+            HttpServer::new(move || Routes::new().configure(tollgate_api::routes(shared.clone())))
+                .tcp_nodelay(true)
+                .disable_signals()
+                .shutdown_timeout(5)
+                .bind(&config.listen)
+                .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let address = *server.addrs().first().context("no address to listen on")?;
+        let server = server.run();
+        Ok(Self {
+            address,
+            app,
+            handle: server.handle(),
+            server: tokio::task::spawn(server),
+            upkeep: actix_web::rt::spawn(upkeep::run(store.clone())),
+            store,
+        })
+    }
+
+    /// Waits for SIGTERM or SIGINT; takes no new calls then, lets those on their way end, settles
+    /// the rest, and closes.
+    pub(crate) async fn until_signal(self, config: &Config) -> anyhow::Result<()> {
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        log::info!("ending: {} calls on their way", self.app.calls().running());
+        self.app.calls().drain(config.drain_timeout).await;
+        self.handle.stop(true).await;
+        self.server.await??;
+        self.upkeep.abort();
+        self.store.close().await?;
+        log::info!("ended");
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! What the routes share: the store, the providers, the prices, and the calls on their way.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, SecretKeyId};
+use tollgate_pricing::PriceBook;
+use tollgate_provider::{ProviderTable, Timeouts};
+use tollgate_store::{Store, merchants};
+
+use crate::forward::calls::Calls;
+use crate::http::error::ApiError;
+use crate::http::rate_limits::RateLimits;
+
+/// Which of the two shapes of the interface responses have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InterfaceShape {
+    /// With `connection_id`, fees, service charges and totals.
+    #[default]
+    Current,
+    /// With `customer_id`, cost and charge.
+    Earlier,
+}
+
+/// What to do when a client leaves before its answer has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDisconnect {
+    /// Read on, within bounds, to learn what the call really used.
+    #[default]
+    Drain,
+    /// Stop, and charge what has passed.
+    Cancel,
+}
+
+/// What to do with a call whose price is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unpriced {
+    /// Refuse it with the operator's key, allow it with the caller's.
+    #[default]
+    RefuseManaged,
+    /// Refuse it.
+    Refuse,
+    /// Allow it, marked as unpriced.
+    Allow,
+}
+
+/// What an operator can choose.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Opens the operator's routes; they are off without one.
+    pub operator_token: Option<String>,
+    /// The shape of responses.
+    pub shape: InterfaceShape,
+    /// What to do when a client leaves.
+    pub on_disconnect: OnDisconnect,
+    /// What to do without a price.
+    pub unpriced: Unpriced,
+    /// How long a call whose client has left is read on at most.
+    pub disconnect_drain_max: Duration,
+    /// How many bytes more are read then at most.
+    pub disconnect_drain_max_bytes: u64,
+    /// How large a forwarded body may be.
+    pub forward_body_limit_bytes: usize,
+    /// How large a body of our own operations may be.
+    pub body_limit_bytes: usize,
+    /// How many of our own operations a key may ask for in a minute; 0 is without limit.
+    pub standard_rate_per_minute: u32,
+    /// How long to wait for providers.
+    pub timeouts: Timeouts,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            operator_token: None,
+            shape: InterfaceShape::default(),
+            on_disconnect: OnDisconnect::default(),
+            unpriced: Unpriced::default(),
+            disconnect_drain_max: Duration::from_secs(120),
+            disconnect_drain_max_bytes: 64 * 1024 * 1024,
+            forward_body_limit_bytes: 32 * 1024 * 1024,
+            body_limit_bytes: 1024 * 1024,
+            standard_rate_per_minute: 1_000,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// The application behind the routes.
+pub struct App {
+    pub(crate) store: Store,
+    pub(crate) settings: Settings,
+    pub(crate) providers: ProviderTable,
+    pub(crate) prices: PriceBook,
+    pub(crate) clock: Clock,
+    pub(crate) rate_limits: RateLimits,
+    pub(crate) calls: Calls,
+    known_keys: RwLock<HashMap<KeyHash, KeyOwner>>,
+}
+
+/// Whose key it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyOwner {
+    pub(crate) merchant_id: MerchantId,
+    pub(crate) secret_key_id: SecretKeyId,
+}
+
+/// Only keys that were valid are remembered, so nobody can fill this but merchants; beyond so many
+/// it is begun anew.
+const KNOWN_KEYS: usize = 10_000;
+
+impl App {
+    /// An application on an open store.
+    pub fn new(
+        store: Store,
+        settings: Settings,
+        providers: ProviderTable,
+        prices: PriceBook,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            rate_limits: RateLimits::new(settings.standard_rate_per_minute),
+            calls: Calls::default(),
+            known_keys: RwLock::default(),
+            store,
+            settings,
+            providers,
+            prices,
+            clock,
+        }
+    }
+
+    /// The calls on their way, to drain them.
+    pub fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    /// Whose key this is. It may be one that was deleted a moment ago: what an admission allows is
+    /// decided in the store, by the key's id, every time.
+    pub(crate) async fn owner_of(&self, key: &Key) -> Result<KeyOwner, ApiError> {
+        if key.kind() != KeyKind::Secret {
+            return Err(ApiError::auth_invalid());
+        }
+        let hash = key.hash();
+        let known =
+            self.known_keys.read().unwrap_or_else(PoisonError::into_inner).get(&hash).copied();
+        if let Some(owner) = known {
+            return Ok(owner);
+        }
+        let found = self.store.read(move |conn| merchants::find_secret_key(conn, &hash)).await?;
+        let found = found.ok_or_else(ApiError::auth_invalid)?;
+        let owner = KeyOwner { merchant_id: found.merchant_id, secret_key_id: found.secret_key_id };
+        let mut known = self.known_keys.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN_KEYS {
+            known.clear();
+        }
+        known.insert(hash, owner);
+        Ok(owner)
+    }
+}

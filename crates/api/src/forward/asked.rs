@@ -1,0 +1,137 @@
+//! What is called: the URL, the body and the metadata, each parsed once and wholly checked.
+
+use actix_web::HttpRequest;
+use actix_web::http::Method;
+use actix_web::http::header::HeaderMap;
+use bytes::Bytes;
+use tollgate_domain::{Issue, Metadata, MetadataError};
+use tollgate_provider::{CallBody, Endpoint, ProviderKey, request_headers};
+
+use super::credential::Credential;
+use crate::app::App;
+use crate::http::error::{ApiError, ErrorCode};
+
+/// A call that may be sent as it is, once it is admitted.
+pub(super) struct Asked {
+    pub(super) endpoint: Endpoint,
+    pub(super) method: Method,
+    /// As they go to the provider.
+    pub(super) headers: HeaderMap,
+    /// As it goes to the provider.
+    pub(super) body: Bytes,
+    /// What was read of the caller's body.
+    pub(super) call_body: CallBody,
+    /// Whether usage was asked for on the client's behalf, so that its event is to be removed.
+    pub(super) usage_inserted: bool,
+    pub(super) managed: bool,
+    pub(super) metadata: Metadata,
+}
+
+const METADATA_HEADER: &str = "x-service-metadata";
+
+impl Asked {
+    /// Reads what is called; nothing of it is trusted before.
+    pub(super) fn of(
+        http: &HttpRequest,
+        body: Bytes,
+        credential: &Credential,
+        app: &App,
+    ) -> Result<Self, ApiError> {
+        let parameters = Parameters::of(http)?;
+        let metadata = metadata(http, parameters.metadata.as_deref())?;
+        let managed = credential.provider_key == ProviderKey::Managed;
+        let endpoint = endpoint(http.method(), &parameters.u, managed, app)?;
+        let call_body = match *http.method() {
+            Method::GET => CallBody::empty(),
+            _ => CallBody::inspect(&body, &endpoint, managed).map_err(body_invalid)?,
+        };
+        let with_usage = call_body.include_usage(&body);
+        let usage_inserted = with_usage.is_some();
+        let key = &credential.provider_key;
+        Ok(Self {
+            headers: request_headers(http.headers(), &endpoint, key, usage_inserted),
+            body: with_usage.unwrap_or(body),
+            method: http.method().clone(),
+            endpoint,
+            call_body,
+            usage_inserted,
+            managed,
+            metadata,
+        })
+    }
+}
+
+/// The query of a forward.
+struct Parameters {
+    u: String,
+    metadata: Option<String>,
+}
+
+impl Parameters {
+    fn of(http: &HttpRequest) -> Result<Self, ApiError> {
+        let (mut u, mut metadata, mut issues) = (None, None, Vec::new());
+        for (name, value) in url::form_urlencoded::parse(http.query_string().as_bytes()) {
+            match name.as_ref() {
+                "u" => u = Some(value.into_owned()),
+                "metadata" => metadata = Some(value.into_owned()),
+                "key" => {}
+                other => issues.push(Issue::at(
+                    [other],
+                    "is not a parameter of forward; if it belongs to the provider's URL, \
+                     percent-encode the whole value of u",
+                )),
+            }
+        }
+        match u.filter(|_| issues.is_empty()) {
+            Some(u) => Ok(Self { u, metadata }),
+            None if issues.is_empty() => {
+                let hint = "is required: the provider's URL to forward to, percent-encoded";
+                Err(ApiError::invalid(vec![Issue::at(["u"], hint)]))
+            }
+            None => Err(ApiError::invalid(issues)),
+        }
+    }
+}
+
+/// Metadata in the header wins over that in the query.
+fn metadata(http: &HttpRequest, in_query: Option<&str>) -> Result<Metadata, ApiError> {
+    let in_header = http.headers().get(METADATA_HEADER).map(|value| value.to_str().unwrap_or(""));
+    let Some(text) = in_header.or(in_query) else { return Ok(Metadata::default()) };
+    Metadata::parse(text).map_err(|MetadataError(issues)| {
+        ApiError::with_issues(ErrorCode::MetadataInvalid, "The metadata is not valid.", issues)
+    })
+}
+
+/// Where `u` leads, if the call may go there with this key.
+fn endpoint(method: &Method, u: &str, managed: bool, app: &App) -> Result<Endpoint, ApiError> {
+    let refused = |why: String| {
+        ApiError::with_issues(
+            ErrorCode::ForwardEndpointNotSupported,
+            "This URL cannot be forwarded to.",
+            vec![Issue::at(["u"], why)],
+        )
+    };
+    let endpoint = app.providers.resolve(method, u).map_err(|why| refused(why.to_string()))?;
+    let provider = &endpoint.provider;
+    // A provider in the operator's own network may well want no key.
+    if managed && !provider.has_api_key() && !provider.allow_private_network {
+        return Err(refused(format!(
+            "the operator has set no key for {}: put your own into the forward token as \
+             provider_key",
+            provider.name
+        )));
+    }
+    if managed && !endpoint.allows_managed_key() {
+        return Err(refused(format!(
+            "with the operator's key only the listed endpoints of {} may be called: put your own \
+             key into the forward token as provider_key",
+            provider.name
+        )));
+    }
+    Ok(endpoint)
+}
+
+fn body_invalid(issues: Vec<Issue>) -> ApiError {
+    let message = "The body to be forwarded is not valid.";
+    ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
+}

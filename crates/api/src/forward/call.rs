@@ -1,0 +1,310 @@
+//! A call from its admission to its settlement: a task that nobody can drop.
+
+use actix_web::http::header::CONTENT_LENGTH;
+use actix_web::web;
+use bytes::Bytes;
+use tokio::time::Instant;
+use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::{PendingRecord, Timestamp, admission};
+use tollgate_provider::{
+    BodyError, Ended, Incoming, Outgoing, ProviderClient, ResponseMeter, SendError,
+    response_headers,
+};
+use tollgate_store::Store;
+
+use super::asked::Asked;
+use super::calls::Tracked;
+use super::price;
+use super::relay::{Head, ToClient, request_id_header};
+use crate::app::{App, OnDisconnect};
+use crate::http::error::{ApiError, ErrorCode};
+
+/// A call that is ready to be admitted.
+pub(super) struct Call {
+    pub(super) app: web::Data<App>,
+    pub(super) client: web::Data<ProviderClient>,
+    pub(super) asked: Asked,
+    pub(super) admission: Box<admission::Call>,
+    pub(super) tracked: Tracked,
+}
+
+impl Call {
+    /// Admits, sends, relays and settles.
+    pub(super) async fn run(self, mut to_client: ToClient) {
+        let Self { app, client, asked, admission, mut tracked } = self;
+        let open = match app.store.admit(admission).await {
+            Ok(Ok(pending)) => Open { store: app.store.clone(), pending, settled: false },
+            Ok(Err(refusal)) => return to_client.refuse(refusal.into()),
+            Err(cause) => return to_client.refuse(cause.into()),
+        };
+        let outgoing = Outgoing {
+            endpoint: &asked.endpoint,
+            method: asked.method.clone(),
+            headers: asked.headers.clone(),
+            body: asked.body.clone(),
+        };
+        let sent = tokio::select! {
+            biased;
+            sent = client.send(outgoing) => sent,
+            () = tracked.must_end() => Err(SendError::NoAnswer { timed_out: false }),
+        };
+        match sent {
+            Ok(incoming) => {
+                Answer::new(&app, &asked, open, incoming).relay(to_client, tracked).await
+            }
+            Err(why) => fail(&app, open, why, to_client).await,
+        }
+    }
+}
+
+/// Ends a call that got no answer.
+async fn fail(app: &App, open: Open, why: SendError, mut to_client: ToClient) {
+    let request_id = open.pending.request_id;
+    log::warn!("{request_id}: {}: {why}", open.pending.forwarded.provider);
+    let now = app.clock.now();
+    let (report, error) = match why {
+        SendError::NotSent(_) => (
+            Report::not_sent(now),
+            ApiError::new(
+                ErrorCode::ProviderUnreachable,
+                "The provider could not be reached; the call was not sent and costs nothing.",
+            ),
+        ),
+        SendError::NoAnswer { timed_out } => (
+            Report::unknown(&open.pending, Ending::Unanswered, now),
+            match timed_out {
+                true => ApiError::new(
+                    ErrorCode::ProviderTimeout,
+                    "The provider took the call and did not answer in time.",
+                ),
+                false => ApiError::new(
+                    ErrorCode::ProviderUnreachable,
+                    "The provider took the call and closed without an answer.",
+                ),
+            },
+        ),
+    };
+    open.settle(report).await;
+    let (name, value) = request_id_header(request_id);
+    to_client.refuse(error.header(name, value));
+}
+
+/// An admitted call. It is settled in every case: dropped before, by a panic or by a worker that
+/// stops, it is settled as one of which nothing is known.
+struct Open {
+    store: Store,
+    pending: Box<PendingRecord>,
+    settled: bool,
+}
+
+impl Open {
+    async fn settle(mut self, report: Report) {
+        self.store.settle(self.pending.request_id, report).await;
+        self.settled = true;
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if !self.settled {
+            let now = self.pending.created_at;
+            let report = Report::unknown(&self.pending, Ending::Unanswered, now);
+            self.store.settle_in_background(self.pending.request_id, report);
+        }
+    }
+}
+
+/// A provider's answer on its way to the client.
+struct Answer<'a> {
+    app: &'a App,
+    asked: &'a Asked,
+    /// Until it is settled, which may be before the provider has sent its last byte.
+    unsettled: Option<(Open, ResponseMeter)>,
+    came_in: Timestamp,
+    incoming: Incoming,
+    /// What waits for the settlement.
+    held: Vec<Bytes>,
+    /// How much of a body with a length is still to come.
+    remaining: Option<u64>,
+    /// Since when the client is gone, and how much was read since.
+    left: Option<(Instant, u64)>,
+}
+
+/// What happened next.
+enum Next {
+    Piece(Bytes),
+    End,
+    Broken(BodyError),
+    /// The client left; it is read on.
+    Left,
+    /// Enough: the client left, or the service ends.
+    Stop,
+}
+
+impl<'a> Answer<'a> {
+    fn new(app: &'a App, asked: &'a Asked, open: Open, incoming: Incoming) -> Self {
+        let meter = ResponseMeter::new(
+            &asked.endpoint,
+            incoming.status,
+            &incoming.headers,
+            &asked.call_body,
+            asked.usage_inserted,
+        );
+        let length = incoming.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        Self {
+            remaining: length.and_then(|length| length.parse().ok()),
+            came_in: open.pending.created_at,
+            unsettled: Some((open, meter)),
+            held: Vec::new(),
+            left: None,
+            app,
+            asked,
+            incoming,
+        }
+    }
+
+    /// Passes the answer on piece by piece; its last bytes leave when it is settled.
+    async fn relay(mut self, mut to_client: ToClient, mut tracked: Tracked) {
+        let head = self.head();
+        if head.length == Some(0) {
+            self.settle(Ended::Complete).await;
+        }
+        if to_client.head(head).is_err() {
+            self.client_left();
+        }
+        let ended = loop {
+            match self.next(&to_client, &mut tracked).await {
+                Next::Piece(piece) => self.pass(piece, &to_client).await,
+                Next::Left => self.client_left(),
+                Next::End => break Ended::Complete,
+                Next::Stop => break Ended::Left,
+                Next::Broken(why) => {
+                    log::warn!("{}: {why}", self.asked.endpoint.provider.name);
+                    break Ended::Broken;
+                }
+            }
+        };
+        self.settle(ended).await;
+        self.release(&to_client).await;
+        if ended != Ended::Complete {
+            to_client.break_off().await;
+        }
+    }
+
+    fn head(&self) -> Head {
+        // An event is taken out of a stream that we asked for usage, so its length is not known.
+        let strips = self.asked.usage_inserted;
+        let mut headers = response_headers(&self.incoming.headers, strips);
+        if let Some((open, _)) = &self.unsettled {
+            let (name, value) = request_id_header(open.pending.request_id);
+            headers.insert(name, value);
+        }
+        let has_no_body = matches!(self.incoming.status, 204 | 304);
+        let length = if has_no_body { Some(0) } else { self.remaining.filter(|_| !strips) };
+        Head { status: self.incoming.status, headers, length }
+    }
+
+    async fn next(&mut self, to_client: &ToClient, tracked: &mut Tracked) -> Next {
+        let settings = &self.app.settings;
+        let bytes_left = self.left.map(|(_, read)| read);
+        if bytes_left.is_some_and(|read| read > settings.disconnect_drain_max_bytes) {
+            return Next::Stop;
+        }
+        let deadline = self.left.map(|(since, _)| since + settings.disconnect_drain_max);
+        let waits_for_client = deadline.is_none();
+        let too_late = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            piece = self.incoming.next() => match piece {
+                Some(Ok(piece)) => Next::Piece(piece),
+                Some(Err(why)) => Next::Broken(why),
+                None => Next::End,
+            },
+            () = tracked.must_end() => Next::Stop,
+            () = to_client.left(), if waits_for_client => match settings.on_disconnect {
+                OnDisconnect::Drain => Next::Left,
+                OnDisconnect::Cancel => Next::Stop,
+            },
+            () = too_late => Next::Stop,
+        }
+    }
+
+    fn client_left(&mut self) {
+        self.left.get_or_insert((Instant::now(), 0));
+    }
+
+    /// Measures a piece and passes on what may go before the settlement.
+    async fn pass(&mut self, piece: Bytes, to_client: &ToClient) {
+        let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+        if let Some((_, read)) = &mut self.left {
+            *read = read.saturating_add(length);
+        }
+        let is_last = match &mut self.remaining {
+            Some(remaining) => {
+                *remaining = remaining.saturating_sub(length);
+                *remaining == 0
+            }
+            None => false,
+        };
+        let Some((_, meter)) = &mut self.unsettled else {
+            return self.send(piece, to_client).await;
+        };
+        let fed = meter.feed(piece);
+        if meter.done() {
+            self.send(fed.pass, to_client).await;
+            self.held.extend(fed.held);
+            self.settle(Ended::Complete).await;
+            self.release(to_client).await;
+        } else if is_last {
+            self.held.push(fed.pass);
+            self.held.extend(fed.held);
+        } else {
+            self.send(fed.pass, to_client).await;
+            self.held.extend(fed.held);
+        }
+    }
+
+    async fn send(&mut self, piece: Bytes, to_client: &ToClient) {
+        if self.left.is_none() && to_client.piece(piece).await.is_err() {
+            self.client_left();
+        }
+    }
+
+    /// Sends what waited for the settlement.
+    async fn release(&mut self, to_client: &ToClient) {
+        for piece in std::mem::take(&mut self.held) {
+            self.send(piece, to_client).await;
+        }
+    }
+
+    /// Prices what was read and books it, once.
+    async fn settle(&mut self, ended: Ended) {
+        let Some((open, meter)) = self.unsettled.take() else { return };
+        let reading = meter.finish(ended);
+        self.held.push(reading.rest.clone());
+        let accepted = (200..300).contains(&self.incoming.status);
+        let ending = match ended {
+            _ if !accepted => Ending::Rejected,
+            _ if reading.provider_error => Ending::Broken,
+            _ if reading.complete => Ending::Answered,
+            Ended::Left => Ending::Abandoned,
+            Ended::Complete | Ended::Broken => Ending::Broken,
+        };
+        let now = self.app.clock.now();
+        let stated = reading.created_unix_s.and_then(Timestamp::from_unix_seconds);
+        let report = Report {
+            ending,
+            provider_status: Some(self.incoming.status),
+            priced: price::reading(&reading, self.asked, self.app, self.came_in),
+            model: reading.model,
+            response_id: reading.response_id,
+            timestamp: stated.unwrap_or(now),
+        };
+        open.settle(report).await;
+    }
+}

@@ -1,0 +1,107 @@
+//! The calls on their way, so that a shutdown can wait for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::http::error::{ApiError, ErrorCode};
+
+/// How far a shutdown has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Open,
+    /// No new calls.
+    Draining,
+    /// Those that are left are settled with what has passed.
+    Ending,
+}
+
+/// The calls on their way in this process. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Calls(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    running: AtomicUsize,
+    stage: watch::Sender<Stage>,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        let shared = Shared { running: AtomicUsize::new(0), stage: watch::Sender::default() };
+        Self(Arc::new(shared))
+    }
+}
+
+/// One call; it counts until this is dropped.
+#[derive(Debug)]
+pub(super) struct Tracked {
+    calls: Calls,
+    stage: watch::Receiver<Stage>,
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.calls.0.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Tracked {
+    /// Resolves when the call must come to an end now.
+    pub(super) async fn must_end(&mut self) {
+        // It fails only when nobody can end anything any more.
+        if self.stage.wait_for(|stage| *stage == Stage::Ending).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Calls {
+    /// Counts a call in, unless a shutdown has begun.
+    pub(super) fn enter(&self) -> Result<Tracked, ApiError> {
+        self.0.running.fetch_add(1, Ordering::AcqRel);
+        let tracked = Tracked { calls: self.clone(), stage: self.0.stage.subscribe() };
+        match self.is_draining() {
+            true => Err(ApiError::new(
+                ErrorCode::ShuttingDown,
+                "This node is shutting down. Send the call again; another one will take it.",
+            )),
+            false => Ok(tracked),
+        }
+    }
+
+    /// How many calls are on their way.
+    pub fn running(&self) -> usize {
+        self.0.running.load(Ordering::Acquire)
+    }
+
+    /// Whether a shutdown has begun.
+    pub fn is_draining(&self) -> bool {
+        *self.0.stage.borrow() != Stage::Open
+    }
+
+    /// Takes no new calls, waits for those on their way for `patience`, then has the rest settled
+    /// with what has passed, and waits for that.
+    pub async fn drain(&self, patience: Duration) {
+        self.0.stage.send_replace(Stage::Draining);
+        if tokio::time::timeout(patience, self.all_done()).await.is_err() {
+            log::warn!("{} calls are cut short", self.running());
+            self.0.stage.send_replace(Stage::Ending);
+            // A call that is told to end only has to settle, which the store bounds.
+            let settled = tokio::time::timeout(Duration::from_secs(10), self.all_done()).await;
+            if settled.is_err() {
+                log::error!("{} calls did not end", self.running());
+            }
+        }
+    }
+
+    async fn all_done(&self) {
+        const LOOK_EVERY: Duration = Duration::from_millis(20);
+        while self.running() > 0 {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Who calls, for which connection, under which meter, and with whose provider key.
+
+use actix_web::HttpRequest;
+use actix_web::http::header::{AUTHORIZATION, HeaderValue};
+use base64::Engine;
+use base64::alphabet::{STANDARD, URL_SAFE};
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde_json::{Map, Value};
+use tollgate_domain::{Issue, Key};
+use tollgate_provider::ProviderKey;
+
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::list::Query;
+
+/// What a forward is authorised by: a token that names all of it, or a bare key.
+pub(super) struct Credential {
+    pub(super) secret_key: Key,
+    /// As it was written: whether there is such a connection is the store's to say.
+    pub(super) connection_id: Option<String>,
+    pub(super) meter_slug: Option<String>,
+    pub(super) disable_billing: bool,
+    pub(super) provider_key: ProviderKey,
+}
+
+/// Headers in which SDKs put their key, after `Authorization`, in the order of precedence.
+const KEY_HEADERS: [&str; 3] = ["x-api-key", "x-goog-api-key", "xi-api-key"];
+
+impl Credential {
+    /// The credential of a request: the first that is there of `Authorization: Bearer`, the key
+    /// headers, and the query parameter `key`.
+    pub(super) fn of(http: &HttpRequest) -> Result<Self, ApiError> {
+        let shown = shown(http).ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::AuthHeaderMissing,
+                "Send a forward token, or a key, in the header `Authorization: Bearer …`.",
+            )
+        })?;
+        match shown.starts_with("tgs_") || shown.starts_with("tgk_") {
+            true => Self::bare(&shown),
+            false => Self::from_token(&shown),
+        }
+    }
+
+    /// A bare key: the merchant pays, and no meter charges.
+    fn bare(key: &str) -> Result<Self, ApiError> {
+        Ok(Self {
+            secret_key: Key::parse(key).map_err(|_| ApiError::auth_invalid())?,
+            connection_id: None,
+            meter_slug: None,
+            disable_billing: false,
+            provider_key: ProviderKey::Managed,
+        })
+    }
+
+    fn from_token(token: &str) -> Result<Self, ApiError> {
+        let fields = decode(token).ok_or_else(|| {
+            let hint = "must be the base64 of a JSON object with secret_key, connection_id and \
+                        meter_slug, or a key";
+            token_invalid(vec![Issue::at([], hint)])
+        })?;
+        let mut token = Fields { fields, issues: Vec::new() };
+        let secret_key = token.text("secret_key");
+        if secret_key.is_none() && token.issues.is_empty() {
+            token.issues.push(Issue::at(["secret_key"], "is required"));
+        }
+        let customer_id = token.text("customer_id");
+        let connection_id = token.text("connection_id").or(customer_id);
+        let meter_slug = token.text("meter_slug");
+        let provider_key = token.text("provider_key");
+        let disable_billing = token.flag("disable_billing");
+        if connection_id.is_some() && meter_slug.is_none() {
+            let issue = "is required with connection_id: a connection is billed under a meter";
+            token.issues.push(Issue::at(["meter_slug"], issue));
+        }
+        if disable_billing && connection_id.is_none() {
+            let issue = "needs connection_id and meter_slug: without them nobody would be billed";
+            token.issues.push(Issue::at(["disable_billing"], issue));
+        }
+        let provider_key = match provider_key.map(ProviderKey::own) {
+            None => ProviderKey::Managed,
+            Some(Ok(key)) => key,
+            Some(Err(issue)) => {
+                token.issues.push(Issue::at(["provider_key"], issue.message));
+                ProviderKey::Managed
+            }
+        };
+        let issues = token.finish();
+        match secret_key.filter(|_| issues.is_empty()) {
+            None => Err(token_invalid(issues)),
+            Some(secret_key) => Ok(Self {
+                secret_key: Key::parse(&secret_key).map_err(|_| ApiError::auth_invalid())?,
+                connection_id,
+                meter_slug,
+                disable_billing,
+                provider_key,
+            }),
+        }
+    }
+}
+
+fn shown(http: &HttpRequest) -> Option<String> {
+    let text = |value: &HeaderValue| value.to_str().ok().map(|text| text.trim().to_owned());
+    let bearer = http.headers().get(AUTHORIZATION).and_then(text).and_then(|header| {
+        let (scheme, credential) = header.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| credential.trim().to_owned())
+    });
+    let header = || KEY_HEADERS.iter().find_map(|name| http.headers().get(*name).and_then(text));
+    let query = || Query::of(http).get("key").map(str::to_owned);
+    bearer.or_else(header).or_else(query).filter(|credential| !credential.is_empty())
+}
+
+fn token_invalid(issues: Vec<Issue>) -> ApiError {
+    let message = "Invalid credentials: the forward token is not valid.";
+    ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
+}
+
+/// A JSON object in base64 of either alphabet, padded or not.
+fn decode(token: &str) -> Option<Map<String, Value>> {
+    const ANY_PADDING: GeneralPurposeConfig = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    let standard = GeneralPurpose::new(&STANDARD, ANY_PADDING);
+    let url_safe = GeneralPurpose::new(&URL_SAFE, ANY_PADDING);
+    let json = standard.decode(token).or_else(|_| url_safe.decode(token)).ok()?;
+    serde_json::from_slice(&json).ok()
+}
+
+/// The fields of a token: absent and null mean the same.
+struct Fields {
+    fields: Map<String, Value>,
+    issues: Vec<Issue>,
+}
+
+impl Fields {
+    fn text(&mut self, name: &str) -> Option<String> {
+        match self.fields.remove(name) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) if !text.is_empty() => Some(text),
+            Some(_) => {
+                self.issues.push(Issue::at([name], "must be a string that is not empty, or null"));
+                None
+            }
+        }
+    }
+
+    fn flag(&mut self, name: &str) -> bool {
+        match self.fields.remove(name) {
+            None | Some(Value::Null) => false,
+            Some(Value::Bool(flag)) => flag,
+            Some(_) => {
+                self.issues.push(Issue::at([name], "must be true or false"));
+                false
+            }
+        }
+    }
+
+    /// A field that nothing reads is nearly always a typing mistake, and one that costs money.
+    fn finish(mut self) -> Vec<Issue> {
+        let unknown = self.fields.keys();
+        self.issues
+            .extend(unknown.map(|name| Issue::at([name], "is not a field of a forward token")));
+        self.issues
+    }
+}

@@ -1,0 +1,155 @@
+//! Between a call's task and the handler that answers its client.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use actix_web::HttpResponse;
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::http::StatusCode;
+use actix_web::http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tollgate_domain::RequestId;
+
+use crate::http::error::{ApiError, ErrorCode};
+
+/// How many pieces may wait for a slow client before the provider is no longer read.
+const PIECES_IN_FLIGHT: usize = 8;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-service-request-id");
+
+/// The head of an answer.
+pub(super) struct Head {
+    pub(super) status: u16,
+    pub(super) headers: HeaderMap,
+    /// How long the body is, if that is known.
+    pub(super) length: Option<u64>,
+}
+
+/// The provider broke off: so does the answer.
+#[derive(Debug)]
+pub(super) struct BrokenOff;
+
+impl std::fmt::Display for BrokenOff {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the provider broke off its answer")
+    }
+}
+
+impl std::error::Error for BrokenOff {}
+
+/// The call's end.
+pub(super) struct ToClient {
+    head: Option<oneshot::Sender<Result<Head, ApiError>>>,
+    body: mpsc::Sender<Result<Bytes, BrokenOff>>,
+}
+
+/// The handler's end.
+pub(super) struct FromCall {
+    head: oneshot::Receiver<Result<Head, ApiError>>,
+    body: mpsc::Receiver<Result<Bytes, BrokenOff>>,
+}
+
+/// The client is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClientLeft;
+
+pub(super) fn channel() -> (ToClient, FromCall) {
+    let (head, head_receiver) = oneshot::channel();
+    let (body, body_receiver) = mpsc::channel(PIECES_IN_FLIGHT);
+    (ToClient { head: Some(head), body }, FromCall { head: head_receiver, body: body_receiver })
+}
+
+/// A header that names the record of a call.
+pub(super) fn request_id_header(request_id: RequestId) -> (HeaderName, HeaderValue) {
+    let value = HeaderValue::from_str(&request_id.to_string());
+    (REQUEST_ID, value.unwrap_or(HeaderValue::from_static("")))
+}
+
+impl ToClient {
+    /// Answers with an error of our own, in place of any answer of the provider.
+    pub(super) fn refuse(&mut self, error: ApiError) {
+        if let Some(head) = self.head.take() {
+            // Nobody may be there to hear it.
+            let _ = head.send(Err(error));
+        }
+    }
+
+    pub(super) fn head(&mut self, head: Head) -> Result<(), ClientLeft> {
+        let sent = self.head.take().map(|sender| sender.send(Ok(head)).is_ok());
+        if sent == Some(true) { Ok(()) } else { Err(ClientLeft) }
+    }
+
+    pub(super) async fn piece(&self, piece: Bytes) -> Result<(), ClientLeft> {
+        match piece.is_empty() {
+            true => Ok(()),
+            false => self.body.send(Ok(piece)).await.map_err(|_| ClientLeft),
+        }
+    }
+
+    /// Lets the client see that its answer is not whole.
+    pub(super) async fn break_off(&self) {
+        // A client that has left needs no telling.
+        let _ = self.body.send(Err(BrokenOff)).await;
+    }
+
+    /// Resolves when the client has left.
+    pub(super) async fn left(&self) {
+        self.body.closed().await;
+    }
+}
+
+impl FromCall {
+    /// The answer to the client.
+    pub(super) async fn response(self) -> Result<HttpResponse, ApiError> {
+        let head = self.head.await.unwrap_or_else(|_| {
+            Err(ApiError::new(ErrorCode::InternalError, "Something went wrong in the service."))
+        })?;
+        let status = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
+        let mut response = HttpResponse::build(status);
+        for (name, value) in &head.headers {
+            if name != CONTENT_LENGTH {
+                response.append_header((name.clone(), value.clone()));
+            }
+        }
+        Ok(match head.length {
+            Some(0) => response.finish(),
+            length => response.body(RelayBody { pieces: self.body, length, breaking: false }),
+        })
+    }
+}
+
+/// The body as it comes from the call. It ends when the call drops its end.
+struct RelayBody {
+    pieces: mpsc::Receiver<Result<Bytes, BrokenOff>>,
+    length: Option<u64>,
+    breaking: bool,
+}
+
+impl MessageBody for RelayBody {
+    type Error = BrokenOff;
+
+    fn size(&self) -> BodySize {
+        self.length.map_or(BodySize::Stream, BodySize::Sized)
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, BrokenOff>>> {
+        if self.breaking {
+            return Poll::Ready(Some(Err(BrokenOff)));
+        }
+        match ready!(self.pieces.poll_recv(cx)) {
+            Some(Ok(piece)) => Poll::Ready(Some(Ok(piece))),
+            Some(Err(BrokenOff)) => {
+                // The server drops what it has not written yet when a body fails: it is given one
+                // turn to write first.
+                self.breaking = true;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            None => Poll::Ready(None),
+        }
+    }
+}

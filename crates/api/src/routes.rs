@@ -1,0 +1,84 @@
+//! Every route, in one tree.
+
+use actix_web::web::{self, ServiceConfig, delete, get, patch, post, resource, scope};
+use actix_web::{HttpRequest, HttpResponse};
+use tollgate_provider::ProviderClient;
+
+use crate::app::App;
+use crate::forward;
+use crate::http::error::{ApiError, ErrorCode};
+use crate::resources::{connections, health, merchants, meters, requests, secret_keys, wallets};
+
+/// Mounts everything. Call it once per worker: each gets a provider client of its own.
+pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
+    move |config| {
+        let client = ProviderClient::new(app.settings.timeouts);
+        config
+            .app_data(app)
+            .app_data(web::Data::new(client))
+            .service(route("/healthz").route(get().to(health::healthz)))
+            .service(route("/readyz").route(get().to(health::readyz)))
+            .service(scope("/v1").configure(v1))
+            .default_service(web::to(not_found));
+    }
+}
+
+fn v1(config: &mut ServiceConfig) {
+    config
+        .service(
+            route("/forward").route(post().to(forward::forward)).route(get().to(forward::forward)),
+        )
+        .service(route("/meters").route(post().to(meters::create)).route(get().to(meters::list)))
+        .service(
+            route("/meters/{id}")
+                .route(get().to(meters::get))
+                .route(patch().to(meters::update))
+                .route(delete().to(meters::delete)),
+        )
+        .service(route("/requests").route(get().to(requests::list)))
+        .service(route("/requests/{id}").route(get().to(requests::get)))
+        .service(
+            route("/connections")
+                .route(post().to(connections::create))
+                .route(get().to(connections::list)),
+        )
+        .service(
+            route("/connections/{id}")
+                .route(get().to(connections::get))
+                .route(patch().to(connections::update))
+                .route(delete().to(connections::delete)),
+        )
+        .service(route("/wallet").route(get().to(wallets::get_own)))
+        .service(
+            route("/wallets/{id}").route(get().to(wallets::get)).route(patch().to(wallets::update)),
+        )
+        .service(route("/wallets/{id}/credits").route(post().to(wallets::credit)))
+        .service(route("/wallets/{id}/debits").route(post().to(wallets::debit)))
+        .service(route("/wallets/{id}/transactions").route(get().to(wallets::list_transactions)))
+        .service(
+            route("/secret_keys")
+                .route(post().to(secret_keys::create))
+                .route(get().to(secret_keys::list)),
+        )
+        .service(route("/secret_keys/{id}").route(delete().to(secret_keys::delete)))
+        .service(
+            route("/operator/merchants")
+                .route(post().to(merchants::create))
+                .route(get().to(merchants::list)),
+        );
+}
+
+/// A path that answers other methods in the envelope.
+fn route(path: &str) -> actix_web::Resource {
+    resource(path).default_service(web::to(method_not_allowed))
+}
+
+async fn not_found(http: HttpRequest) -> Result<HttpResponse, ApiError> {
+    let message = format!("There is no route {} {}.", http.method(), http.path());
+    Err(ApiError::new(ErrorCode::RouteNotFound, message))
+}
+
+async fn method_not_allowed(http: HttpRequest) -> Result<HttpResponse, ApiError> {
+    let message = format!("{} is not a method of {}.", http.method(), http.path());
+    Err(ApiError::new(ErrorCode::MethodNotAllowed, message))
+}

@@ -1,0 +1,45 @@
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use awc::body::{BodySize, MessageBody};
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+/// awc copies what a body yields into its write buffer; pieces keep that buffer small.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// A request body that says when the first of it is taken to be written: from then on the provider
+/// may have seen the call.
+pub(super) struct CountedBody {
+    rest: Bytes,
+    length: u64,
+    started: Option<oneshot::Sender<()>>,
+}
+
+impl CountedBody {
+    pub(super) fn new(body: Bytes, started: oneshot::Sender<()>) -> Self {
+        let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
+        Self { rest: body, length, started: Some(started) }
+    }
+}
+
+impl MessageBody for CountedBody {
+    type Error = Infallible;
+
+    fn size(&self) -> BodySize {
+        BodySize::Sized(self.length)
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Infallible>>> {
+        if let Some(started) = self.started.take() {
+            // Nobody listening means that nobody waits any more.
+            let _ = started.send(());
+        }
+        let count = self.rest.len().min(PIECE_BYTES);
+        Poll::Ready((count > 0).then(|| Ok(self.rest.split_to(count))))
+    }
+}

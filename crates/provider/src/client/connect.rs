@@ -1,0 +1,174 @@
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_rt::net::TcpStream;
+use actix_service::Service;
+use actix_tls::connect::rustls_0_23::reexports::ClientConfig;
+use actix_tls::connect::rustls_0_23::{TlsConnector, webpki_roots_cert_store};
+use actix_tls::connect::{ConnectError, ConnectInfo, Connection, Host};
+use awc::http::Uri;
+use rustls::crypto::ring;
+use tokio::time::timeout;
+
+use super::NotSent;
+use super::address::is_public;
+use super::stream::ProviderStream;
+
+/// How a provider is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// TLS, to public addresses only.
+    PublicTls,
+    /// TLS, to any address.
+    PrivateTls,
+    /// Plain HTTP, to any address.
+    Plain,
+}
+
+/// Why no connection came about, as it travels through awc.
+#[derive(Debug)]
+pub(super) struct Failure(pub(super) NotSent);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Makes connections: name, address check, TCP, TLS. One service does all of it, so that the
+/// addresses which are checked are the ones which are used; a second look-up could answer
+/// differently.
+#[derive(Clone)]
+pub(super) struct Connecting {
+    lane: Lane,
+    tls: Arc<ClientConfig>,
+}
+
+impl Connecting {
+    pub(super) fn new(lane: Lane, tls: &Arc<ClientConfig>) -> Self {
+        Self { lane, tls: Arc::clone(tls) }
+    }
+}
+
+type Connected = Connection<Uri, ProviderStream>;
+
+impl Service<ConnectInfo<Uri>> for Connecting {
+    type Response = Connected;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Connected, ConnectError>>>>;
+
+    actix_service::always_ready!();
+
+    fn call(&self, info: ConnectInfo<Uri>) -> Self::Future {
+        let Self { lane, tls } = self.clone();
+        Box::pin(async move {
+            let uri = info.request().clone();
+            let connected = connect(lane, tls, &uri).await;
+            let failed = |failure| ConnectError::Resolver(Box::new(Failure(failure)));
+            connected.map(|stream| Connection::new(uri, stream)).map_err(failed)
+        })
+    }
+}
+
+async fn connect(lane: Lane, tls: Arc<ClientConfig>, uri: &Uri) -> Result<ProviderStream, NotSent> {
+    let host = uri.host().unwrap_or_default();
+    let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host).to_owned();
+    let addresses = addresses(&host, uri.port_u16().unwrap_or(0)).await?;
+    let allowed = allowed(lane, addresses)?;
+    let tcp = connect_to_any(&allowed).await?;
+    if lane == Lane::Plain {
+        return Ok(ProviderStream::Plain(tcp));
+    }
+    let connection = Connection::new(ServerName(host), tcp);
+    let connected = TlsConnector::service(tls).call(connection).await;
+    let (stream, _) = connected.map_err(|_| NotSent::Tls)?.into_parts();
+    Ok(ProviderStream::Tls(Box::new(stream)))
+}
+
+/// The addresses of a host: itself, or what the system's resolver says.
+async fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>, NotSent> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let found = tokio::net::lookup_host((host, port)).await.map_err(|_| NotSent::Dns)?;
+    Ok(found.collect())
+}
+
+/// The addresses that may be connected to. One private address among public ones is no mistake of
+/// a name server's but an attack or a misconfiguration, yet the public ones are as good as ever.
+fn allowed(lane: Lane, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, NotSent> {
+    if addresses.is_empty() {
+        return Err(NotSent::Dns);
+    }
+    if lane != Lane::PublicTls {
+        return Ok(addresses);
+    }
+    let public: Vec<_> = addresses.into_iter().filter(|a| is_public(a.ip())).collect();
+    if public.is_empty() { Err(NotSent::PrivateAddress) } else { Ok(public) }
+}
+
+/// Tries one address after the other. One that is silent may be a network that is not routed here,
+/// often IPv6: it gets a moment, so that the next one has its turn within the timeout.
+async fn connect_to_any(addresses: &[SocketAddr]) -> Result<TcpStream, NotSent> {
+    const MOMENT: Duration = Duration::from_secs(2);
+    let Some((last, others)) = addresses.split_last() else { return Err(NotSent::Dns) };
+    for address in others {
+        if let Ok(tcp) = timeout(MOMENT, TcpStream::connect(address)).await
+            && let Ok(tcp) = no_delay(tcp)
+        {
+            return Ok(tcp);
+        }
+    }
+    no_delay(TcpStream::connect(last).await).map_err(|_| NotSent::Refused)
+}
+
+/// Without it a stream of small writes stalls for the peer's delayed acknowledgements.
+fn no_delay(connected: io::Result<TcpStream>) -> io::Result<TcpStream> {
+    let tcp = connected?;
+    tcp.set_nodelay(true)?;
+    Ok(tcp)
+}
+
+/// The name that the certificate must have; IPv6 addresses without their brackets.
+struct ServerName(String);
+
+impl Host for ServerName {
+    fn hostname(&self) -> &str {
+        &self.0
+    }
+}
+
+/// TLS as providers are spoken to: the roots of the web, no client certificate, HTTP/1.1.
+pub(super) fn tls_config() -> Arc<ClientConfig> {
+    // awc makes a configuration of its own on the way, which we replace; it panics where no
+    // provider of cryptography is installed. One that is there already is as good.
+    let _ = ring::default_provider().install_default();
+    let mut config = ClientConfig::builder()
+        .with_root_certificates(webpki_roots_cert_store())
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_public_addresses_are_connected_to_unless_private_ones_are_allowed() {
+        let addresses = || vec!["127.0.0.1:1".parse().unwrap(), "8.8.8.8:1".parse().unwrap()];
+        let only_private = || vec!["[::ffff:10.0.0.1]:1".parse().unwrap()];
+        assert_eq!(allowed(Lane::PublicTls, addresses()).unwrap(), addresses()[1..]);
+        assert_eq!(allowed(Lane::PublicTls, only_private()), Err(NotSent::PrivateAddress));
+        assert_eq!(allowed(Lane::PrivateTls, only_private()).unwrap(), only_private());
+        assert_eq!(allowed(Lane::Plain, addresses()).unwrap(), addresses());
+        assert_eq!(allowed(Lane::Plain, Vec::new()), Err(NotSent::Dns));
+    }
+}

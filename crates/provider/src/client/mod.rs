@@ -1,0 +1,350 @@
+//! The client that forwards, one for each worker.
+//!
+//! It speaks HTTP/1.1 only: one connection carries one call, so a connection that breaks costs one
+//! call, an idle connection can be checked before it is used, and no stream waits for the window
+//! of another.
+//!
+//! What a failure means for money depends on one thing: whether the provider may have seen the
+//! call. Up to a connection that is ready nothing was written, and [`SendError::NotSent`] says so.
+//! From the first written byte on it is unknown what the provider made of it:
+//! [`SendError::NoAnswer`]. Nothing is tried twice, not even on a pooled connection that turns out
+//! to be closed: a POST may have been read before.
+
+mod address;
+mod body;
+mod connect;
+mod stream;
+
+use std::fmt;
+use std::time::Duration;
+
+use awc::error::{ConnectError, PayloadError, SendRequestError};
+use awc::http::header::{self, HeaderMap, HeaderValue};
+use awc::http::{Method, Uri, Version, uri};
+use awc::{ClientResponse, Connector};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+pub(crate) use self::address::is_public;
+use self::body::CountedBody;
+use self::connect::{Connecting, Lane};
+use crate::table::Endpoint;
+
+/// How long to wait for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// For the connection: name, TCP and TLS together.
+    pub connect: Duration,
+    /// From the first written byte to the head of the answer.
+    pub first_byte: Duration,
+    /// Between two pieces of the body.
+    pub idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            first_byte: Duration::from_secs(600),
+            idle: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Why nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotSent {
+    /// The provider's name has no address.
+    Dns,
+    /// It has a private one, and the provider is not allowed to.
+    PrivateAddress,
+    /// Nobody listens there, or it cannot be reached.
+    Refused,
+    /// No secure connection came about: wrong certificate, or none.
+    Tls,
+    /// The connection took too long.
+    TimedOut,
+    /// The call cannot be written as HTTP.
+    Invalid,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// Not a byte was written: the provider knows nothing of the call.
+    NotSent(NotSent),
+    /// The call was sent, at least in part, and no answer came: the provider may bill it.
+    NoAnswer {
+        /// The time ran out, rather than that the connection was lost.
+        timed_out: bool,
+    },
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotSent(NotSent::Dns) => "the provider's name could not be resolved",
+            Self::NotSent(NotSent::PrivateAddress) => "the provider's address is private",
+            Self::NotSent(NotSent::Refused) => "the provider could not be reached",
+            Self::NotSent(NotSent::Tls) => "no secure connection to the provider came about",
+            Self::NotSent(NotSent::TimedOut) => "the connection to the provider took too long",
+            Self::NotSent(NotSent::Invalid) => "the call cannot be written as HTTP",
+            Self::NoAnswer { timed_out: true } => "the provider did not answer in time",
+            Self::NoAnswer { timed_out: false } => "the provider closed without an answer",
+        })
+    }
+}
+
+impl std::error::Error for SendError {}
+
+/// Why a body ended before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyError {
+    /// The connection was lost, or what came is not HTTP.
+    Broken,
+    /// Nothing came for the idle time.
+    TimedOut,
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Broken => "the provider broke off its answer",
+            Self::TimedOut => "the provider fell silent within its answer",
+        })
+    }
+}
+
+impl std::error::Error for BodyError {}
+
+/// A call to be sent.
+pub struct Outgoing<'a> {
+    /// Where to.
+    pub endpoint: &'a Endpoint,
+    /// The method.
+    pub method: Method,
+    /// The headers, as [`request_headers`](crate::request_headers) makes them.
+    pub headers: HeaderMap,
+    /// The body; empty for none.
+    pub body: Bytes,
+}
+
+/// Sends calls to providers. Not `Send`: each worker has its own, with its own idle connections.
+/// Clones share them.
+#[derive(Clone)]
+pub struct ProviderClient {
+    timeouts: Timeouts,
+    /// TLS to public addresses only.
+    public: awc::Client,
+    /// TLS to any address.
+    private: awc::Client,
+    /// Plain HTTP to any address.
+    plain: awc::Client,
+}
+
+impl ProviderClient {
+    /// A client with no connections yet.
+    pub fn new(timeouts: Timeouts) -> Self {
+        let tls = connect::tls_config();
+        let client = |lane| {
+            // Three clients rather than one: a connection to a private address that one provider
+            // was allowed to make must not be found in the pool by another that is not.
+            let connector = Connector::new()
+                .connector(Connecting::new(lane, &tls))
+                .timeout(timeouts.connect)
+                .limit(0);
+            awc::Client::builder()
+                .connector(connector)
+                .disable_redirects()
+                .disable_timeout()
+                .no_default_headers()
+                .finish()
+        };
+        Self {
+            timeouts,
+            public: client(Lane::PublicTls),
+            private: client(Lane::PrivateTls),
+            plain: client(Lane::Plain),
+        }
+    }
+
+    /// Sends a call and waits for the head of the answer.
+    ///
+    /// # Errors
+    /// [`SendError`] tells whether the provider may have seen the call.
+    pub async fn send(&self, call: Outgoing<'_>) -> Result<Incoming, SendError> {
+        let invalid = SendError::NotSent(NotSent::Invalid);
+        let target = pool_uri(&call.endpoint.uri).ok_or(invalid)?;
+        let host = call.endpoint.uri.authority().map(uri::Authority::as_str).ok_or(invalid)?;
+        let host = HeaderValue::from_str(host).map_err(|_| invalid)?;
+
+        let mut request = self.lane(call.endpoint).request(call.method, target).no_decompress();
+        *request.headers_mut() = call.headers;
+        request.headers_mut().insert(header::HOST, host);
+
+        let (sending, deadline) = if call.body.is_empty() {
+            // A connection is there after `connect` at most, so that after both nothing but the
+            // answer can be missing.
+            (request.send(), Deadline::After(self.timeouts.connect + self.timeouts.first_byte))
+        } else {
+            let (started, start) = oneshot::channel();
+            let body = CountedBody::new(call.body, started);
+            (request.send_body(body), Deadline::AfterStart(start, self.timeouts.first_byte))
+        };
+        let response = tokio::select! {
+            biased;
+            result = sending => result.map_err(|error| send_error(&error))?,
+            () = deadline.passed() => return Err(SendError::NoAnswer { timed_out: true }),
+        };
+        Ok(Incoming::new(response, self.timeouts.idle))
+    }
+
+    fn lane(&self, endpoint: &Endpoint) -> &awc::Client {
+        let https = endpoint.url.scheme() == "https";
+        match (https, endpoint.provider.allow_private_network) {
+            (true, false) => &self.public,
+            (true, true) => &self.private,
+            (false, _) => &self.plain,
+        }
+    }
+}
+
+/// When to stop waiting for the head of an answer.
+enum Deadline {
+    After(Duration),
+    /// After the first byte of the body was taken to be written.
+    AfterStart(oneshot::Receiver<()>, Duration),
+}
+
+impl Deadline {
+    async fn passed(self) {
+        match self {
+            Self::After(wait) => tokio::time::sleep(wait).await,
+            Self::AfterStart(start, wait) => {
+                if start.await.is_err() {
+                    // It was never written; the error of sending it will tell why.
+                    std::future::pending::<()>().await;
+                }
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+}
+
+/// The URI by which awc keeps its connections. Its scheme is always `http`, so that awc leaves the
+/// whole connection, TLS included, to [`Connecting`]; the port is explicit for the same reason.
+fn pool_uri(uri: &Uri) -> Option<Uri> {
+    let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
+    let authority = format!("{}:{}", uri.host()?, uri.port_u16().unwrap_or(default_port));
+    Uri::builder()
+        .scheme("http")
+        .authority(authority)
+        .path_and_query(uri.path_and_query()?.clone())
+        .build()
+        .ok()
+}
+
+/// What an error of awc's means. Its `Connect` errors come before a byte is written, except
+/// `Disconnected`, which stands for an end of the connection where the answer should begin.
+fn send_error(error: &SendRequestError) -> SendError {
+    let not_sent = match error {
+        SendRequestError::Connect(ConnectError::Timeout) => NotSent::TimedOut,
+        SendRequestError::Connect(ConnectError::Disconnected) => {
+            return SendError::NoAnswer { timed_out: false };
+        }
+        SendRequestError::Connect(ConnectError::Resolver(cause)) => {
+            cause.downcast_ref::<connect::Failure>().map_or(NotSent::Dns, |failure| failure.0)
+        }
+        SendRequestError::Connect(ConnectError::NoRecords | ConnectError::Unresolved) => {
+            NotSent::Dns
+        }
+        SendRequestError::Connect(ConnectError::SslIsNotSupported) => NotSent::Tls,
+        SendRequestError::Connect(_) => NotSent::Refused,
+        SendRequestError::Url(_) => NotSent::Invalid,
+        _ => return SendError::NoAnswer { timed_out: false },
+    };
+    SendError::NotSent(not_sent)
+}
+
+/// The answer of a provider.
+pub struct Incoming {
+    /// The HTTP status.
+    pub status: u16,
+    /// All headers, as they came.
+    pub headers: HeaderMap,
+    response: Option<ClientResponse>,
+    idle: Duration,
+    framing: Framing,
+}
+
+impl Incoming {
+    fn new(response: ClientResponse, idle: Duration) -> Self {
+        let headers = response.headers().clone();
+        Self {
+            status: response.status().as_u16(),
+            framing: Framing::of(&response),
+            headers,
+            response: Some(response),
+            idle,
+        }
+    }
+
+    /// The next piece of the body as it came; `None` after the last one. After an error there is
+    /// nothing more.
+    pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        if self.framing == Framing::Lost {
+            return self.response.take().map(|_| Err(BodyError::Broken));
+        }
+        let response = self.response.as_mut()?;
+        let error = match timeout(self.idle, response.next()).await {
+            Ok(Some(Ok(piece))) => return Some(Ok(piece)),
+            Ok(None) => None,
+            Ok(Some(Err(error))) if self.framing == Framing::UntilClosed && is_end(&error) => None,
+            Ok(Some(Err(_))) => Some(BodyError::Broken),
+            Err(_) => Some(BodyError::TimedOut),
+        };
+        // Dropping what is not read to its end closes the connection.
+        self.response = None;
+        error.map(Err)
+    }
+}
+
+/// How the end of a body is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    /// By its length or its last chunk; or there is no body.
+    Stated,
+    /// By the end of the connection.
+    UntilClosed,
+    /// By the end of the connection in HTTP/1.1, where awc takes such a body for none. It is lost,
+    /// and saying so is better than an empty answer. No provider is known to send one.
+    Lost,
+}
+
+impl Framing {
+    fn of(response: &ClientResponse) -> Self {
+        let headers = response.headers();
+        let stated = headers.contains_key(header::CONTENT_LENGTH)
+            || headers.get(header::TRANSFER_ENCODING).is_some_and(|coding| {
+                coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")
+            });
+        let status = response.status();
+        let no_body = status.is_informational() || matches!(status.as_u16(), 204 | 304);
+        match response.version() {
+            _ if stated || no_body => Self::Stated,
+            Version::HTTP_11 => Self::Lost,
+            _ => Self::UntilClosed,
+        }
+    }
+}
+
+fn is_end(error: &PayloadError) -> bool {
+    let cause = match error {
+        PayloadError::Io(cause) | PayloadError::Incomplete(Some(cause)) => cause,
+        _ => return false,
+    };
+    cause.kind() == std::io::ErrorKind::UnexpectedEof
+}

@@ -1,0 +1,176 @@
+//! Which headers pass, in both directions.
+//!
+//! End-to-end headers pass as they are. What belongs to one connection stays on it, what belongs
+//! to the caller's dealings with this service stays here, and what would bind the client to the
+//! provider's origin (cookies, alternative services) stays there.
+
+use std::fmt;
+
+use awc::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use tollgate_domain::Issue;
+
+use crate::dialect::KeyHeader;
+use crate::table::{Endpoint, is_header_value};
+
+/// Whose key a call is made with.
+#[derive(Clone, PartialEq, Eq)]
+pub enum ProviderKey {
+    /// The operator's, from the configuration.
+    Managed,
+    /// The caller's.
+    Own(String),
+}
+
+impl ProviderKey {
+    /// The caller's key, if it can be sent at all.
+    ///
+    /// # Errors
+    /// An issue with an empty path, for the caller to place.
+    pub fn own(key: String) -> Result<Self, Issue> {
+        match is_header_value(&key) {
+            true => Ok(Self::Own(key)),
+            false => Err(Issue::at([], "must be visible ASCII characters without spaces")),
+        }
+    }
+}
+
+/// Never prints the key.
+impl fmt::Debug for ProviderKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Managed => "Managed",
+            Self::Own(_) => "Own(…)",
+        })
+    }
+}
+
+/// Headers of one connection (RFC 9110, 7.6.1), with the names that are older than the rule.
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+];
+
+/// What the caller says to this service or to proxies before it, and what the client writes anew.
+/// `expect` is among them because the whole body is here already.
+const NOT_FORWARDED: [&str; 13] = [
+    "host",
+    "content-length",
+    "expect",
+    "authorization",
+    "x-api-key",
+    "api-key",
+    "x-goog-api-key",
+    "xi-api-key",
+    "cookie",
+    "cookie2",
+    "x-service-metadata",
+    "forwarded",
+    "x-real-ip",
+];
+
+/// Choose among the accounts that a key opens: with the operator's key that is not the caller's
+/// choice.
+const ACCOUNT_SELECTING: [&str; 3] =
+    ["openai-organization", "openai-project", "x-goog-user-project"];
+
+/// Speak about the provider's origin, which is not the one that the client called.
+const NOT_RETURNED: [&str; 5] =
+    ["set-cookie", "set-cookie2", "alt-svc", "strict-transport-security", "clear-site-data"];
+
+/// Anthropic demands a version; this is the one to speak when the client does not say.
+const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+const DEFAULT_ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+
+/// The headers of a call to the provider.
+///
+/// With `identity` the provider is asked not to compress, which a stream must not be from which an
+/// event is to be removed. Otherwise the client's own `accept-encoding` passes, and stands as
+/// `identity` if it has none. `host` and `content-length` are left to the client that sends.
+pub fn request_headers(
+    incoming: &HeaderMap,
+    endpoint: &Endpoint,
+    key: &ProviderKey,
+    identity: bool,
+) -> HeaderMap {
+    let listed = connection_listed(incoming);
+    let managed = *key == ProviderKey::Managed;
+    let mut outgoing = HeaderMap::with_capacity(incoming.len().saturating_add(3));
+    for (name, value) in incoming {
+        let text = name.as_str();
+        let stays = HOP_BY_HOP.contains(&text)
+            || NOT_FORWARDED.contains(&text)
+            || text.starts_with("x-forwarded-")
+            || text.starts_with("proxy-")
+            || (managed && ACCOUNT_SELECTING.contains(&text))
+            || listed.iter().any(|listed| listed == text);
+        if !stays {
+            outgoing.append(name.clone(), value.clone());
+        }
+    }
+    if identity || !outgoing.contains_key(header::ACCEPT_ENCODING) {
+        outgoing.insert(header::ACCEPT_ENCODING, IDENTITY);
+    }
+    add_key(&mut outgoing, endpoint, key);
+    outgoing
+}
+
+fn add_key(outgoing: &mut HeaderMap, endpoint: &Endpoint, key: &ProviderKey) {
+    let style = endpoint.provider.dialect.key_header();
+    if style == KeyHeader::XApiKey && !outgoing.contains_key(ANTHROPIC_VERSION) {
+        outgoing.insert(ANTHROPIC_VERSION, DEFAULT_ANTHROPIC_VERSION);
+    }
+    let key = match key {
+        ProviderKey::Managed => endpoint.provider.api_key(),
+        ProviderKey::Own(key) => Some(key.as_str()),
+    };
+    let (name, value) = match (style, key) {
+        (_, None) => return,
+        (KeyHeader::Bearer, Some(key)) => (header::AUTHORIZATION, format!("Bearer {key}")),
+        (KeyHeader::XApiKey, Some(key)) => (HeaderName::from_static("x-api-key"), key.to_owned()),
+    };
+    // Keys are checked where they come in; one that cannot be sent is not, and the provider says so.
+    if let Ok(mut value) = HeaderValue::from_str(&value) {
+        value.set_sensitive(true);
+        outgoing.insert(name, value);
+    }
+}
+
+/// The headers of the provider's answer that reach the client.
+///
+/// `content-length` is kept, because the body is not changed; with `usage_inserted` an event is
+/// removed from it, so the length goes, and with it the digests of the body.
+pub fn response_headers(incoming: &HeaderMap, usage_inserted: bool) -> HeaderMap {
+    const OF_THE_WHOLE_BODY: [&str; 5] =
+        ["content-length", "content-digest", "repr-digest", "digest", "content-md5"];
+    let listed = connection_listed(incoming);
+    let mut outgoing = HeaderMap::with_capacity(incoming.len());
+    for (name, value) in incoming {
+        let text = name.as_str();
+        let stays = HOP_BY_HOP.contains(&text)
+            || NOT_RETURNED.contains(&text)
+            || (usage_inserted && OF_THE_WHOLE_BODY.contains(&text))
+            || listed.iter().any(|listed| listed == text);
+        if !stays {
+            outgoing.append(name.clone(), value.clone());
+        }
+    }
+    outgoing
+}
+
+/// The header names that `Connection` lists: they are of that connection as well.
+fn connection_listed(headers: &HeaderMap) -> Vec<String> {
+    let values = headers.get_all(header::CONNECTION).filter_map(|value| value.to_str().ok());
+    values
+        .flat_map(|value| value.split(','))
+        .map(|name| name.trim().to_ascii_lowercase())
+        .filter(|name| !name.is_empty())
+        .collect()
+}

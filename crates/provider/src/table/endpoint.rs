@@ -1,0 +1,228 @@
+use std::fmt;
+use std::sync::Arc;
+
+use awc::http::{Method, Uri};
+use url::Url;
+
+use super::{Provider, ProviderTable};
+use crate::dialect::{Api, Operation, path_matches};
+
+/// Longer URLs are refused before they are parsed.
+const MAX_URL_BYTES: usize = 8 * 1024;
+
+/// Where a call goes: a provider, one of its URLs, and what is known about it.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// The provider.
+    pub provider: Arc<Provider>,
+    /// The method.
+    pub method: Method,
+    /// The whole URL, query included. It may carry the caller's secrets: store
+    /// [`Endpoint::recorded_url`] instead.
+    pub url: Url,
+    /// The row of the dialect that it matches.
+    pub operation: Option<&'static Operation>,
+    /// The same URL as the client's parser understands it.
+    pub(crate) uri: Uri,
+}
+
+impl Endpoint {
+    /// Whether the call may cost money: a row says so, or it is a POST that has no row.
+    pub fn metered(&self) -> bool {
+        self.operation.map_or(self.method == Method::POST, |operation| operation.metered)
+    }
+
+    /// Whether the operator's key may be used here. It opens a whole account, so it may only where
+    /// a row of the dialect, or of the provider's `managed_endpoints`, lists the endpoint.
+    pub fn allows_managed_key(&self) -> bool {
+        let path = relative_path(&self.provider.base_url, &self.url).unwrap_or_default();
+        self.operation.is_some()
+            || self
+                .provider
+                .managed_endpoints
+                .iter()
+                .any(|(method, pattern)| *method == self.method && path_matches(pattern, path))
+    }
+
+    /// The URL without the query parameters that may carry a secret.
+    pub fn recorded_url(&self) -> String {
+        let mut recorded = self.url.clone();
+        let Some(query) = self.url.query() else { return recorded.into() };
+        // Kept pairs are copied as they are: the record shows what was called.
+        let kept: Vec<_> = query.split('&').filter(|pair| !carries_secret(pair)).collect();
+        recorded.set_query((!kept.is_empty()).then(|| kept.join("&")).as_deref());
+        recorded.into()
+    }
+
+    pub(crate) fn api(&self) -> Api {
+        match self.operation {
+            Some(operation) => operation.api,
+            None => self.provider.dialect.fallback_api(),
+        }
+    }
+}
+
+/// Whether a name in a query stands for a credential. Rather one too many than one too few: names
+/// are compared by what they contain, after decoding.
+fn carries_secret(pair: &str) -> bool {
+    const MARKS: [&str; 9] =
+        ["key", "token", "secret", "password", "auth", "sig", "credential", "session", "jwt"];
+    url::form_urlencoded::parse(pair.as_bytes()).any(|(name, _)| {
+        let name = name.to_ascii_lowercase();
+        MARKS.iter().any(|mark| name.contains(mark))
+    })
+}
+
+/// Why a URL is not forwarded to. The text is fit for the caller and repeats nothing of the URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// It is longer than 8 KiB.
+    TooLong,
+    /// It is not a URL with a scheme and a host.
+    NotAUrl,
+    /// It has characters that no URL has.
+    Characters,
+    /// It names a user or password.
+    UserInfo,
+    /// It has a fragment.
+    Fragment,
+    /// It is not in normal form, so that another parser might understand another URL.
+    NotNormal,
+    /// Its path has empty, dotted or doubly encoded segments.
+    AmbiguousPath,
+    /// No configured provider has this origin and path prefix.
+    UnknownProvider,
+}
+
+impl fmt::Display for EndpointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooLong => "`u` is longer than 8192 bytes",
+            Self::NotAUrl => "`u` is not an absolute https URL",
+            Self::Characters => {
+                "`u` has spaces, control characters, backslashes or characters beyond ASCII"
+            }
+            Self::UserInfo => "`u` must not contain a user name or password",
+            Self::Fragment => "`u` must not have a fragment",
+            Self::NotNormal => {
+                "`u` is not in normal form: lower-case scheme and host, no default port, no dot \
+                 segments, special characters percent-encoded"
+            }
+            Self::AmbiguousPath => {
+                "the path of `u` must not have '//', or encoded slashes, dots, backslashes, \
+                 percent signs or control characters"
+            }
+            Self::UnknownProvider => {
+                "no configured provider has the scheme, host, port and path prefix of `u`"
+            }
+        })
+    }
+}
+
+impl std::error::Error for EndpointError {}
+
+impl ProviderTable {
+    /// Finds the provider and endpoint of `u`, which comes from the caller and is trusted in
+    /// nothing: a managed key goes wherever this function says.
+    ///
+    /// The rule behind the rules is that there must be one way to read `u`. It is parsed once; if
+    /// writing down what was understood does not give `u` again, letter by letter, it is refused
+    /// rather than repaired.
+    ///
+    /// # Errors
+    /// [`EndpointError`] says which rule it breaks, or that no provider is there.
+    pub fn resolve(&self, method: &Method, u: &str) -> Result<Endpoint, EndpointError> {
+        let url = parse(u)?;
+        let candidates = self.iter().filter_map(|provider| {
+            let path = same_origin(&provider.base_url, &url)
+                .then(|| relative_path(&provider.base_url, &url))??;
+            Some((provider, path))
+        });
+        // Of two providers on one host, the one with the longer prefix is meant.
+        let (provider, path) =
+            candidates.min_by_key(|(_, path)| path.len()).ok_or(EndpointError::UnknownProvider)?;
+        let rows = provider.dialect.operations();
+        let operation =
+            rows.iter().find(|row| row.method == *method && path_matches(row.path, path));
+        Ok(Endpoint {
+            provider: Arc::clone(provider),
+            method: method.clone(),
+            operation,
+            uri: client_uri(&url).ok_or(EndpointError::NotNormal)?,
+            url,
+        })
+    }
+}
+
+fn parse(u: &str) -> Result<Url, EndpointError> {
+    if u.len() > MAX_URL_BYTES {
+        return Err(EndpointError::TooLong);
+    }
+    if u.bytes().any(|b| !b.is_ascii_graphic() || b == b'\\') {
+        return Err(EndpointError::Characters);
+    }
+    let url = Url::parse(u).map_err(|_| EndpointError::NotAUrl)?;
+    if !matches!(url.scheme(), "https" | "http") || url.host_str().is_none_or(str::is_empty) {
+        return Err(EndpointError::NotAUrl);
+    }
+    let authority_end = u.find("://").and_then(|at| u.get(at.saturating_add(3)..));
+    let authority = authority_end.and_then(|rest| rest.split(['/', '?', '#']).next());
+    if authority.is_none_or(|authority| authority.contains('@')) {
+        return Err(EndpointError::UserInfo);
+    }
+    if url.fragment().is_some() {
+        return Err(EndpointError::Fragment);
+    }
+    if url.as_str() != u || url.host_str().is_some_and(|host| host.ends_with('.')) {
+        return Err(EndpointError::NotNormal);
+    }
+    if ambiguous_path(url.path()) {
+        return Err(EndpointError::AmbiguousPath);
+    }
+    Ok(url)
+}
+
+/// Whether two servers might read a path in two ways: empty segments, dot segments, and encoded
+/// characters that mean something once decoded (`/`, `\`, `.`, `%`, controls).
+pub(super) fn ambiguous_path(path: &str) -> bool {
+    const CODES: [&str; 5] = ["2f", "5c", "2e", "25", "7f"];
+    let encoded = path.split('%').skip(1).any(|after| {
+        let code = after.get(..2).unwrap_or_default().to_ascii_lowercase();
+        code.len() < 2
+            || !code.bytes().all(|b| b.is_ascii_hexdigit())
+            || code.starts_with(['0', '1'])
+            || CODES.contains(&code.as_str())
+    });
+    encoded
+        || path.contains("//")
+        || path.contains('\\')
+        || path.split('/').any(|segment| matches!(segment, "." | ".."))
+}
+
+fn same_origin(base: &Url, url: &Url) -> bool {
+    base.scheme() == url.scheme()
+        && base.host_str() == url.host_str()
+        && base.port_or_known_default() == url.port_or_known_default()
+}
+
+/// What stands behind the base URL's path; `None` unless the prefix ends at the end of a segment.
+fn relative_path<'a>(base: &Url, url: &'a Url) -> Option<&'a str> {
+    let prefix = base.path().trim_end_matches('/');
+    let rest = url.path().strip_prefix(prefix)?;
+    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+}
+
+/// The URL for the client's own parser, which must understand the very same parts.
+fn client_uri(url: &Url) -> Option<Uri> {
+    let uri: Uri = url.as_str().parse().ok()?;
+    let path_and_query = match url.query() {
+        Some(query) => format!("{}?{query}", url.path()),
+        None => url.path().to_owned(),
+    };
+    let same = uri.scheme_str() == Some(url.scheme())
+        && uri.host() == url.host_str()
+        && uri.port_u16() == url.port()
+        && uri.path_and_query().map(|p| p.as_str()) == Some(path_and_query.as_str());
+    same.then_some(uri)
+}

@@ -1,0 +1,195 @@
+use std::fmt;
+use std::net::IpAddr;
+
+use awc::http::Method;
+use awc::http::header::HeaderValue;
+use tollgate_domain::Issue;
+use url::{Host, Url};
+
+use super::Provider;
+use super::endpoint::ambiguous_path;
+use crate::client::is_public;
+use crate::dialect::Dialect;
+
+/// What an operator configures for a provider; for a built-in one, only what differs.
+#[derive(Clone, Default)]
+pub struct ProviderSettings {
+    /// Origin and path prefix, such as `https://api.openai.com/v1`.
+    pub base_url: Option<String>,
+    /// `openai`, `anthropic` or `none`.
+    pub dialect: Option<String>,
+    /// The key that calls without one of their own are made with.
+    pub api_key: Option<String>,
+    /// Whether plain `http` and private addresses are accepted.
+    pub allow_private_network: Option<bool>,
+    /// More endpoints for the managed key, such as `POST /files`.
+    pub managed_endpoints: Vec<String>,
+    /// Whether the managed key may be used with what the provider stores.
+    pub allow_stored_state: bool,
+    /// Whether `stream_options` may be inserted.
+    pub stream_options: Option<bool>,
+}
+
+/// Never prints the key.
+impl fmt::Debug for ProviderSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProviderSettings")
+            .field("base_url", &self.base_url)
+            .field("dialect", &self.dialect)
+            .field("has_api_key", &self.api_key.is_some())
+            .field("allow_private_network", &self.allow_private_network)
+            .field("managed_endpoints", &self.managed_endpoints)
+            .field("allow_stored_state", &self.allow_stored_state)
+            .field("stream_options", &self.stream_options)
+            .finish()
+    }
+}
+
+impl ProviderSettings {
+    /// The provider that these settings make of `present`, or make anew.
+    pub(super) fn apply(
+        self,
+        name: &str,
+        present: Option<&Provider>,
+    ) -> Result<Provider, Vec<Issue>> {
+        let mut issues = Vec::new();
+        if !is_name(name) {
+            issues.push(Issue::at(
+                [],
+                "a provider's name is 1 to 64 of a-z, 0-9, '-' and '_', and starts with a letter",
+            ));
+        }
+        let allow_private_network = self
+            .allow_private_network
+            .unwrap_or_else(|| present.is_some_and(|p| p.allow_private_network));
+        let base_url = match &self.base_url {
+            Some(text) => collect(&mut issues, ["base_url"], parse_base_url(text)),
+            None => present.map(|p| p.base_url.clone()),
+        };
+        if let Some(problem) = base_url.as_ref().and_then(|u| not_public(u, allow_private_network))
+        {
+            issues.push(Issue::at(["base_url"], problem));
+        }
+        let dialect = match &self.dialect {
+            Some(word) => {
+                let parsed = word.parse::<Dialect>().map_err(|error| error.to_string());
+                collect(&mut issues, ["dialect"], parsed)
+            }
+            None => present.map(|p| p.dialect),
+        };
+        if present.is_none() {
+            let missing =
+                [("base_url", self.base_url.is_none()), ("dialect", self.dialect.is_none())];
+            for (field, _) in missing.into_iter().filter(|(_, missing)| *missing) {
+                issues.push(Issue::at([field], "required for a provider that is not built in"));
+            }
+        }
+        if self.api_key.as_deref().is_some_and(|key| !is_header_value(key)) {
+            issues.push(Issue::at(["api_key"], "must be visible ASCII characters without spaces"));
+        }
+        let managed_endpoints = parse_managed_endpoints(&self.managed_endpoints, &mut issues);
+        match (base_url, dialect) {
+            (Some(base_url), Some(dialect)) if issues.is_empty() => Ok(Provider {
+                name: name.to_owned(),
+                dialect,
+                base_url,
+                allow_private_network,
+                allow_stored_state: self.allow_stored_state,
+                stream_options: self.stream_options.unwrap_or_else(|| {
+                    present.map_or(dialect == Dialect::OpenAi, |p| p.stream_options)
+                }),
+                managed_endpoints,
+                api_key: self.api_key.or_else(|| present.and_then(|p| p.api_key.clone())),
+            }),
+            _ => Err(issues),
+        }
+    }
+}
+
+fn collect<T, E: Into<String>>(
+    issues: &mut Vec<Issue>,
+    path: [&str; 1],
+    result: Result<T, E>,
+) -> Option<T> {
+    result.map_err(|message| issues.push(Issue::at(path, message))).ok()
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+    name.len() <= 64
+        && name.bytes().all(allowed)
+        && name.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
+}
+
+/// Whether a key can be sent as a header at all.
+pub(crate) fn is_header_value(key: &str) -> bool {
+    !key.is_empty()
+        && key.bytes().all(|b| b.is_ascii_graphic())
+        && HeaderValue::from_str(key).is_ok()
+}
+
+/// Any spelling that the parser understands is welcome here, as the operator wrote it; what is
+/// kept is the normal form, without the slash at the end.
+fn parse_base_url(text: &str) -> Result<Url, &'static str> {
+    let mut url = Url::parse(text).map_err(|_| "must be a URL such as https://host/v1")?;
+    if !matches!(url.scheme(), "https" | "http") {
+        return Err("must be https (or http in a private network)");
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("must not contain a user name or password; use api_key");
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("must not have a query or fragment");
+    }
+    let path = url.path().trim_end_matches('/').to_owned();
+    if ambiguous_path(&path) {
+        return Err("must have a plain path, without '//' or encoded characters");
+    }
+    url.set_path(&path);
+    match url.host_str() {
+        Some(host) if !host.is_empty() && !host.ends_with('.') => Ok(url),
+        _ => Err("must have a host, without a dot at the end"),
+    }
+}
+
+fn not_public(url: &Url, allow_private_network: bool) -> Option<&'static str> {
+    if allow_private_network {
+        return None;
+    }
+    let private = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => !is_public(IpAddr::V4(address)),
+        Some(Host::Ipv6(address)) => !is_public(IpAddr::V6(address)),
+        None => true,
+    };
+    if private {
+        return Some("is a private address; set allow_private_network = true to accept it");
+    }
+    (url.scheme() != "https").then_some("must be https, unless allow_private_network = true")
+}
+
+fn parse_managed_endpoints(lines: &[String], issues: &mut Vec<Issue>) -> Vec<(Method, String)> {
+    let mut endpoints = Vec::with_capacity(lines.len());
+    for (position, line) in lines.iter().enumerate() {
+        match parse_managed_endpoint(line) {
+            Some(endpoint) => endpoints.push(endpoint),
+            None => issues.push(Issue::at(
+                ["managed_endpoints", &position.to_string()],
+                "expected a method and a path below base_url, such as \"POST /files\"",
+            )),
+        }
+    }
+    endpoints
+}
+
+fn parse_managed_endpoint(line: &str) -> Option<(Method, String)> {
+    let (method, path) = line.split_once(' ')?;
+    let method = match method {
+        "GET" => Method::GET,
+        "POST" => Method::POST,
+        _ => return None,
+    };
+    let path = path.trim();
+    let plain = path.starts_with('/') && !path.contains([' ', '?', '#']) && !ambiguous_path(path);
+    plain.then(|| (method, path.to_owned()))
+}

@@ -1,0 +1,41 @@
+//! Estimates, for when a provider reports nothing that can be read.
+//!
+//! A token of the common tokenizers is about three and a half bytes of English text or JSON, so
+//! tokens are bytes × 2 ÷ 7, rounded up:
+//! - **Input**: the bytes of the request body, all of it. Images and audio within it count by
+//!   their encoded bytes too, which is more than they cost.
+//! - **Output**: the bytes of the text that passed: the strings in which the dialect writes its
+//!   text, reasoning and tool arguments. Where they cannot be told apart (unknown dialect, unknown
+//!   or broken compression, a body beyond the bound), all bytes of a textual body. What is not
+//!   text (audio, images) counts as nothing.
+
+use tollgate_pricing::Usage;
+
+use crate::request::CallBody;
+
+/// Tokens in so many bytes of text.
+pub(super) fn tokens(bytes: u64) -> u64 {
+    // In two steps, so that no product can overflow.
+    let (sevens, rest) = (bytes.div_euclid(7), bytes.rem_euclid(7));
+    sevens.saturating_mul(2).saturating_add((rest.saturating_mul(2)).div_ceil(7))
+}
+
+/// What a call used that was sent and never answered: its input, by estimate. Whether the provider
+/// accepted it is not known, so it does not count as a request.
+pub fn estimate_input(request: &CallBody) -> Usage {
+    Usage::tokens(tokens(request.input_bytes), 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tokens;
+
+    #[test]
+    fn seven_bytes_are_two_tokens_and_what_is_begun_counts() {
+        let table = [(0, 0), (1, 1), (3, 1), (4, 2), (7, 2), (8, 3), (14, 4), (700, 200)];
+        for (bytes, expected) in table {
+            assert_eq!(tokens(bytes), expected, "{bytes}");
+        }
+        assert!(tokens(u64::MAX) > u64::MAX / 4);
+    }
+}

@@ -1,0 +1,121 @@
+//! Cheap looks into JSON, and the small types that providers' figures are read with.
+
+use memchr::{memchr2, memmem};
+use serde_json::value::RawValue;
+
+use crate::number::count;
+
+/// A figure that may be reported several times: the last one that is not null holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Figure {
+    /// Never reported, or only as null.
+    #[default]
+    Absent,
+    /// Reported; zero is a figure too.
+    Count(u64),
+    /// Reported as something that is no count.
+    Unreadable,
+}
+
+impl Figure {
+    /// Takes a newer report.
+    pub(super) fn take(&mut self, newer: Option<&RawValue>) {
+        if let Some(newer) = newer {
+            *self = count(newer.get()).map_or(Self::Unreadable, Self::Count);
+        }
+    }
+
+    pub(super) fn count(self) -> Option<u64> {
+        match self {
+            Self::Count(count) => Some(count),
+            Self::Absent | Self::Unreadable => None,
+        }
+    }
+
+    pub(super) fn or_zero(self) -> u64 {
+        self.count().unwrap_or(0)
+    }
+}
+
+/// The text in a value, if it is a string.
+pub(super) fn text(value: Option<&RawValue>) -> Option<String> {
+    serde_json::from_str(value?.get()).ok()
+}
+
+/// Whether a value is an object.
+pub(super) fn is_object(value: Option<&RawValue>) -> bool {
+    value.is_some_and(|value| value.get().starts_with('{'))
+}
+
+/// Whether `quoted_key`, with its quotes, stands in `json` with a value other than null. A key in
+/// the text of an answer does not: its quotes are escaped there.
+pub(super) fn mentions(json: &[u8], quoted_key: &[u8]) -> bool {
+    values(json, quoted_key).any(|value| value.first() != Some(&b'n'))
+}
+
+/// How many bytes of text stand in the string values of the keys.
+pub(super) fn text_bytes(json: &[u8], quoted_keys: &[&[u8]]) -> u64 {
+    let strings = quoted_keys
+        .iter()
+        .flat_map(|key| values(json, key))
+        .filter_map(|value| value.strip_prefix(b"\""));
+    strings.map(string_bytes).fold(0, u64::saturating_add)
+}
+
+/// What follows `quoted_key` and its colon, wherever it stands.
+fn values<'a>(json: &'a [u8], quoted_key: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    memmem::find_iter(json, quoted_key).filter_map(|at| {
+        let after = json.get(at..)?.strip_prefix(quoted_key)?.trim_ascii_start();
+        after.strip_prefix(b":").map(<[u8]>::trim_ascii_start)
+    })
+}
+
+/// The length of the text up to its closing quote, once its escapes are undone; `\uXXXX` counts as
+/// three bytes, as most of what is written so takes.
+fn string_bytes(mut rest: &[u8]) -> u64 {
+    let mut bytes = 0_u64;
+    loop {
+        let end = memchr2(b'"', b'\\', rest);
+        let plain = end.unwrap_or(rest.len());
+        bytes = bytes.saturating_add(u64::try_from(plain).unwrap_or(u64::MAX));
+        let escape = rest.get(plain..).and_then(|rest| rest.strip_prefix(b"\\"));
+        let Some(escape) = escape else { return bytes };
+        let (length, skip) = if escape.first() == Some(&b'u') { (3, 5) } else { (1, 1) };
+        bytes = bytes.saturating_add(length);
+        rest = escape.get(skip..).unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_mentioned_when_it_has_a_value() {
+        for json in [r#"{"usage":{}}"#, r#"{"usage" : 7}"#, "{\"usage\":\n\t{\"a\":1}}"] {
+            assert!(mentions(json.as_bytes(), b"\"usage\""), "{json}");
+        }
+        let silent = [
+            r#"{"usage":null}"#,
+            r#"{"usage": null}"#,
+            r#"{"content":"the \"usage\":7 of it"}"#,
+            r#"{"content":"usage"}"#,
+            r#"["usage"]"#,
+            r#"{"usage"#,
+        ];
+        for json in silent {
+            assert!(!mentions(json.as_bytes(), b"\"usage\""), "{json}");
+        }
+    }
+
+    #[test]
+    fn text_is_counted_as_it_reads() {
+        let bytes = |json: &str| text_bytes(json.as_bytes(), &[b"\"content\"", b"\"text\""]);
+        assert_eq!(bytes(r#"{"content":"Hello"}"#), 5);
+        assert_eq!(bytes(r#"{"content": "a\"b\\","text":"\u20ac\n"}"#), 4 + 4);
+        assert_eq!(bytes(r#"{"content":null,"text":{"content":"xy"}}"#), 2);
+        assert_eq!(bytes(r#"{"content":"cut off"#), 7);
+        assert_eq!(bytes(r#"{"content":"cut \"#), 5);
+        assert_eq!(bytes(r#"{"content":"cut \u12"#), 7);
+    }
+}

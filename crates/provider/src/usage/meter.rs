@@ -1,0 +1,409 @@
+use std::ops::Range;
+
+use awc::http::header::{self, HeaderMap};
+use bytes::{Bytes, BytesMut};
+use tollgate_domain::UsageSource;
+use tollgate_pricing::{PerUnit, Unit, Usage};
+
+use super::decode::Decoder;
+use super::estimate;
+use super::events::{EventReader, MAX_EVENT_BYTES, Step};
+use super::extractor::Extractor;
+use super::{Ended, EventKind, Fed, Found, Reading};
+use crate::request::CallBody;
+use crate::table::Endpoint;
+
+/// A body beyond this is not kept to be read.
+const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// Measures one answer while it passes.
+pub struct ResponseMeter {
+    extractor: Extractor,
+    form: Form,
+    decoder: Option<Decoder>,
+    /// Bytes that passed unread, because the body cannot be unpacked or is too large.
+    unread_bytes: u64,
+    status: u16,
+    metered: bool,
+    input_bytes: u64,
+    /// Whether bytes that are not understood may be text.
+    textual: bool,
+}
+
+/// How a body is read.
+enum Form {
+    /// Not at all: nothing in it is billed, or it cannot be understood.
+    Unread,
+    /// As a whole, when it has ended.
+    Whole(Vec<u8>),
+    /// Event by event.
+    Events(Box<Events>),
+}
+
+#[derive(Default)]
+struct Events {
+    reader: EventReader,
+    /// Remove the event that carries only usage. Only complete events are passed on then.
+    strip: bool,
+    /// Bytes whose fate is not decided: with `strip` an event that is not complete, else a line
+    /// that may yet end the stream.
+    open: BytesMut,
+    /// The offset of the first byte of `open`, or of the next piece.
+    offset: u64,
+    /// Where events stand that are to be removed.
+    removed: Vec<Range<u64>>,
+    /// An event was removed that ended in a CR: an LF that follows goes with it.
+    drop_line_feed: bool,
+    end: End,
+    last_event_start: u64,
+}
+
+/// How far the end of a stream has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    /// Not in sight.
+    #[default]
+    Open,
+    /// The last event has begun.
+    Begun,
+    /// The last event is complete.
+    Seen,
+}
+
+impl ResponseMeter {
+    /// A meter for an answer with this status and these headers. `strip_usage_chunk` says that
+    /// usage was asked for on the client's behalf, so that the extra event is to be removed.
+    pub fn new(
+        endpoint: &Endpoint,
+        status: u16,
+        headers: &HeaderMap,
+        request: &CallBody,
+        strip_usage_chunk: bool,
+    ) -> Self {
+        let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = content_type.map(str::to_ascii_lowercase);
+        let is_stream = match &content_type {
+            Some(kind) => kind.trim_start().starts_with("text/event-stream"),
+            None => request.stream,
+        };
+        let mut meter = Self {
+            extractor: Extractor::new(endpoint.api(), request.hour_cache),
+            form: Form::Unread,
+            decoder: None,
+            unread_bytes: 0,
+            status,
+            metered: endpoint.metered(),
+            input_bytes: request.input_bytes,
+            textual: content_type.is_none_or(|kind| is_textual(&kind)),
+        };
+        let Ok(decoder) = Decoder::of(headers) else { return meter };
+        if meter.metered {
+            // What was packed against our asking cannot be cut without packing it again.
+            let strip = strip_usage_chunk && decoder.is_none();
+            meter.form = match is_stream {
+                true => Form::Events(Box::new(Events { strip, ..Events::default() })),
+                false => Form::Whole(Vec::new()),
+            };
+            meter.decoder = decoder;
+        }
+        meter
+    }
+
+    /// Takes the next piece of the body.
+    pub fn feed(&mut self, piece: Bytes) -> Fed {
+        let Some(decoder) = &mut self.decoder else { return self.feed_plain(piece) };
+        match decoder.decode(&piece) {
+            Ok(plain) => self.feed_packed(piece, &plain),
+            // All that counts was read.
+            Err(_) if self.done() => Fed { pass: piece, held: None },
+            // What follows something that is held must not overtake it.
+            Err(_) if self.ending() => Fed { pass: Bytes::new(), held: Some(piece) },
+            Err(_) => {
+                self.stop_reading(piece.len());
+                Fed { pass: piece, held: None }
+            }
+        }
+    }
+
+    /// Whether the event that ends the stream was seen whole: settle, then send what was held.
+    pub fn done(&self) -> bool {
+        matches!(&self.form, Form::Events(events) if events.end == End::Seen)
+    }
+
+    /// Whether something is held.
+    fn ending(&self) -> bool {
+        matches!(&self.form, Form::Events(events) if events.end == End::Begun)
+    }
+
+    /// The reading, when the body has ended.
+    pub fn finish(mut self, how: Ended) -> Reading {
+        let mut rest = Bytes::new();
+        let mut complete = how == Ended::Complete;
+        match &mut self.form {
+            Form::Unread => {}
+            // Neither JSON nor anything like it: all of it may be text.
+            Form::Whole(body) if !self.extractor.body(body) => self.unread_bytes = length(body),
+            Form::Whole(_) => {}
+            Form::Events(events) => {
+                events.finish(how, &mut self.extractor);
+                rest = events.open.split().freeze();
+                complete =
+                    events.end == End::Seen || (complete && !self.extractor.has_terminal_event());
+            }
+        }
+        let found = std::mem::replace(&mut self.extractor, Extractor::Opaque).found();
+        // A stream may end without its last event and still have said all that counts.
+        complete |= how == Ended::Complete && found.is_final;
+        let unread = if self.textual { self.unread_bytes } else { 0 };
+        let text_bytes = found.text_bytes.saturating_add(unread);
+        let (usage, source) = self.usage(&found, complete, estimate::tokens(text_bytes));
+        Reading {
+            usage,
+            source,
+            model: found.facts.model,
+            response_id: found.facts.response_id,
+            created_unix_s: found.facts.created_unix_s,
+            service_tier: found.facts.service_tier,
+            provider_error: found.facts.provider_error && self.accepted(),
+            complete,
+            rest,
+        }
+    }
+
+    fn accepted(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// The usage to be priced: what is reported, and estimates for the sides that are not.
+    fn usage(&self, found: &Found, complete: bool, text_tokens: u64) -> (Usage, UsageSource) {
+        if !self.metered || (!self.accepted() && !found.is_final) {
+            return (Usage::default(), UsageSource::None);
+        }
+        let input = found.input.unwrap_or_else(|| PerUnit {
+            input: estimate::tokens(self.input_bytes),
+            ..PerUnit::default()
+        });
+        let mut output =
+            found.output.unwrap_or_else(|| PerUnit { output: text_tokens, ..PerUnit::default() });
+        if !found.is_final && found.output.is_some() {
+            // An interim figure; more may have passed since.
+            output.output = output.output.max(text_tokens);
+        }
+        let mut quantities = PerUnit::default();
+        for &unit in Unit::ALL {
+            *quantities.get_mut(unit) = input.get(unit).saturating_add(*output.get(unit));
+        }
+        quantities.tool_call = found.tool_calls;
+        quantities.request = u64::from(self.accepted());
+        let source = match (found.is_final, complete && !found.facts.provider_error) {
+            (true, _) => UsageSource::Reported,
+            (false, true) => UsageSource::Estimated,
+            (false, false) => UsageSource::Partial,
+        };
+        (Usage { quantities, provider_cost: None }, source)
+    }
+
+    /// A piece that is not packed.
+    fn feed_plain(&mut self, piece: Bytes) -> Fed {
+        match &mut self.form {
+            Form::Events(events) => {
+                if !self.extractor.tells_text() {
+                    self.unread_bytes = self.unread_bytes.saturating_add(length(&piece));
+                }
+                events.feed(piece, &mut self.extractor)
+            }
+            Form::Unread | Form::Whole(_) => {
+                self.keep(&piece);
+                Fed { pass: piece, held: None }
+            }
+        }
+    }
+
+    /// A packed piece and what it unpacks to: it passes whole or not at all.
+    fn feed_packed(&mut self, piece: Bytes, plain: &[u8]) -> Fed {
+        match &mut self.form {
+            Form::Events(events) => {
+                if !self.extractor.tells_text() {
+                    self.unread_bytes = self.unread_bytes.saturating_add(length(plain));
+                }
+                let before = events.end;
+                events.read(plain, &mut self.extractor);
+                match before != End::Seen && events.end != End::Open {
+                    true => Fed { pass: Bytes::new(), held: Some(piece) },
+                    false => Fed { pass: piece, held: None },
+                }
+            }
+            Form::Unread | Form::Whole(_) => {
+                self.keep(plain);
+                Fed { pass: piece, held: None }
+            }
+        }
+    }
+
+    /// Keeps a part of a body that is read as a whole, if it will be.
+    fn keep(&mut self, plain: &[u8]) {
+        let tells_text = self.extractor.tells_text();
+        match &mut self.form {
+            Form::Whole(body)
+                if tells_text && body.len().saturating_add(plain.len()) <= MAX_BODY_BYTES =>
+            {
+                body.extend_from_slice(plain);
+            }
+            _ => self.stop_reading(plain.len()),
+        }
+    }
+
+    /// Gives up on the body; what was read of it before still counts.
+    fn stop_reading(&mut self, passed_bytes: usize) {
+        let mut passed = u64::try_from(passed_bytes).unwrap_or(u64::MAX);
+        if let Form::Whole(body) = &self.form {
+            passed = passed.saturating_add(length(body));
+        }
+        self.form = Form::Unread;
+        self.decoder = None;
+        self.unread_bytes = self.unread_bytes.saturating_add(passed);
+    }
+
+    /// How much memory the meter holds.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        match &self.form {
+            Form::Unread => 0,
+            Form::Whole(body) => body.capacity(),
+            Form::Events(events) => events.reader.capacity() + events.open.capacity(),
+        }
+    }
+}
+
+impl Events {
+    /// Takes a piece that is not packed: what is before the last event passes, but for a line that
+    /// may yet turn out to begin it, and for the event that is to be removed.
+    fn feed(&mut self, piece: Bytes, extractor: &mut Extractor) -> Fed {
+        match self.end {
+            End::Seen => return Fed { pass: piece, held: None },
+            End::Begun => {
+                self.read(&piece, extractor);
+                return Fed { pass: Bytes::new(), held: Some(piece) };
+            }
+            End::Open => {}
+        }
+        let piece_start = self.reader.position();
+        if std::mem::take(&mut self.drop_line_feed) && piece.first() == Some(&b'\n') {
+            self.removed.push(piece_start..piece_start.saturating_add(1));
+        }
+        self.read(&piece, extractor);
+        let piece_end = piece_start.saturating_add(length(&piece));
+        let until = match self.end {
+            End::Open if self.strip => self.reader.event_start(),
+            End::Open if extractor.may_end_stream(self.reader.open_line()) => {
+                piece_end.saturating_sub(length(self.reader.open_line()))
+            }
+            End::Open => piece_end,
+            End::Begun | End::Seen => self.last_event_start.max(self.offset),
+        };
+        let pass = self.pass_until(piece, until);
+        if self.end == End::Open {
+            if self.open.len() > MAX_EVENT_BYTES {
+                // No event is that long; what has become of it is the client's to judge.
+                self.strip = false;
+            }
+            return Fed { pass, held: None };
+        }
+        Fed { pass, held: Some(self.open.split().freeze()) }
+    }
+
+    /// Reads on, and notes where the last event begins and which events are to be removed.
+    fn read(&mut self, mut bytes: &[u8], extractor: &mut Extractor) {
+        while self.end != End::Seen
+            && let Some(step) = self.reader.step(&mut bytes)
+        {
+            match step {
+                Step::Field => self.read_field(extractor),
+                Step::Event => self.read_event(extractor),
+            }
+        }
+    }
+
+    fn read_field(&mut self, extractor: &Extractor) {
+        if self.end == End::Open && extractor.ends_stream(self.reader.name(), self.reader.data()) {
+            self.end = End::Begun;
+            self.last_event_start = self.reader.event_start();
+        }
+    }
+
+    fn read_event(&mut self, extractor: &mut Extractor) {
+        let kind = extractor.event(self.reader.name(), self.reader.data());
+        let start = self.reader.event_start();
+        self.reader.next_event();
+        if self.strip && kind == EventKind::UsageOnly {
+            self.removed.push(start..self.reader.event_start());
+            self.drop_line_feed = self.reader.after_cr();
+        } else {
+            self.drop_line_feed = false;
+        }
+        if self.end == End::Begun {
+            self.end = End::Seen;
+        }
+    }
+
+    /// Ends a stream that may have left its last event open. That one ends the stream only if the
+    /// provider meant to say no more.
+    fn finish(&mut self, how: Ended, extractor: &mut Extractor) {
+        if self.end == End::Seen || self.reader.end().is_none() {
+            return;
+        }
+        self.read_field(extractor);
+        let before = self.end;
+        self.read_event(extractor);
+        if how != Ended::Complete {
+            self.end = before;
+        }
+    }
+
+    /// Takes what is before the offset `until` out of `open` and `piece`, without what is removed;
+    /// the rest stays in `open`. Nothing is copied unless something stays or is removed.
+    fn pass_until(&mut self, mut piece: Bytes, until: u64) -> Bytes {
+        let count = usize::try_from(until.saturating_sub(self.offset)).unwrap_or(usize::MAX);
+        let front = if self.open.is_empty() {
+            let back = piece.split_off(count.min(piece.len()));
+            self.open.extend_from_slice(&back);
+            piece
+        } else {
+            self.open.extend_from_slice(&piece);
+            self.open.split_to(count.min(self.open.len())).freeze()
+        };
+        let start = std::mem::replace(&mut self.offset, until);
+        without(front, start, &std::mem::take(&mut self.removed))
+    }
+}
+
+/// `bytes`, the first of which is at the offset `start`, without the ranges `removed`.
+fn without(bytes: Bytes, start: u64, removed: &[Range<u64>]) -> Bytes {
+    if removed.is_empty() {
+        return bytes;
+    }
+    let mut kept = BytesMut::with_capacity(bytes.len());
+    let at = |offset: u64| {
+        usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len())
+    };
+    let mut from = start;
+    for range in removed {
+        kept.extend_from_slice(bytes.get(at(from)..at(range.start)).unwrap_or_default());
+        from = range.end;
+    }
+    kept.extend_from_slice(bytes.get(at(from)..).unwrap_or_default());
+    kept.freeze()
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// Whether a body of this type is made of text, so that its bytes say something of its tokens.
+fn is_textual(content_type: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    kind.starts_with("text/") || kind.contains("json") || kind.contains("xml")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! What a call used, read from the answer while it passes.
+//!
+//! [`ResponseMeter`] is fed every piece of a body as it comes. It says what may go to the client at
+//! once and what waits for the settlement, keeps bounded memory, never changes a byte it was not
+//! told to remove, and in the end gives a [`Reading`] that is honest about where its figures come
+//! from.
+
+mod anthropic;
+mod decode;
+mod estimate;
+mod events;
+mod extractor;
+mod json;
+mod meter;
+mod openai;
+
+use bytes::Bytes;
+use tollgate_domain::UsageSource;
+use tollgate_pricing::Usage;
+
+pub use self::estimate::estimate_input;
+pub use self::meter::ResponseMeter;
+
+/// What to do with the bytes of one piece.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fed {
+    /// May go to the client now. It may be empty, and it may begin with bytes of earlier pieces.
+    pub pass: Bytes,
+    /// Must wait until the call is settled: bytes from the first one of the event that ends the
+    /// stream on. Once something is held, all that follows is, until [`ResponseMeter::done`].
+    pub held: Option<Bytes>,
+}
+
+/// How reading the provider's answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The provider sent all it had.
+    Complete,
+    /// The provider broke off, or was silent for too long.
+    Broken,
+    /// We stopped reading.
+    Left,
+}
+
+/// What an answer came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// What is to be priced.
+    pub usage: Usage,
+    /// Where it comes from.
+    pub source: UsageSource,
+    /// The model that served the call, by its own name.
+    pub model: Option<String>,
+    /// The provider's id of the answer.
+    pub response_id: Option<String>,
+    /// The provider's own time of the answer, in seconds since 1970.
+    pub created_unix_s: Option<i64>,
+    /// The tier at which the call was served.
+    pub service_tier: Option<String>,
+    /// The provider answered 2xx and then reported an error, in an event or as the body.
+    pub provider_error: bool,
+    /// The event that ends the stream, or the end of a body, was seen.
+    pub complete: bool,
+    /// The client's last bytes: what was kept back because the stream ended before it could be
+    /// told whether it is the end. Empty unless the stream was cut within a line.
+    pub rest: Bytes,
+}
+
+/// What an answer says of itself besides its usage.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    model: Option<String>,
+    response_id: Option<String>,
+    created_unix_s: Option<i64>,
+    service_tier: Option<String>,
+    provider_error: bool,
+}
+
+/// What a dialect found in an answer, in disjoint quantities. A side that was not reported, or not
+/// readably, is `None`.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    input: Option<tollgate_pricing::PerUnit<u64>>,
+    output: Option<tollgate_pricing::PerUnit<u64>>,
+    /// Both sides are reported and nothing can be added any more.
+    is_final: bool,
+    tool_calls: u64,
+    facts: Facts,
+    /// The text that passed, for an estimate.
+    text_bytes: u64,
+}
+
+/// What an event is to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EventKind {
+    /// Something it expects.
+    Content,
+    /// The extra event that `include_usage` brings: usage and no choices. An event with neither is
+    /// not one, though its choices are empty too.
+    UsageOnly,
+}

@@ -1,0 +1,314 @@
+//! What is read of a request body, and the one change that is made to it.
+
+use awc::http::Method;
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tollgate_domain::Issue;
+use tollgate_provider::{CallBody, Endpoint, ProviderSettings, ProviderTable, estimate_input};
+
+fn endpoint(path: &str) -> Endpoint {
+    let host = if path.starts_with("/messages") { "anthropic" } else { "openai" };
+    let url = format!("https://api.{host}.com/v1{path}");
+    let resolved = ProviderTable::builtin().resolve(&Method::POST, &url);
+    resolved.unwrap_or_else(|error| unreachable!("{url}: {error}"))
+}
+
+fn inspect(path: &str, body: &str, managed: bool) -> Result<CallBody, Vec<Issue>> {
+    CallBody::inspect(body.as_bytes(), &endpoint(path), managed)
+}
+
+fn paths(path: &str, body: &str, managed: bool) -> Vec<String> {
+    let issues = inspect(path, body, managed).err().unwrap_or_default();
+    issues.into_iter().map(|issue| issue.path.join(".")).collect()
+}
+
+const CHAT: &str = "/chat/completions";
+const RESPONSES: &str = "/responses";
+const MESSAGES: &str = "/messages";
+
+#[test]
+fn the_fields_that_decide_about_money_are_read() {
+    let body = r#"{"model":"m","stream":true,"n":3,"max_tokens":"10","max_completion_tokens":20.0,
+        "stream_options":{"include_usage":true},"temperature":0.1,"messages":[{"content":"ü"}]}"#;
+    let call = inspect(CHAT, body, true).unwrap();
+    assert_eq!(call.model.as_deref(), Some("m"));
+    assert!(call.stream && call.asks_usage);
+    assert_eq!((call.choices, call.max_output_tokens), (3, Some(20)));
+    assert_eq!(call.input_bytes, u64::try_from(body.len()).unwrap());
+    assert_eq!(call.unbounded, None);
+
+    let call =
+        inspect(CHAT, r#"{"model":"m","stream":null,"n":null,"max_tokens":null}"#, true).unwrap();
+    assert!(!call.stream && !call.asks_usage);
+    assert_eq!((call.choices, call.max_output_tokens), (1, None));
+    assert_eq!(estimate_input(&call).quantities.input, 16);
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    for body in ["", "x", "{", "{\"model\":\"m\"", "{\"model\":\"m\"}x", "[", "\u{feff}{}"] {
+        assert_eq!(paths(CHAT, body, true), [""], "{body}");
+    }
+    for body in ["[]", "1", "\"x\"", "null", "true"] {
+        assert_eq!(paths(CHAT, body, true), [""], "{body}");
+    }
+    for model in ["", ",\"model\":null", ",\"model\":\"\"", ",\"model\":\" \"", ",\"model\":7"] {
+        assert_eq!(paths(CHAT, &format!("{{\"a\":1{model}}}"), true), ["model"], "{model}");
+    }
+    let body = r#"{"stream":"yes","n":1.5,"max_tokens":-1,"max_output_tokens":true}"#;
+    let expected = ["model", "stream", "n", "max_tokens", "max_output_tokens"];
+    assert_eq!(paths(CHAT, body, true), expected);
+    let deep = format!("{{\"model\":\"m\",\"input\":{}{}}}", "[".repeat(500), "]".repeat(500));
+    assert_eq!(paths(RESPONSES, &deep, true), [""]);
+}
+
+#[test]
+fn a_field_that_decides_about_money_stands_only_once() {
+    for field in [
+        "model",
+        "stream",
+        "stream_options",
+        "n",
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+    ] {
+        let body = format!(r#"{{"model":"a","{field}":null,"{field}":null}}"#);
+        let found = paths(CHAT, &body, false);
+        assert!(found.contains(&field.to_owned()), "{field}: {found:?}");
+    }
+    // A key in disguise is the same key.
+    assert_eq!(paths(CHAT, r#"{"model":"a","m\u006fdel":"b"}"#, false), ["model"]);
+    assert!(paths(CHAT, r#"{"model":"a","x":1,"x":2}"#, false).is_empty());
+}
+
+#[test]
+fn with_a_managed_key_nothing_stored_is_named() {
+    let table: &[(&str, Value, &str)] = &[
+        (RESPONSES, json!({"background": true}), "background"),
+        (RESPONSES, json!({"previous_response_id": "resp_1"}), "previous_response_id"),
+        (RESPONSES, json!({"conversation": "conv_1"}), "conversation"),
+        (RESPONSES, json!({"conversation": {"id": "conv_1"}}), "conversation"),
+        (RESPONSES, json!({"prompt": {"id": "pmpt_1"}}), "prompt"),
+        (
+            RESPONSES,
+            json!({"input": [{"content": [{"type": "input_file", "file_id": "f"}]}]}),
+            "input.0.content.0.file_id",
+        ),
+        (
+            RESPONSES,
+            json!({"input": [1, {"content": [{"type": "input_image", "file_id": "f"}]}]}),
+            "input.1.content.0.file_id",
+        ),
+        (RESPONSES, json!({"input": [{"type": "item_reference", "id": "msg_1"}]}), "input.0.type"),
+        (
+            RESPONSES,
+            json!({"tools": [{"type": "file_search", "vector_store_ids": ["vs"]}]}),
+            "tools.0.vector_store_ids",
+        ),
+        (
+            RESPONSES,
+            json!({"tools": [{"type": "code_interpreter", "container": "cntr_1"}]}),
+            "tools.0.container",
+        ),
+        (
+            CHAT,
+            json!({"messages": [{"content": [{"type": "file", "file": {"file_id": "f"}}]}]}),
+            "messages.0.content.0.file.file_id",
+        ),
+        (
+            MESSAGES,
+            json!({"messages": [{"content": [{"source": {"type": "file", "file_id": "f"}}]}]}),
+            "messages.0.content.0.source.file_id",
+        ),
+        (MESSAGES, json!({"container": "container_1"}), "container"),
+    ];
+    let mut generous = endpoint(RESPONSES);
+    let settings = ProviderSettings { allow_stored_state: true, ..ProviderSettings::default() };
+    let mut providers = ProviderTable::builtin();
+    providers.configure("openai", settings).unwrap();
+    generous.provider = providers.get("openai").unwrap().clone();
+
+    for (path, field, expected) in table {
+        let mut body = field.clone();
+        body["model"] = json!("m");
+        let body = body.to_string();
+        assert_eq!(paths(path, &body, true), [*expected], "{body}");
+        assert!(inspect(path, &body, false).is_ok(), "the caller's own key may: {body}");
+        assert!(CallBody::inspect(body.as_bytes(), &generous, true).is_ok(), "{body}");
+    }
+    let harmless = json!({
+        "model": "m", "background": false, "previous_response_id": null, "prompt": "text",
+        "metadata": {"file_id": "mine"}, "user": "file_id", "input": "file_id",
+        "tools": [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": []}},
+            {"type": "function", "parameters": {"properties": {"file_id": {"type": "string"}}}}],
+    });
+    assert!(paths(RESPONSES, &harmless.to_string(), true).is_empty());
+    let both = json!({"model": "m", "background": true, "messages": [{"file_id": "a"}],
+        "input": [{"file_id": "b"}]});
+    assert_eq!(
+        paths(RESPONSES, &both.to_string(), true),
+        ["background", "input.0.file_id", "messages.0.file_id"]
+    );
+}
+
+#[test]
+fn what_makes_the_cost_unbounded_is_named() {
+    let table = [
+        (
+            json!({"messages": [{"content": [{"image_url": {"url": "https://x/y.png"}}]}]}),
+            Some("messages.0.content.0.image_url.url"),
+        ),
+        (
+            json!({"input": [{"content": [{"image_url": "https://x/y.png"}]}]}),
+            Some("input.0.content.0.image_url"),
+        ),
+        (
+            json!({"input": [{"content": [{"file_url": "https://x/y.pdf"}]}]}),
+            Some("input.0.content.0.file_url"),
+        ),
+        (
+            json!({"messages": [{"content": [{"source": {"type": "url", "url": "https://x"}}]}]}),
+            Some("messages.0.content.0.source.url"),
+        ),
+        (
+            json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+            Some("tools.0.type"),
+        ),
+        (json!({"tools": [{"type": "web_search_preview"}]}), Some("tools.0.type")),
+        (json!({"web_search_options": {}}), Some("web_search_options")),
+        (json!({"tools": [{"type": "web_search_20250305", "max_uses": 3}]}), None),
+        (json!({"tools": [{"type": "function", "name": "web_search"}]}), None),
+        (
+            json!({"messages": [{"content": [{"image_url": {"url": "data:image/png;base64,AA"}}]}]}),
+            None,
+        ),
+        (json!({"input": [{"type": "web_search_call", "id": "ws_1"}]}), None),
+    ];
+    for (mut body, expected) in table {
+        body["model"] = json!("m");
+        let call = inspect(RESPONSES, &body.to_string(), true).unwrap();
+        assert_eq!(call.unbounded.map(|path| path.join(".")).as_deref(), expected, "{body}");
+    }
+}
+
+fn edited(path: &str, body: &str) -> Option<String> {
+    let call = inspect(path, body, false).ok()?;
+    let edited = call.include_usage(&Bytes::copy_from_slice(body.as_bytes()))?;
+    String::from_utf8(edited.to_vec()).ok()
+}
+
+#[test]
+fn usage_is_asked_for_by_one_token() {
+    let table = [
+        (
+            r#"{"model":"m","stream":true}"#,
+            r#"{"stream_options":{"include_usage":true},"model":"m","stream":true}"#,
+        ),
+        (
+            " \n{ \"model\":\"m\",\"stream\":true}",
+            " \n{\"stream_options\":{\"include_usage\":true}, \"model\":\"m\",\"stream\":true}",
+        ),
+        (
+            r#"{"model":"m","stream":true,"stream_options":null}"#,
+            r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#,
+        ),
+        (
+            r#"{"model":"m","stream":true,"stream_options": {} }"#,
+            r#"{"model":"m","stream":true,"stream_options": {"include_usage":true} }"#,
+        ),
+        (
+            r#"{"model":"m","stream":true,"stream_options":{ "a":1}}"#,
+            r#"{"model":"m","stream":true,"stream_options":{"include_usage":true, "a":1}}"#,
+        ),
+        (
+            r#"{"model":"m","stream":true,"stream_options":{"a":{},"include_usage" : false}}"#,
+            r#"{"model":"m","stream":true,"stream_options":{"a":{},"include_usage" : true}}"#,
+        ),
+        (
+            r#"{"model":"m","stream":true,"stream_options":{"include_usage":null}}"#,
+            r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#,
+        ),
+    ];
+    for (body, expected) in table {
+        assert_eq!(edited(CHAT, body).as_deref(), Some(expected));
+        assert_eq!(edited("/completions", body).as_deref(), Some(expected));
+    }
+}
+
+#[test]
+fn nothing_is_changed_where_nothing_is_to_be_asked() {
+    let stream = r#"{"model":"m","stream":true}"#;
+    assert_eq!(edited(RESPONSES, stream), None, "reports usage unasked");
+    assert_eq!(edited(MESSAGES, stream), None, "reports usage unasked");
+    for body in [
+        r#"{"model":"m"}"#,
+        r#"{"model":"m","stream":false}"#,
+        r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#,
+        r#"{"model":"m","stream":true,"stream_options":"x"}"#,
+        r#"{"model":"m","stream":true,"stream_options":{"include_usage":"x"}}"#,
+    ] {
+        assert!(inspect(CHAT, body, false).is_ok(), "{body}");
+        assert_eq!(edited(CHAT, body), None, "{body}");
+    }
+    let mut providers = ProviderTable::builtin();
+    let settings = ProviderSettings { stream_options: Some(false), ..Default::default() };
+    providers.configure("openai", settings).unwrap();
+    let url = "https://api.openai.com/v1/chat/completions";
+    let endpoint = providers.resolve(&Method::POST, url).unwrap();
+    let call = CallBody::inspect(stream.as_bytes(), &endpoint, true).unwrap();
+    assert_eq!(call.include_usage(&Bytes::from_static(stream.as_bytes())), None);
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 20, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((".{0,6}", inner), 0..4)
+                .prop_map(|fields| fields.into_iter().collect()),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_change_is_that_token_and_nothing_else(
+        extra in prop::collection::vec(("[a-z{}\"\\\\]{1,6}", any_json()), 0..5),
+        options in prop::option::of(prop_oneof![
+            Just(json!(null)), Just(json!({})), Just(json!({"include_usage": false})),
+            Just(json!({"include_obfuscation": false})),
+            Just(json!({"x": {"include_usage": true}, "include_usage": null})),
+        ]),
+        pretty in any::<bool>(),
+    ) {
+        let mut body = json!({"model": "m", "stream": true});
+        for (key, value) in extra.iter().filter(|(key, _)| key != "n") {
+            body[key] = value.clone();
+        }
+        if let Some(options) = &options {
+            body["stream_options"] = options.clone();
+        }
+        let text = if pretty { serde_json::to_string_pretty(&body) } else { serde_json::to_string(&body) };
+        let text = text.unwrap();
+        let after = edited(CHAT, &text).unwrap();
+
+        let mut expected = body.clone();
+        if !expected["stream_options"].is_object() {
+            expected["stream_options"] = json!({});
+        }
+        expected["stream_options"]["include_usage"] = json!(true);
+        prop_assert_eq!(serde_json::from_str::<Value>(&after).unwrap(), expected);
+
+        // Whatever is before and after the change is as it was.
+        let same_start = text.bytes().zip(after.bytes()).take_while(|(a, b)| a == b).count();
+        let same_end = text.bytes().rev().zip(after.bytes().rev()).take_while(|(a, b)| a == b).count();
+        prop_assert!(same_start + same_end + "false".len() >= text.len());
+    }
+}

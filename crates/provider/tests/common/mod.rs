@@ -1,0 +1,258 @@
+//! The corpus of recorded answers, and how one is replayed.
+
+use std::fs;
+use std::io::Write;
+use std::iter;
+use std::path::Path;
+
+use awc::http::Method;
+use awc::http::header::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
+use serde::Deserialize;
+use tollgate_domain::UsageSource;
+use tollgate_pricing::PerUnit;
+use tollgate_provider::{CallBody, Ended, Endpoint, Fed, ProviderTable, Reading, ResponseMeter};
+
+/// What is expected of an answer.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expected {
+    path: String,
+    #[serde(default = "ok")]
+    status: u16,
+    #[serde(default)]
+    request_bytes: u64,
+    source: UsageSource,
+    quantities: PerUnit<u64>,
+    complete: bool,
+    #[serde(default)]
+    provider_error: bool,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    response_id: Option<String>,
+    #[serde(default)]
+    created_unix_s: Option<i64>,
+    #[serde(default)]
+    service_tier: Option<String>,
+    #[serde(default)]
+    held: Option<String>,
+}
+
+fn ok() -> u16 {
+    200
+}
+
+/// One file of the corpus.
+#[derive(Clone)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) body: Vec<u8>,
+    pub(crate) is_stream: bool,
+    pub(crate) status: u16,
+    /// The `content-encoding`; empty for none.
+    pub(crate) encoding: String,
+    pub(crate) held: Option<String>,
+    expected: Expected,
+}
+
+/// The whole corpus.
+pub(crate) fn cases() -> Vec<Case> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut cases: Vec<_> = files.filter_map(|path| case(&path)).collect();
+    cases.sort_by(|a, b| a.name.cmp(&b.name));
+    cases
+}
+
+fn case(path: &Path) -> Option<Case> {
+    let name = path.file_stem()?.to_str()?.to_owned();
+    if name.ends_with(".expected") {
+        return None;
+    }
+    let expected = fs::read(path.with_extension("expected.json")).ok()?;
+    let expected: Expected = serde_json::from_slice(&expected)
+        .unwrap_or_else(|error| unreachable!("{name}.expected.json: {error}"));
+    Some(Case {
+        body: fs::read(path).ok()?,
+        is_stream: path.extension()? == "sse",
+        status: expected.status,
+        encoding: String::new(),
+        held: expected.held.clone(),
+        expected,
+        name,
+    })
+}
+
+impl Case {
+    fn endpoint(&self) -> Endpoint {
+        let provider = self.name.split('_').next().unwrap_or_default();
+        let url = format!("https://api.{provider}.com/v1{}", self.expected.path);
+        let endpoint = ProviderTable::builtin().resolve(&Method::POST, &url);
+        endpoint.unwrap_or_else(|error| unreachable!("{url}: {error}"))
+    }
+
+    /// A meter for the answer.
+    pub(crate) fn meter(&self, strip: bool) -> ResponseMeter {
+        let mut headers = HeaderMap::new();
+        let kind =
+            if self.is_stream { "text/event-stream; charset=utf-8" } else { "application/json" };
+        headers.insert(HeaderName::from_static("content-type"), HeaderValue::from_static(kind));
+        if let (false, Ok(encoding)) = (self.encoding.is_empty(), self.encoding.parse()) {
+            headers.insert(HeaderName::from_static("content-encoding"), encoding);
+        }
+        let mut request = CallBody::empty();
+        request.input_bytes = self.expected.request_bytes;
+        ResponseMeter::new(&self.endpoint(), self.status, &headers, &request, strip)
+    }
+
+    /// Replays the body cut in pieces, removing the event that carries only usage.
+    pub(crate) fn strip(&self, cuts: &[usize]) -> Replayed {
+        self.run(cuts, true)
+    }
+
+    fn run(&self, cuts: &[usize], strip: bool) -> Replayed {
+        let mut meter = self.meter(strip);
+        let starts = iter::once(0).chain(cuts.iter().copied());
+        let ends = cuts.iter().copied().chain([self.body.len()]);
+        let pieces = starts.zip(ends).filter_map(|(start, end)| self.body.get(start..end));
+        let mut out = feed(&mut meter, pieces.map(Bytes::copy_from_slice));
+        let reading = meter.finish(Ended::Complete);
+        out.add_rest(&reading);
+        Replayed { passed: out.passed, held: out.held, reading }
+    }
+
+    /// The body as a client gets it that did not ask for usage.
+    pub(crate) fn without_usage_event(&self) -> Vec<u8> {
+        let text = String::from_utf8_lossy(&self.body);
+        let line_end = ["\r\n", "\n", "\r"].into_iter().find(|end| text.contains(end));
+        let end = line_end.unwrap_or("\n").repeat(2);
+        let kept = text
+            .split_inclusive(end.as_str())
+            .filter(|event| !(event.contains("\"choices\":[]") && event.contains("\"usage\":{")));
+        kept.collect::<String>().into_bytes()
+    }
+
+    /// The reading is what the file beside the answer says.
+    pub(crate) fn check(&self, reading: &Reading) {
+        let expected = &self.expected;
+        self.check_usage(reading);
+        let name = &self.name;
+        assert_eq!(reading.source, expected.source, "{name}");
+        assert_eq!(reading.complete, expected.complete, "{name}");
+        assert_eq!(reading.provider_error, expected.provider_error, "{name}");
+        assert_eq!(reading.model, expected.model, "{name}");
+        assert_eq!(reading.response_id, expected.response_id, "{name}");
+        assert_eq!(reading.created_unix_s, expected.created_unix_s, "{name}");
+        assert_eq!(reading.service_tier, expected.service_tier, "{name}");
+    }
+
+    /// The usage is what the file beside the answer says.
+    pub(crate) fn check_usage(&self, reading: &Reading) {
+        assert_eq!(reading.usage.quantities, self.expected.quantities, "{}", self.name);
+    }
+}
+
+/// What came out of a meter.
+#[derive(Default)]
+pub(crate) struct Out {
+    pub(crate) passed: Vec<u8>,
+    pub(crate) held: Vec<u8>,
+}
+
+impl Out {
+    /// Everything that the client gets in the end.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        [self.passed.as_slice(), self.held.as_slice()].concat()
+    }
+
+    /// Adds what was kept back to the end.
+    pub(crate) fn add_rest(&mut self, reading: &Reading) {
+        if self.held.is_empty() {
+            self.passed.extend_from_slice(&reading.rest);
+        } else {
+            assert!(reading.rest.is_empty(), "something would overtake what is held");
+        }
+    }
+}
+
+/// Feeds pieces, and checks that nothing overtakes what is held.
+pub(crate) fn feed(meter: &mut ResponseMeter, pieces: impl IntoIterator<Item = Bytes>) -> Out {
+    let mut out = Out::default();
+    for piece in pieces {
+        let settled = meter.done();
+        let Fed { pass, held } = meter.feed(piece);
+        if settled {
+            assert!(held.is_none(), "all is held that will be");
+            // By now the client has what was held.
+            out.held.extend_from_slice(&pass);
+            continue;
+        }
+        assert!(out.held.is_empty() || pass.is_empty(), "something overtook what is held");
+        out.passed.extend_from_slice(&pass);
+        out.held.extend_from_slice(held.as_deref().unwrap_or_default());
+    }
+    out
+}
+
+/// A whole replay.
+pub(crate) struct Replayed {
+    pub(crate) passed: Vec<u8>,
+    pub(crate) held: Vec<u8>,
+    pub(crate) reading: Reading,
+}
+
+impl Replayed {
+    /// Everything that the client gets in the end.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        [self.passed.as_slice(), self.held.as_slice()].concat()
+    }
+}
+
+/// Replays the body, cut in pieces.
+pub(crate) fn replay(case: &Case, cuts: &[usize]) -> Replayed {
+    case.run(cuts, false)
+}
+
+/// The same answer in every compression, singly and doubly.
+pub(crate) fn compressions(case: &Case) -> Vec<Case> {
+    let encodings = ["gzip", "deflate", "raw deflate", "br", "zstd", "gzip, br"];
+    encodings
+        .into_iter()
+        .map(|encoding| {
+            let body =
+                encoding.split(", ").fold(case.body.clone(), |body, coding| pack(coding, &body));
+            let encoding = encoding.trim_start_matches("raw ").to_owned();
+            Case { body, encoding, ..case.clone() }
+        })
+        .collect()
+}
+
+fn pack(coding: &str, body: &[u8]) -> Vec<u8> {
+    use flate2::Compression;
+    use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
+    let level = Compression::default();
+    let packed = match coding {
+        "gzip" => finish(GzEncoder::new(Vec::new(), level), body, GzEncoder::finish),
+        "deflate" => finish(ZlibEncoder::new(Vec::new(), level), body, ZlibEncoder::finish),
+        "raw deflate" => {
+            finish(DeflateEncoder::new(Vec::new(), level), body, DeflateEncoder::finish)
+        }
+        "zstd" => zstd::encode_all(body, 3),
+        _ => {
+            let mut packed = Vec::new();
+            let parameters = Default::default();
+            brotli::BrotliCompress(&mut &*body, &mut packed, &parameters).map(|_| packed)
+        }
+    };
+    packed.unwrap_or_else(|error| unreachable!("packing into memory: {error}"))
+}
+
+fn finish<W: Write>(
+    mut encoder: W,
+    body: &[u8],
+    finish: impl FnOnce(W) -> std::io::Result<Vec<u8>>,
+) -> std::io::Result<Vec<u8>> {
+    encoder.write_all(body)?;
+    finish(encoder)
+}

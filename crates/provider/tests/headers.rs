@@ -1,0 +1,172 @@
+//! Which headers pass.
+
+use awc::http::Method;
+use awc::http::header::{HeaderMap, HeaderName, HeaderValue};
+use tollgate_provider::{
+    Endpoint, ProviderKey, ProviderSettings, ProviderTable, request_headers, response_headers,
+};
+
+fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in lines {
+        headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    headers
+}
+
+fn lines(headers: &HeaderMap) -> Vec<String> {
+    let mut lines: Vec<_> = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap_or("?")))
+        .collect();
+    lines.sort();
+    lines
+}
+
+fn endpoint(provider: &str, path: &str) -> Endpoint {
+    let mut table = ProviderTable::builtin();
+    let settings =
+        ProviderSettings { api_key: Some("sk-operator".to_owned()), ..Default::default() };
+    let configured = table.configure(provider, settings);
+    assert_eq!(configured, Ok(()));
+    let url = format!("https://api.{provider}.com/v1{path}");
+    let resolved = table.resolve(&Method::POST, &url);
+    resolved.unwrap_or_else(|error| unreachable!("{url}: {error}"))
+}
+
+#[test]
+fn what_is_the_callers_own_or_of_the_connection_stays() {
+    let incoming = headers(&[
+        ("host", "tollgate.example"),
+        ("content-length", "5"),
+        ("content-type", "application/json"),
+        ("user-agent", "sdk/1"),
+        ("authorization", "Bearer canary"),
+        ("x-api-key", "canary"),
+        ("api-key", "canary"),
+        ("x-goog-api-key", "canary"),
+        ("xi-api-key", "canary"),
+        ("cookie", "canary"),
+        ("x-service-metadata", "{}"),
+        ("connection", "keep-alive, X-Mine"),
+        ("connection", "x-also-mine"),
+        ("x-mine", "canary"),
+        ("x-also-mine", "canary"),
+        ("keep-alive", "5"),
+        ("te", "trailers"),
+        ("trailer", "x"),
+        ("transfer-encoding", "chunked"),
+        ("upgrade", "h2c"),
+        ("expect", "100-continue"),
+        ("proxy-authorization", "canary"),
+        ("forwarded", "for=10.0.0.1"),
+        ("x-forwarded-for", "10.0.0.1"),
+        ("x-forwarded-proto", "https"),
+        ("x-real-ip", "10.0.0.1"),
+        ("openai-organization", "org-canary"),
+        ("openai-project", "proj-canary"),
+        ("openai-beta", "assistants=v2"),
+        ("idempotency-key", "i-1"),
+        ("x-stainless-lang", "python"),
+        ("x-stainless-lang", "again"),
+    ]);
+    let openai = endpoint("openai", "/chat/completions");
+    let common = [
+        "accept-encoding: identity",
+        "content-type: application/json",
+        "idempotency-key: i-1",
+        "openai-beta: assistants=v2",
+        "user-agent: sdk/1",
+        "x-stainless-lang: again",
+        "x-stainless-lang: python",
+    ];
+    let managed = request_headers(&incoming, &openai, &ProviderKey::Managed, false);
+    let mut expected = common.to_vec();
+    expected.insert(1, "authorization: Bearer sk-operator");
+    assert_eq!(lines(&managed), expected);
+
+    let own = request_headers(&incoming, &openai, &ProviderKey::Own("sk-own".to_owned()), false);
+    let mut expected = [
+        &common[..],
+        &[
+            "authorization: Bearer sk-own",
+            "openai-organization: org-canary",
+            "openai-project: proj-canary",
+        ],
+    ]
+    .concat();
+    expected.sort_unstable();
+    assert_eq!(lines(&own), expected);
+}
+
+#[test]
+fn anthropic_takes_its_key_and_version_in_its_own_headers() {
+    let anthropic = endpoint("anthropic", "/messages");
+    let sent = request_headers(&headers(&[]), &anthropic, &ProviderKey::Managed, false);
+    assert_eq!(
+        lines(&sent),
+        ["accept-encoding: identity", "anthropic-version: 2023-06-01", "x-api-key: sk-operator"]
+    );
+    let incoming = headers(&[("anthropic-version", "2099-01-01"), ("x-api-key", "tgk_canary")]);
+    let sent =
+        request_headers(&incoming, &anthropic, &ProviderKey::Own("sk-own".to_owned()), false);
+    assert_eq!(
+        lines(&sent),
+        ["accept-encoding: identity", "anthropic-version: 2099-01-01", "x-api-key: sk-own"]
+    );
+}
+
+#[test]
+fn compression_is_the_clients_choice_unless_an_event_is_to_be_removed() {
+    let openai = endpoint("openai", "/chat/completions");
+    let accept = |incoming: &HeaderMap, identity: bool| {
+        let sent = request_headers(incoming, &openai, &ProviderKey::Managed, identity);
+        sent.get("accept-encoding").and_then(|value| value.to_str().ok()).map(str::to_owned)
+    };
+    let asks = headers(&[("accept-encoding", "gzip, br")]);
+    assert_eq!(accept(&asks, false).as_deref(), Some("gzip, br"));
+    assert_eq!(accept(&asks, true).as_deref(), Some("identity"));
+    assert_eq!(accept(&headers(&[]), false).as_deref(), Some("identity"));
+}
+
+#[test]
+fn a_key_that_cannot_be_sent_is_refused_and_none_is_printed() {
+    for key in ["", "two words", "line\nbreak", "käy"] {
+        assert!(ProviderKey::own(key.to_owned()).is_err(), "{key:?}");
+    }
+    let key = ProviderKey::own("sk-canary".to_owned()).unwrap();
+    assert!(!format!("{key:?}").contains("canary"));
+    let openai = endpoint("openai", "/responses");
+    let sent = request_headers(&headers(&[]), &openai, &key, false);
+    assert!(!format!("{sent:?}").contains("canary"), "marked as sensitive");
+}
+
+#[test]
+fn answers_come_back_without_what_binds_to_the_providers_origin() {
+    let incoming = headers(&[
+        ("content-type", "text/event-stream"),
+        ("content-length", "10"),
+        ("content-digest", "x"),
+        ("content-encoding", "gzip"),
+        ("x-request-id", "r-1"),
+        ("x-ratelimit-remaining-tokens", "9"),
+        ("set-cookie", "a=b"),
+        ("set-cookie", "c=d"),
+        ("alt-svc", "h3=\":443\""),
+        ("strict-transport-security", "max-age=1"),
+        ("transfer-encoding", "chunked"),
+        ("connection", "close, x-hop"),
+        ("x-hop", "1"),
+        ("keep-alive", "5"),
+        ("proxy-authenticate", "x"),
+    ]);
+    let kept = [
+        "content-encoding: gzip",
+        "content-type: text/event-stream",
+        "x-ratelimit-remaining-tokens: 9",
+        "x-request-id: r-1",
+    ];
+    assert_eq!(lines(&response_headers(&incoming, true)), kept);
+    let whole = ["content-digest: x", "content-encoding: gzip", "content-length: 10"];
+    assert_eq!(lines(&response_headers(&incoming, false)), [&whole[..], &kept[1..]].concat());
+}

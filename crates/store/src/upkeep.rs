@@ -1,0 +1,49 @@
+//! What a serving process does for its store from time to time.
+
+use std::time::Duration;
+
+use crate::{Store, StoreError, idempotency};
+
+/// How often what a dead process left is looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// How often the journal is looked at: while the database is away nothing can be booked, and when
+/// it is back the calls that waited are booked at once.
+const REPLAY_EVERY: Duration = Duration::from_secs(1);
+/// How often old answers are forgotten.
+const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// Keeps the lease, ends what dead processes left, books what waits in the journal, forgets old
+/// answers. It never returns; a store that is away is tried again.
+pub async fn run(store: Store) {
+    let lease = Duration::from_millis(u64::from(store.0.lease_ms) / 3);
+    tokio::join!(
+        every(lease, "the lease is not renewed", async || store.renew_lease().await),
+        every(SWEEP_EVERY, "nothing is swept", async || {
+            told(store.sweep().await?, "calls of a process that died were ended");
+            Ok(())
+        }),
+        every(REPLAY_EVERY, "the journal is not booked", async || {
+            told(store.replay_journal().await?, "settlements of the journal were booked");
+            Ok(())
+        }),
+        every(FORGET_EVERY, "old answers are not forgotten", async || {
+            let now = store.0.context.clock.now();
+            store.write(move |conn| idempotency::forget_expired(conn, now)).await.map(drop)
+        }),
+    );
+}
+
+fn told(count: usize, what: &str) {
+    if count > 0 {
+        log::info!("{count} {what}");
+    }
+}
+
+async fn every(pause: Duration, trouble: &str, work: impl AsyncFn() -> Result<(), StoreError>) {
+    loop {
+        if let Err(cause) = work().await {
+            log::warn!("{trouble}: {cause}");
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
