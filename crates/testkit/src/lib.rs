@@ -14,10 +14,12 @@
     reason = "a test harness fails by panicking"
 )]
 
+pub mod client;
 pub mod postgres;
 pub mod provider;
 pub mod store;
 
+pub use client::{Answer, Call, OpenAnswer};
 pub use postgres::TestDatabase;
 pub use provider::{Gate, RecordedRequest, Reply, ScriptedProvider};
 pub use store::{TestStore, each_store};

@@ -116,8 +116,13 @@ impl ScriptedProvider {
     /// Answers every call for which the script has nothing else with `reply`.
     #[must_use]
     pub fn always(self, reply: Reply) -> Self {
-        self.shared.script().always = Some(reply);
+        self.push_always(reply);
         self
+    }
+
+    /// Answers every call from now on for which the script has nothing else with `reply`.
+    pub fn push_always(&self, reply: Reply) {
+        self.shared.script().always = Some(reply);
     }
 
     /// Adds an answer to the script of a provider that is at work.

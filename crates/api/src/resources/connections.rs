@@ -48,9 +48,13 @@ impl ConnectionView {
 #[derive(Deserr)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateConnection {
+    #[deserr(default)]
     reference_id: Option<Name>,
+    #[deserr(default)]
     name: Option<Name>,
+    #[deserr(default)]
     email: Option<Name>,
+    #[deserr(default)]
     metadata: Option<MetadataField>,
 }
 

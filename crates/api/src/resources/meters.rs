@@ -80,7 +80,7 @@ pub(crate) struct TierInput {
     start: TierStart,
     rate: Parsed<Rate>,
     /// Responses carry the unit in each tier; it is not read.
-    #[deserr(rename = "type")]
+    #[deserr(rename = "type", default)]
     _unit: Option<OneOf<TierUnit>>,
 }
 
@@ -97,10 +97,15 @@ pub(crate) struct CreateMeter {
     rate_type: OneOf<RateType>,
     tier_type: OneOf<TierUnit>,
     tiers: Vec<TierInput>,
+    #[deserr(default)]
     meter_slug: Option<Slug>,
+    #[deserr(default)]
     tier_period: Option<OneOf<TierPeriod>>,
+    #[deserr(default)]
     token_basis: Option<OneOf<TokenBasis>>,
+    #[deserr(default)]
     base_cost_payer: Option<OneOf<Payer>>,
+    #[deserr(default)]
     service_charge_payer: Option<OneOf<Payer>>,
 }
 
@@ -192,10 +197,15 @@ pub(crate) async fn get(
 #[derive(Deserr)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateMeter {
+    #[deserr(default)]
     name: Option<Name>,
+    #[deserr(default)]
     tiers: Option<Vec<TierInput>>,
+    #[deserr(default)]
     token_basis: Option<OneOf<TokenBasis>>,
+    #[deserr(default)]
     base_cost_payer: Option<OneOf<Payer>>,
+    #[deserr(default)]
     service_charge_payer: Option<OneOf<Payer>>,
 }
 

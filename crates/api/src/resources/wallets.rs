@@ -131,6 +131,7 @@ pub(crate) async fn update(
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct MoveMoney {
     amount: Positive,
+    #[deserr(default)]
     description: Option<Name>,
 }
 

@@ -1,0 +1,189 @@
+//! HTTP/1.1 as cheap as it gets: requests are bytes made beforehand, and of an answer only its
+//! status and its end are looked for.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, bail, ensure};
+use memchr::memmem;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const READ_BYTES: usize = 16 * 1024;
+
+/// A request as it is sent.
+pub(crate) fn request(
+    method: &str,
+    target: &str,
+    host: &str,
+    credential: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Vec<u8> {
+    let mut text = format!(
+        "{method} {target} HTTP/1.1\r\nhost: {host}\r\nuser-agent: tollgate-bench\r\n\
+         accept: */*\r\nauthorization: Bearer {credential}\r\n"
+    );
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if !body.is_empty() {
+        let length = body.len();
+        text.push_str(&format!("content-type: application/json\r\ncontent-length: {length}\r\n"));
+    }
+    format!("{text}\r\n{body}").into_bytes()
+}
+
+/// One call with a JSON answer, on a connection of its own.
+pub(crate) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<Value> {
+    let mut connection = Connection::open(address).await?;
+    let status = connection.call(request).await?;
+    let body = connection.received();
+    if !(200..300).contains(&status) {
+        bail!("answered {status}: {}", String::from_utf8_lossy(body));
+    }
+    let json = memmem::find(body, b"\r\n\r\n").and_then(|end| body.get(end..));
+    Ok(serde_json::from_slice(json.unwrap_or_default())?)
+}
+
+/// A connection that is kept alive.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, received: Vec::with_capacity(READ_BYTES) })
+    }
+
+    /// Sends a request, reads the answer to its end, and returns its status.
+    pub(crate) async fn call(&mut self, request: &[u8]) -> anyhow::Result<u16> {
+        self.received.clear();
+        self.stream.write_all(request).await?;
+        let head = loop {
+            self.read().await?;
+            if let Some(head) = Head::parse(&self.received)? {
+                break head;
+            }
+        };
+        let mut body = Body { at: head.end, length: head.length };
+        while !body.has_ended(&self.received)? {
+            self.read().await?;
+        }
+        Ok(head.status)
+    }
+
+    /// The last answer: its head, and its body as it was framed.
+    pub(crate) fn received(&self) -> &[u8] {
+        &self.received
+    }
+
+    async fn read(&mut self) -> anyhow::Result<()> {
+        self.received.reserve(READ_BYTES);
+        let count = self.stream.read_buf(&mut self.received).await?;
+        ensure!(count > 0, "closed within an answer");
+        Ok(())
+    }
+}
+
+struct Head {
+    status: u16,
+    end: usize,
+    /// Of a body that is not chunked.
+    length: Option<usize>,
+}
+
+impl Head {
+    fn parse(bytes: &[u8]) -> anyhow::Result<Option<Self>> {
+        let Some(end) = memmem::find(bytes, b"\r\n\r\n") else { return Ok(None) };
+        let head = std::str::from_utf8(bytes.get(..end).unwrap_or_default())?;
+        let mut lines = head.split("\r\n");
+        let status = lines.next().and_then(|line| line.split(' ').nth(1));
+        let status = status.and_then(|status| status.parse().ok()).context("no status line")?;
+        let (mut length, mut chunked) = (None, false);
+        for line in lines {
+            let Some((name, value)) = line.split_once(':') else { bail!("no header: {line}") };
+            if name.eq_ignore_ascii_case("content-length") {
+                length = Some(value.trim().parse()?);
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                chunked = value.trim().eq_ignore_ascii_case("chunked");
+            }
+        }
+        ensure!(length.is_some() != chunked, "an answer without an end: {head}");
+        Ok(Some(Self { status, end: end + 4, length }))
+    }
+}
+
+/// How far a body was read.
+struct Body {
+    /// Where its content or its next chunk starts.
+    at: usize,
+    length: Option<usize>,
+}
+
+impl Body {
+    fn has_ended(&mut self, bytes: &[u8]) -> anyhow::Result<bool> {
+        if let Some(length) = self.length {
+            ensure!(bytes.len() <= self.at + length, "more than an answer");
+            return Ok(bytes.len() == self.at + length);
+        }
+        loop {
+            let rest = bytes.get(self.at..).unwrap_or_default();
+            let Some(line) = memmem::find(rest, b"\r\n") else { return Ok(false) };
+            let size = std::str::from_utf8(rest.get(..line).unwrap_or_default())?;
+            let size = usize::from_str_radix(size, 16)?;
+            let end = self.at + line + 2 + size + 2;
+            if bytes.len() < end {
+                return Ok(false);
+            }
+            self.at = end;
+            if size == 0 {
+                ensure!(bytes.len() == end, "more than an answer");
+                return Ok(true);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether an answer has ended, after each byte of it.
+    fn ends(answer: &[u8]) -> Vec<bool> {
+        let mut body: Option<Body> = None;
+        let prefixes = (0..=answer.len()).map(|end| &answer[..end]);
+        prefixes
+            .map(|bytes| {
+                if body.is_none() {
+                    body = Head::parse(bytes)
+                        .unwrap()
+                        .map(|head| Body { at: head.end, length: head.length });
+                }
+                body.as_mut().is_some_and(|body| body.has_ended(bytes).unwrap())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn an_answer_ends_with_its_last_byte() {
+        let answers: [&[u8]; 3] = [
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+            b"HTTP/1.1 402 No\r\ncontent-length: 0\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\nA\r\n0123456789\r\n0\r\n\r\n",
+        ];
+        for answer in answers {
+            let mut expected = vec![false; answer.len()];
+            expected.push(true);
+            assert_eq!(ends(answer), expected);
+        }
+    }
+
+    #[test]
+    fn an_answer_without_an_end_is_an_error() {
+        assert!(Head::parse(b"HTTP/1.1 200 OK\r\nserver: x\r\n\r\n").is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! The load: connections that each send the next call when the last one is answered.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use memchr::memmem;
+use tokio::task::JoinSet;
+
+use crate::http::Connection;
+
+/// What to send, where to, and on how many connections.
+#[derive(Clone)]
+pub(crate) struct Load {
+    pub(crate) address: SocketAddr,
+    pub(crate) request: Arc<[u8]>,
+    pub(crate) concurrency: usize,
+    /// Whether the answer is a stream, which must come to its end.
+    pub(crate) streams: bool,
+}
+
+/// When to stop sending.
+#[derive(Clone, Copy)]
+pub(crate) enum Until {
+    /// What is on its way then is waited for.
+    After(Duration),
+    /// When every connection has met `402 Payment Required`.
+    Refused,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub(crate) struct Driven {
+    pub(crate) answered: u64,
+    pub(crate) refused: u64,
+    pub(crate) latencies_ns: Vec<u64>,
+    pub(crate) elapsed: Duration,
+}
+
+/// However much money there is, it must come to an end.
+const REFUSED_WITHIN: Duration = Duration::from_secs(120);
+
+/// Drives a target. A call that is answered otherwise than it should be is an error.
+pub(crate) async fn drive(load: &Load, until: Until) -> anyhow::Result<Driven> {
+    let mut connections = Vec::with_capacity(load.concurrency);
+    for _ in 0..load.concurrency {
+        let opened = Connection::open(load.address).await;
+        connections.push(opened.with_context(|| format!("{} cannot be reached", load.address))?);
+    }
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for connection in connections {
+        tasks.spawn(call_on(connection, load.clone(), until, start));
+    }
+    let mut driven = Driven::default();
+    while let Some(done) = tasks.join_next().await {
+        let part = done??;
+        driven.answered += part.answered;
+        driven.refused += part.refused;
+        driven.latencies_ns.extend(part.latencies_ns);
+    }
+    driven.elapsed = start.elapsed();
+    driven.latencies_ns.sort_unstable();
+    Ok(driven)
+}
+
+async fn call_on(
+    mut connection: Connection,
+    load: Load,
+    until: Until,
+    start: Instant,
+) -> anyhow::Result<Driven> {
+    let mut driven = Driven::default();
+    let mut sent = Instant::now();
+    loop {
+        match until {
+            Until::After(time) if sent.duration_since(start) >= time => return Ok(driven),
+            Until::Refused if sent.duration_since(start) >= REFUSED_WITHIN => {
+                bail!("no call was refused, however many were sent")
+            }
+            Until::After(_) | Until::Refused => {}
+        }
+        let status = connection.call(&load.request).await?;
+        let answered = Instant::now();
+        match (status, until) {
+            (200, _) => {
+                driven.answered += 1;
+                let latency = answered.duration_since(sent).as_nanos();
+                driven.latencies_ns.push(latency.try_into()?);
+            }
+            (402, Until::Refused) => {
+                driven.refused += 1;
+                return Ok(driven);
+            }
+            _ => bail!("answered {}", String::from_utf8_lossy(connection.received())),
+        }
+        if load.streams {
+            let done = memmem::rfind(connection.received(), b"data: [DONE]\n\n");
+            ensure!(done.is_some(), "a stream without its end");
+        }
+        sent = answered;
+    }
+}
+
+impl Driven {
+    /// The latency that `share` of the calls did not exceed.
+    pub(crate) fn latency_us(&self, share: f64) -> f64 {
+        let last = self.latencies_ns.len().saturating_sub(1);
+        let place = (last as f64 * share).round() as usize;
+        self.latencies_ns.get(place).copied().unwrap_or(0) as f64 / 1000.0
+    }
+
+    pub(crate) fn calls_per_s(&self) -> f64 {
+        self.answered as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_latencies_that_were_measured() {
+        let latencies_ns = (0..=100).map(|n| n * 1000).collect();
+        let driven = Driven { latencies_ns, ..Driven::default() };
+        assert_eq!(driven.latency_us(0.5), 50.0);
+        assert_eq!(driven.latency_us(0.99), 99.0);
+        assert_eq!(Driven::default().latency_us(0.5), 0.0);
+    }
+}

@@ -1,0 +1,123 @@
+//! What processes have used so far, as Linux tells it in `/proc`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use anyhow::Context;
+
+/// Reads CPU time.
+pub(crate) struct CpuClock {
+    micros_per_tick: u64,
+}
+
+/// A line of `/proc/…/stat`.
+struct Stat {
+    name: String,
+    parent: u32,
+    ticks: u64,
+}
+
+impl CpuClock {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let output = Command::new("getconf").arg("CLK_TCK").output().context("getconf")?;
+        let per_second: u64 = String::from_utf8(output.stdout)?.trim().parse()?;
+        let micros_per_tick = 1_000_000_u64.checked_div(per_second).context("no clock ticks")?;
+        Ok(Self { micros_per_tick })
+    }
+
+    /// What a process and its descendants have used, in user space and in the kernel.
+    pub(crate) fn of_tree_micros(&self, root: u32) -> anyhow::Result<u64> {
+        let stats = stats()?;
+        let tree = tree(root, &stats);
+        let ticks = stats.iter().filter(|(id, _)| tree.contains(id)).map(|(_, stat)| stat.ticks);
+        Ok(ticks.sum::<u64>() * self.micros_per_tick)
+    }
+
+    /// What all processes of this name have used.
+    pub(crate) fn of_name_micros(&self, name: &str) -> anyhow::Result<u64> {
+        let stats = stats()?;
+        let ticks = stats.values().filter(|stat| stat.name == name).map(|stat| stat.ticks);
+        Ok(ticks.sum::<u64>() * self.micros_per_tick)
+    }
+}
+
+/// The most memory that a process and its descendants have had resident, each at its own time.
+pub(crate) fn peak_memory_kib(root: u32) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for id in tree(root, &stats()?) {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = peak.and_then(|rest| rest.split_whitespace().next()).unwrap_or("0");
+        sum += peak.parse::<u64>()?;
+    }
+    Ok(sum)
+}
+
+/// Every process there is.
+fn stats() -> anyhow::Result<BTreeMap<u32, Stat>> {
+    let mut stats = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that has ended since is of no interest.
+        let Ok(line) = std::fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
+        let stat = parse(&line).with_context(|| format!("/proc/{id}/stat: {line}"))?;
+        stats.insert(id, stat);
+    }
+    Ok(stats)
+}
+
+/// `1 (name) S parent …`, where the name may have anything in it, parentheses, too.
+fn parse(line: &str) -> Option<Stat> {
+    let (start, rest) = line.rsplit_once(')')?;
+    let (_, name) = start.split_once('(')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let number = |place: usize| fields.get(place)?.parse::<u64>().ok();
+    // Fields 4, 14 and 15 of proc(5); the third is the first after the name.
+    let (parent, user, system) = (number(1)?, number(11)?, number(12)?);
+    Some(Stat {
+        name: name.to_owned(),
+        parent: parent.try_into().ok()?,
+        ticks: user.checked_add(system)?,
+    })
+}
+
+fn tree(root: u32, stats: &BTreeMap<u32, Stat>) -> BTreeSet<u32> {
+    let mut tree = BTreeSet::from([root]);
+    loop {
+        let known = tree.len();
+        let children = stats.iter().filter(|(_, stat)| tree.contains(&stat.parent));
+        let children: Vec<u32> = children.map(|(&id, _)| id).collect();
+        tree.extend(children);
+        if tree.len() == known {
+            return tree;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_whatever_the_name() {
+        let line = "7 (a) b (c)) S 3 7 7 0 -1 4194560 9 8 7 6 50 25 1 2 20 0 1 0 5 6 7\n";
+        let stat = parse(line).unwrap();
+        assert_eq!((stat.name.as_str(), stat.parent, stat.ticks), ("a) b (c)", 3, 75));
+    }
+
+    #[test]
+    fn a_tree_has_children_of_children() {
+        let stat = |parent| Stat { name: String::new(), parent, ticks: 1 };
+        let stats = BTreeMap::from([(2, stat(5)), (5, stat(1)), (9, stat(1)), (3, stat(2))]);
+        assert_eq!(tree(5, &stats), BTreeSet::from([2, 3, 5]));
+    }
+
+    #[test]
+    fn this_process_uses_something() {
+        let id = std::process::id();
+        assert!(peak_memory_kib(id).unwrap() > 0);
+        let clock = CpuClock::new().unwrap();
+        while clock.of_tree_micros(id).unwrap() == 0 {}
+    }
+}

@@ -1,0 +1,353 @@
+//! What stands on the bench: a provider, nginx before it, and Tollgate before it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::http::{ask, request};
+use crate::load::{Driven, Load, Until, drive};
+use crate::nginx;
+use crate::program::Program;
+
+/// Everything that is measured. The programs end when this is dropped: proxies first, their
+/// files last.
+pub(crate) struct Stand {
+    pub(crate) tollgate: Tollgate,
+    pub(crate) nginx: Option<(Program, SocketAddr)>,
+    pub(crate) provider: Provider,
+    pub(crate) database: String,
+    _folder: TempDir,
+}
+
+/// The simulated provider.
+pub(crate) struct Provider {
+    pub(crate) program: Program,
+    pub(crate) address: SocketAddr,
+}
+
+/// The service with a merchant on it.
+pub(crate) struct Tollgate {
+    pub(crate) program: Program,
+    pub(crate) address: SocketAddr,
+    pub(crate) commands: Commands,
+    pub(crate) secret_key: String,
+    /// A connection that has more money than it can spend.
+    pub(crate) rich: Connection,
+    /// A connection whose money runs out.
+    pub(crate) poor: Connection,
+    /// Records that were there before, on a database that was not empty.
+    pub(crate) records_before: u64,
+    /// Calls through it that the generator saw answered, and that the provider saw.
+    pub(crate) answered: u64,
+    pub(crate) provided: u64,
+}
+
+/// Somebody who pays, and the token to call with on his account.
+pub(crate) struct Connection {
+    pub(crate) wallet_id: String,
+    token: String,
+}
+
+/// The subcommands of the program, on the service's configuration.
+pub(crate) struct Commands {
+    program: PathBuf,
+    config: PathBuf,
+}
+
+/// What can be driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Target {
+    Direct,
+    Nginx,
+    Tollgate,
+}
+
+impl Stand {
+    pub(crate) async fn start(database: &str) -> anyhow::Result<Self> {
+        let tollgate = tollgate_program()?;
+        let folder = tempfile::Builder::new().prefix("tollgate-bench-").tempdir()?;
+        let provider = Provider::start(&tollgate, folder.path())?;
+        let nginx = match nginx::find() {
+            Some(nginx) => {
+                Some(nginx::start(&nginx, &provider.address.to_string(), folder.path()).await?)
+            }
+            None => {
+                eprintln!(
+                    "\n*** nginx is not installed: there is no baseline, and the ratios are to \
+                     direct calls only. ***\n"
+                );
+                None
+            }
+        };
+        let url = match database {
+            "sqlite" => format!("sqlite:{}", folder.path().join("tollgate.db").display()),
+            url => url.to_owned(),
+        };
+        let tollgate = Tollgate::start(tollgate, &url, &provider, folder.path()).await?;
+        let database = if database == "sqlite" { "SQLite" } else { "PostgreSQL" }.to_owned();
+        Ok(Self { tollgate, nginx, provider, database, _folder: folder })
+    }
+
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        let mut targets = vec![Target::Direct, Target::Nginx, Target::Tollgate];
+        targets.retain(|target| *target != Target::Nginx || self.nginx.is_some());
+        targets
+    }
+
+    /// The process whose tree is the target.
+    pub(crate) fn process(&self, target: Target) -> Option<u32> {
+        match target {
+            Target::Direct => Some(self.provider.program.id()),
+            Target::Nginx => self.nginx.as_ref().map(|(program, _)| program.id()),
+            Target::Tollgate => Some(self.tollgate.program.id()),
+        }
+    }
+
+    /// Drives a target; calls through Tollgate are counted on both sides of it.
+    pub(crate) async fn drive(
+        &mut self,
+        target: Target,
+        call: &Call,
+        concurrency: usize,
+        until: Until,
+    ) -> anyhow::Result<Driven> {
+        let (address, bytes) = match target {
+            Target::Direct => (self.provider.address, call.to(self.provider.address)),
+            Target::Nginx => {
+                let address = self.nginx.as_ref().context("there is no nginx")?.1;
+                (address, call.to(address))
+            }
+            Target::Tollgate => {
+                (self.tollgate.address, call.through(&self.tollgate, until, &self.provider))
+            }
+        };
+        let load = Load { address, request: bytes.into(), concurrency, streams: call.streams };
+        let before = self.provider.calls().await?;
+        let driven = drive(&load, until).await.with_context(|| format!("calling {target:?}"))?;
+        let provided = self.provider.calls().await? - before;
+        if target == Target::Tollgate {
+            self.tollgate.answered += driven.answered;
+            self.tollgate.provided += provided;
+            self.tollgate.program.expect_running()?;
+        }
+        Ok(driven)
+    }
+}
+
+/// A chat call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Call {
+    pub(crate) streams: bool,
+    /// How the provider is to behave: a header of the simulator's.
+    pub(crate) behavior: Option<(&'static str, &'static str)>,
+}
+
+impl Call {
+    fn body(self) -> String {
+        let mut body = json!({
+            "model": "gpt-4o-mini",
+            "max_tokens": 64,
+            "temperature": 0.2,
+            "messages": [
+                {"role": "system", "content": "You answer questions about roads, and you answer \
+                    them briefly, in one sentence, without any lists."},
+                {"role": "user", "content": "A toll is to be paid at a gate across an old road \
+                    that leads over a mountain. Who built such gates, what was the money for, and \
+                    why did most of them disappear again?"},
+            ],
+        });
+        if let (true, Some(fields)) = (self.streams, body.as_object_mut()) {
+            fields.insert("stream".to_owned(), json!(true));
+            // Asked for by the client, so that all targets carry the same bytes.
+            fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
+        }
+        body.to_string()
+    }
+
+    fn to(self, address: SocketAddr) -> Vec<u8> {
+        let headers: Vec<_> = self.behavior.into_iter().collect();
+        let (target, body) = ("/v1/chat/completions", self.body());
+        request("POST", target, &address.to_string(), "simulated", &headers, &body)
+    }
+
+    fn through(self, tollgate: &Tollgate, until: Until, provider: &Provider) -> Vec<u8> {
+        let payer = match until {
+            Until::After(_) => &tollgate.rich,
+            Until::Refused => &tollgate.poor,
+        };
+        let url = format!("http://{}/v1/chat/completions", provider.address);
+        let url: String = url::form_urlencoded::byte_serialize(url.as_bytes()).collect();
+        let target = format!("/v1/forward?u={url}");
+        let headers: Vec<_> = self.behavior.into_iter().collect();
+        let host = tollgate.address.to_string();
+        request("POST", &target, &host, &payer.token, &headers, &self.body())
+    }
+}
+
+impl Provider {
+    fn start(tollgate: &Path, folder: &Path) -> anyhow::Result<Self> {
+        let mut command = Command::new(tollgate);
+        // With the role, the end, the usage and the end mark that is a stream of 24 events.
+        command.args(["simulator", "--listen", "127.0.0.1:0", "--set", "words=20"]);
+        let mut program = Program::start("simulator", &mut command, folder)?;
+        let address = program.printed_address()?.parse()?;
+        Ok(Self { program, address })
+    }
+
+    /// How many calls it has answered.
+    async fn calls(&self) -> anyhow::Result<u64> {
+        let host = self.address.to_string();
+        let stats = ask(self.address, &request("GET", "/stats", &host, "-", &[], "")).await?;
+        let count = |name: &str| stats.get(name).and_then(Value::as_u64).context("no count");
+        ensure!(count("errors")? == 0, "the provider refused calls: {stats}");
+        count("calls")
+    }
+}
+
+impl Commands {
+    /// Runs a subcommand that prints JSON.
+    pub(crate) fn run(&self, arguments: &[&str]) -> anyhow::Result<Value> {
+        let mut command = command(&self.program, &self.config);
+        let output = command.arg("--json").args(arguments).output()?;
+        // An audit that finds differences says so and fails; what it says is wanted.
+        serde_json::from_slice(&output.stdout).with_context(|| {
+            format!("tollgate {arguments:?}: {}", String::from_utf8_lossy(&output.stderr))
+        })
+    }
+}
+
+fn command(program: &Path, config: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.arg("--config").arg(config);
+    // The environment would win over the file.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TOLLGATE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+impl Tollgate {
+    async fn start(
+        program: PathBuf,
+        database: &str,
+        provider: &Provider,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        let config = folder.join("tollgate.toml");
+        let (journal, provider) = (folder.join("journal"), provider.address);
+        let text = format!(
+            "listen = \"127.0.0.1:0\"
+database_url = \"{database}\"
+journal_dir = \"{}\"
+[providers.openai]
+base_url = \"http://{provider}/v1\"
+api_key = \"simulated\"
+allow_private_network = true
+",
+            journal.display()
+        );
+        std::fs::write(&config, text)?;
+        let commands = Commands { program, config };
+        let made = commands.run(&["merchant", "create", "Benchmark"])?;
+        let records_before = text_or_count(&commands.run(&["audit"])?, "requests")?.parse()?;
+        let secret_key = text_or_count(&made, "secret_key")?;
+        let mut serve = command(&commands.program, &commands.config);
+        let mut program = Program::start("tollgate", serve.arg("serve"), folder)?;
+        let address = program.printed_address()?.parse()?;
+        let merchant = Merchant { address, secret_key: &secret_key };
+        merchant
+            .post(
+                "/meters",
+                &json!({
+                    "name": "Benchmark",
+                    "meter_slug": "benchmark",
+                    "rate_type": "fixed",
+                    "tier_type": "tokens_1m",
+                    "tiers": [
+                        {"start": "0", "rate": "5"},
+                        {"start": "1000000", "rate": "3"},
+                        {"start": "10000000", "rate": "1"},
+                    ],
+                }),
+            )
+            .await?;
+        let rich = merchant.connection("1000000").await?;
+        let poor = merchant.connection("0.5").await?;
+        Ok(Self {
+            program,
+            address,
+            commands,
+            secret_key,
+            rich,
+            poor,
+            records_before,
+            answered: 0,
+            provided: 0,
+        })
+    }
+
+    pub(crate) async fn wallet(&self, wallet_id: &str) -> anyhow::Result<Value> {
+        let merchant = Merchant { address: self.address, secret_key: &self.secret_key };
+        merchant.ask("GET", &format!("/wallets/{wallet_id}"), "").await
+    }
+}
+
+/// Who sets the service up.
+struct Merchant<'a> {
+    address: SocketAddr,
+    secret_key: &'a str,
+}
+
+impl Merchant<'_> {
+    async fn ask(&self, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
+        let (target, host) = (format!("/v1{path}"), self.address.to_string());
+        let request = request(method, &target, &host, self.secret_key, &[], body);
+        ask(self.address, &request).await.with_context(|| format!("{method} {path}"))
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.ask("POST", path, &body.to_string()).await
+    }
+
+    async fn connection(&self, usd: &str) -> anyhow::Result<Connection> {
+        let connection = self.post("/connections", &json!({})).await?;
+        let wallet_id = text_or_count(&connection, "wallet_id")?;
+        self.post(&format!("/wallets/{wallet_id}/credits"), &json!({"amount": usd})).await?;
+        let token = json!({
+            "secret_key": self.secret_key,
+            "connection_id": text_or_count(&connection, "connection_id")?,
+            "meter_slug": "benchmark",
+        });
+        Ok(Connection { wallet_id, token: STANDARD.encode(token.to_string()) })
+    }
+}
+
+/// A field that is a string or a number, as text.
+pub(crate) fn text_or_count(json: &Value, name: &str) -> anyhow::Result<String> {
+    match json.get(name) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Number(count)) => Ok(count.to_string()),
+        _ => anyhow::bail!("there is no {name} in {json}"),
+    }
+}
+
+/// The program to measure: built now if cargo runs us, else the one that lies beside us.
+fn tollgate_program() -> anyhow::Result<PathBuf> {
+    let folder = std::env::current_exe()?.parent().context("no folder")?.to_owned();
+    let Some(cargo) = std::env::var_os("CARGO") else {
+        return Ok(folder.join("tollgate"));
+    };
+    let mut build = Command::new(cargo);
+    build.args(["build", "--release", "-p", "tollgate", "--manifest-path"]);
+    build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"));
+    ensure!(build.status()?.success(), "tollgate cannot be built");
+    Ok(folder.with_file_name("release").join("tollgate"))
+}

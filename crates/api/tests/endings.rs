@@ -1,0 +1,257 @@
+//! Every way in which a call can end: the record says which, somebody pays what the table says,
+//! and nothing stays held.
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings};
+use tollgate_api::OnDisconnect;
+use tollgate_testkit::{Gate, Reply};
+
+/// Status, usage source, the wallet's and the merchant's part; and nothing is held.
+async fn ended(gateway: &Gateway<'_>) -> [String; 4] {
+    let record = gateway.record().await;
+    let (_, held) = gateway.wallet().await;
+    assert_eq!(held, "0.0000000000");
+    let text = |name: &str| record[name].as_str().unwrap().to_owned();
+    [text("status"), text("usage_source"), text("total_wallet_cost"), text("total_merchant_cost")]
+}
+
+const NOTHING: &str = "0.0000000000";
+const USED: &str = "0.0170000000";
+
+fn stream_body() -> Value {
+    json!({"model": "m-1", "stream": true, "stream_options": {"include_usage": true}, "messages": []})
+}
+
+fn events() -> Vec<String> {
+    let content = json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": {"content": "Hello there"}}]});
+    let stop = json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
+    let usage = json!({"id": "c", "model": "m-1", "choices": [],
+                       "usage": {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}});
+    vec![content.to_string(), stop.to_string(), usage.to_string(), "[DONE]".to_owned()]
+}
+
+fn length_of(events: &[String]) -> usize {
+    events.iter().map(|event| event.len() + "data: \n\n".len()).sum()
+}
+
+#[test]
+fn a_provider_error_passes_unchanged_and_costs_nothing() {
+    for status in [400, 401, 404, 429, 500, 529] {
+        each_gateway(async |gateway| {
+            let body = json!({"error": {"message": "no", "type": "x"}});
+            gateway.provider.push(Reply::json(status, &body).header("retry-after", "7"));
+            let answer = gateway.chat().send().await;
+            assert_eq!(answer.expect(status), body);
+            assert_eq!(answer.header("retry-after"), Some("7"));
+            assert_eq!(ended(gateway).await, ["error", "none", NOTHING, NOTHING]);
+            assert_eq!(gateway.record().await["provider_status"], status);
+        });
+    }
+}
+
+#[test]
+fn an_answer_without_usage_is_estimated_and_says_so() {
+    each_gateway(async |gateway| {
+        let mut body = chat_answer();
+        body.as_object_mut().unwrap().remove("usage");
+        gateway.provider.push(Reply::json(200, &body));
+        assert_eq!(gateway.chat().send().await.expect(200), body);
+        let [status, source, by_wallet, by_merchant] = ended(gateway).await;
+        assert_eq!([status.as_str(), &source, &by_merchant], ["completed", "estimated", NOTHING]);
+        assert_ne!(by_wallet, NOTHING);
+    });
+}
+
+#[test]
+fn an_explicit_zero_is_zero() {
+    each_gateway(async |gateway| {
+        let mut body = chat_answer();
+        body["usage"] = json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0});
+        gateway.provider.push(Reply::json(200, &body));
+        gateway.chat().send().await.expect(200);
+        assert_eq!(ended(gateway).await, ["completed", "reported", NOTHING, NOTHING]);
+    });
+}
+
+#[test]
+fn an_empty_answer_is_settled_before_its_head() {
+    each_gateway(async |gateway| {
+        gateway.provider.push(Reply::bytes(200, "application/json", b"".to_vec()).content_length());
+        let answer = gateway.chat().send().await;
+        assert_eq!((answer.status, answer.body.len(), answer.complete), (200, 0, true));
+        assert_eq!(gateway.record().await["usage_source"], "estimated");
+    });
+}
+
+#[test]
+fn a_call_that_reaches_nobody_costs_nothing() {
+    each_gateway(async |gateway| {
+        let call = gateway.forward_to(&gateway.nobody).bearer(&gateway.token(&json!({})));
+        let answer = call.json(&chat_body()).send().await;
+        assert_eq!((answer.status, answer.error().as_str()), (502, "provider_unreachable"));
+        assert!(answer.header("x-service-request-id").is_some());
+        assert_eq!(ended(gateway).await, ["error", "none", NOTHING, NOTHING]);
+        assert_eq!(gateway.record().await.get("provider_status"), None);
+    });
+}
+
+#[test]
+fn a_call_that_was_taken_and_never_answered_is_the_merchants() {
+    each_gateway(async |gateway| {
+        gateway.provider.push(Reply::hang_up());
+        let answer = gateway.chat().send().await;
+        assert_eq!((answer.status, answer.error().as_str()), (502, "provider_unreachable"));
+        let [status, source, by_wallet, by_merchant] = ended(gateway).await;
+        assert_eq!([status.as_str(), &source, &by_wallet], ["error", "estimated", NOTHING]);
+        assert_ne!(by_merchant, NOTHING);
+    });
+}
+
+#[test]
+fn a_provider_that_is_silent_too_long_is_a_timeout_and_the_merchants() {
+    let mut settings = settings();
+    settings.timeouts.first_byte = Duration::from_millis(200);
+    each_gateway_with(settings, async |gateway| {
+        gateway.provider.push(Reply::silence());
+        let answer = gateway.chat().send().await;
+        assert_eq!((answer.status, answer.error().as_str()), (504, "provider_timeout"));
+        let [status, source, by_wallet, by_merchant] = ended(gateway).await;
+        assert_eq!([status.as_str(), &source, &by_wallet], ["error", "estimated", NOTHING]);
+        assert_ne!(by_merchant, NOTHING);
+    });
+}
+
+#[test]
+fn a_body_that_breaks_off_reaches_the_client_broken_and_is_charged_as_far_as_it_came() {
+    each_gateway(async |gateway| {
+        gateway.provider.push(Reply::json(200, chat_answer()).content_length().cut_at(40));
+        let answer = gateway.chat().send().await;
+        assert_eq!((answer.status, answer.complete, answer.body.len()), (200, false, 40));
+        let [status, source, by_wallet, _] = ended(gateway).await;
+        assert_eq!([status.as_str(), &source], ["error", "partial"]);
+        assert_ne!(by_wallet, NOTHING);
+    });
+}
+
+#[test]
+fn a_stream_that_breaks_off_reaches_the_client_broken() {
+    each_gateway(async |gateway| {
+        let first = length_of(&events()[..1]);
+        gateway.provider.push(Reply::events(events()).chunked().cut_at(first));
+        let answer = gateway.forward("/v1/chat/completions").json(&stream_body()).send().await;
+        assert_eq!((answer.status, answer.complete, answer.body.len()), (200, false, first));
+        let [status, source, by_wallet, _] = ended(gateway).await;
+        assert_eq!([status.as_str(), &source], ["error", "partial"]);
+        assert_ne!(by_wallet, NOTHING);
+    });
+}
+
+#[test]
+fn an_error_event_ends_the_record_in_error_and_the_stream_as_it_came() {
+    each_gateway(async |gateway| {
+        let error = json!({"error": {"message": "overloaded", "type": "server_error"}}).to_string();
+        let stream = vec![events()[0].clone(), error];
+        gateway.provider.push(Reply::events(stream.clone()));
+        let answer = gateway.forward("/v1/chat/completions").json(&stream_body()).send().await;
+        let expected: String = stream.iter().map(|event| format!("data: {event}\n\n")).collect();
+        assert_eq!(answer.text(), expected);
+        assert_eq!(gateway.record().await["status"], "error");
+    });
+}
+
+/// The client closes its connection after so many events, each before its own settlement.
+#[test]
+fn a_client_that_leaves_pays_what_the_provider_reports_in_the_end() {
+    for events_read in 0..events().len() {
+        each_gateway(async |gateway| {
+            let gate = Gate::new();
+            let cuts: Vec<_> =
+                (1..events().len()).map(|count| length_of(&events()[..count])).collect();
+            gateway.provider.push(Reply::events(events()).pieces_at(cuts).gate(&gate));
+            let mut open =
+                gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
+            gateway.provider.wait_for_calls(1).await;
+            for event in events().iter().take(events_read) {
+                gate.pass(1);
+                open.read_until(event).await;
+            }
+            drop(open);
+            gate.open();
+            assert_eq!(
+                ended(gateway).await,
+                ["completed", "reported", USED, NOTHING],
+                "{events_read}"
+            );
+        });
+    }
+}
+
+#[test]
+fn a_client_that_leaves_before_a_plain_answer_pays_it_all_the_same() {
+    each_gateway(async |gateway| {
+        let gate = Gate::new();
+        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        let open = gateway.chat().open().await;
+        gateway.provider.wait_for_calls(1).await;
+        drop(open);
+        gate.open();
+        assert_eq!(ended(gateway).await, ["completed", "reported", USED, NOTHING]);
+    });
+}
+
+#[test]
+fn a_client_that_leaves_ends_the_call_where_the_operator_wants_it_so() {
+    let cancelling = tollgate_api::Settings { on_disconnect: OnDisconnect::Cancel, ..settings() };
+    each_gateway_with(cancelling, async |gateway| {
+        let gate = Gate::new();
+        let cut = length_of(&events()[..1]);
+        gateway.provider.push(Reply::events(events()).pieces_at([cut]).gate(&gate));
+        let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
+        gate.pass(1);
+        open.read_until("Hello there").await;
+        drop(open);
+        gateway.provider.wait_for_hang_ups(1).await;
+        let [status, source, by_wallet, _] = ended(gateway).await;
+        assert_eq!([status.as_str(), &source], ["completed", "partial"]);
+        assert_ne!(by_wallet, NOTHING);
+    });
+}
+
+#[test]
+fn a_client_that_leaves_is_drained_only_within_bounds() {
+    let bounded =
+        tollgate_api::Settings { disconnect_drain_max: Duration::from_millis(100), ..settings() };
+    each_gateway_with(bounded, async |gateway| {
+        let gate = Gate::new();
+        let cut = length_of(&events()[..1]);
+        gateway.provider.push(Reply::events(events()).pieces_at([cut]).gate(&gate));
+        let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
+        gate.pass(1);
+        open.read_until("Hello there").await;
+        drop(open);
+        gateway.provider.wait_for_hang_ups(1).await;
+        let [status, source, ..] = ended(gateway).await;
+        assert_eq!([status.as_str(), &source], ["completed", "partial"]);
+    });
+}
+
+#[test]
+fn a_shutdown_settles_what_is_left_as_far_as_it_came() {
+    each_gateway(async |gateway| {
+        let gate = Gate::new();
+        let cut = length_of(&events()[..1]);
+        gateway.provider.push(Reply::events(events()).pieces_at([cut]).gate(&gate));
+        let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
+        gate.pass(1);
+        open.read_until("Hello there").await;
+        gateway.app.calls().drain(Duration::from_millis(50)).await;
+        let [status, source, ..] = ended(gateway).await;
+        assert_eq!([status.as_str(), &source], ["completed", "partial"]);
+        let refused = gateway.chat().send().await;
+        assert_eq!((refused.status, refused.error().as_str()), (503, "shutting_down"));
+    });
+}

@@ -1,0 +1,237 @@
+//! The whole service in process, on each database, before a scripted provider.
+
+#![expect(clippy::unwrap_used, reason = "a test harness fails by panicking")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::allow_attributes,
+    reason = "each test file uses its part of this"
+)]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use actix_web::{App as Routes, HttpServer, web};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tollgate_api::{App, Settings};
+use tollgate_domain::{Clock, Connection, MerchantMeter};
+use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, UnitPrices};
+use tollgate_provider::{ProviderSettings, ProviderTable};
+use tollgate_store::merchants::NewMerchant;
+use tollgate_testkit::{Answer, Call, ScriptedProvider, TestStore, each_store};
+
+/// A service with a merchant, a connection with 10 USD, and a meter of 10 USD per million tokens.
+pub struct Gateway<'a> {
+    pub store: &'a TestStore,
+    pub address: SocketAddr,
+    pub provider: ScriptedProvider,
+    pub merchant: NewMerchant,
+    pub connection: Connection,
+    pub meter: MerchantMeter,
+    pub app: web::Data<App>,
+    /// A chat URL of a provider that is configured and does not listen.
+    pub nobody: String,
+}
+
+pub const OPERATOR_TOKEN: &str = "operator-token-of-tests";
+
+/// Settings under which nothing waits long.
+pub fn settings() -> Settings {
+    let mut settings =
+        Settings { operator_token: Some(OPERATOR_TOKEN.to_owned()), ..Settings::default() };
+    settings.timeouts.first_byte = Duration::from_secs(20);
+    settings.timeouts.idle = Duration::from_secs(20);
+    settings
+}
+
+/// Runs `test` on a service of each database.
+pub fn each_gateway(test: impl AsyncFn(&Gateway<'_>)) {
+    each_gateway_with(settings(), test);
+}
+
+/// The same, under other settings.
+pub fn each_gateway_with(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
+    each_store(async |store| {
+        let gateway = Gateway::start(store, settings.clone()).await;
+        test(&gateway).await;
+        gateway.app.calls().drain(Duration::from_secs(5)).await;
+        assert_eq!(gateway.app.calls().running(), 0);
+        assert_eq!(store.store.audit().await.unwrap().pending, 0, "every call is settled");
+    });
+}
+
+impl<'a> Gateway<'a> {
+    async fn start(store: &'a TestStore, settings: Settings) -> Self {
+        let provider = ScriptedProvider::start();
+        let merchant = store.merchant().await;
+        let merchant_id = merchant.merchant.merchant_id;
+        let connection = store.connection(merchant_id, "10").await;
+        let meter = store.meter(merchant_id, &[(0, "10")]).await;
+        let nobody = nobody();
+        let app = web::Data::new(App::new(
+            store.store.clone(),
+            settings,
+            providers(&provider, &nobody),
+            prices(),
+            Clock::system(),
+        ));
+        let shared = app.clone();
+        let server =
+            HttpServer::new(move || Routes::new().configure(tollgate_api::routes(shared.clone())))
+                .workers(2)
+                .disable_signals()
+                .bind("127.0.0.1:0")
+                .unwrap();
+        let address = server.addrs()[0];
+        tokio::spawn(server.run());
+        Self {
+            store,
+            address,
+            provider,
+            merchant,
+            connection,
+            meter,
+            app,
+            nobody: format!("{nobody}/chat/completions"),
+        }
+    }
+
+    /// The merchant's secret key.
+    pub fn key(&self) -> &str {
+        self.merchant.key.reveal()
+    }
+
+    /// A request of the merchant's.
+    pub fn call(&self, method: &str, path: &str) -> Call {
+        self.call_without_key(method, path).bearer(self.key())
+    }
+
+    pub fn call_without_key(&self, method: &str, path: &str) -> Call {
+        Call::new(self.address, method, &format!("/v1{path}"))
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.call("GET", path).send().await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.call("POST", path).json(body).send().await
+    }
+
+    /// The forward token of the connection and the meter, with more fields or other ones.
+    pub fn token(&self, more: &Value) -> String {
+        let mut fields = json!({
+            "secret_key": self.key(),
+            "connection_id": self.connection.connection_id.to_string(),
+            "meter_slug": self.meter.slug,
+        });
+        let all = fields.as_object_mut().unwrap();
+        all.extend(more.as_object().unwrap().clone());
+        STANDARD.encode(fields.to_string())
+    }
+
+    /// A forward of a path of the provider, with the usual token.
+    pub fn forward(&self, path: &str) -> Call {
+        self.forward_to(&self.provider.url(path)).bearer(&self.token(&json!({})))
+    }
+
+    /// A forward of a URL, without a credential.
+    pub fn forward_to(&self, u: &str) -> Call {
+        let u: String = url::form_urlencoded::byte_serialize(u.as_bytes()).collect();
+        self.call_without_key("POST", &format!("/forward?u={u}"))
+    }
+
+    /// A chat call through the gateway.
+    pub fn chat(&self) -> Call {
+        self.forward("/v1/chat/completions").json(&chat_body())
+    }
+
+    /// The only record there is, when it is settled.
+    pub async fn record(&self) -> Value {
+        let mut list = self.records().await;
+        assert_eq!(list.len(), 1, "{list:?}");
+        list.remove(0)
+    }
+
+    /// All records, newest first, when none is pending any more.
+    pub async fn records(&self) -> Vec<Value> {
+        loop {
+            let list = self.get("/requests?limit=100").await.expect(200);
+            let records = list["data"].as_array().unwrap().clone();
+            if records.iter().all(|record| record["status"] != "pending") {
+                return records;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Balance and holds of the connection's wallet.
+    pub async fn wallet(&self) -> (String, String) {
+        let wallet = self.get(&format!("/wallets/{}", self.connection.wallet_id)).await.expect(200);
+        (
+            wallet["balance"].as_str().unwrap().to_owned(),
+            wallet["held"].as_str().unwrap().to_owned(),
+        )
+    }
+}
+
+/// The base URL of a port that nobody listens on: it was free a moment ago.
+fn nobody() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}/v1", listener.local_addr().unwrap())
+}
+
+/// The scripted provider under two names: `house` speaks the one format, `mansion` the other.
+fn providers(provider: &ScriptedProvider, nobody: &str) -> ProviderTable {
+    let mut table = ProviderTable::builtin();
+    let rows = [
+        ("house", "openai", provider.url("/v1")),
+        ("mansion", "anthropic", provider.url("/anthropic/v1")),
+        ("nobody", "openai", nobody.to_owned()),
+    ];
+    for (name, dialect, base_url) in rows {
+        let settings = ProviderSettings {
+            base_url: Some(base_url),
+            dialect: Some(dialect.to_owned()),
+            api_key: Some("managed-provider-key".to_owned()),
+            allow_private_network: Some(true),
+            stream_options: Some(true),
+            ..ProviderSettings::default()
+        };
+        table.configure(name, settings).unwrap();
+    }
+    table
+}
+
+/// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`.
+fn prices() -> PriceBook {
+    let row = |provider: &str| PriceRow {
+        provider: provider.to_owned(),
+        model: ModelPattern::new("m*"),
+        effective_from: None,
+        max_output_tokens: Some(1_000),
+        prices: UnitPrices {
+            input: Some(1.into()),
+            output: Some(2.into()),
+            ..UnitPrices::default()
+        },
+        bands: Vec::new(),
+    };
+    PriceBook::new(Catalog::new([row("house"), row("mansion"), row("nobody")]), Catalog::default())
+}
+
+pub fn chat_body() -> Value {
+    json!({"model": "m-1", "messages": [{"role": "user", "content": "Hello"}]})
+}
+
+/// A chat answer that used 1,000 input and 500 output tokens: 0.002 USD at the provider, and
+/// 0.015 USD of fee.
+pub fn chat_answer() -> Value {
+    json!({
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000, "model": "m-1-2026",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
+    })
+}

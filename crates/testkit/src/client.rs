@@ -1,0 +1,210 @@
+//! A plain HTTP/1.1 client for tests: it shows what really came over the wire, and can hang up.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A request to be sent on a connection of its own.
+#[derive(Clone, Debug)]
+pub struct Call {
+    address: SocketAddr,
+    method: String,
+    target: String,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// Names in lower case, in the order in which they came.
+    pub headers: Vec<(String, String)>,
+    /// The body, without chunk framing.
+    pub body: Vec<u8>,
+    /// Whether the body came to its proper end.
+    pub complete: bool,
+}
+
+impl Call {
+    /// A request to a server; `target` is path and query.
+    pub fn new(address: SocketAddr, method: &str, target: &str) -> Self {
+        let (method, target) = (method.to_owned(), target.to_owned());
+        Self { address, method, target, headers: Vec::new(), body: Vec::new() }
+    }
+
+    /// The same with a header.
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The same with `Authorization: Bearer`.
+    pub fn bearer(self, credential: &str) -> Self {
+        self.header("authorization", &format!("Bearer {credential}"))
+    }
+
+    /// The same with a JSON body.
+    pub fn json(self, body: &Value) -> Self {
+        self.bytes("application/json", body.to_string().as_bytes())
+    }
+
+    /// The same with a body.
+    pub fn bytes(mut self, content_type: &str, body: &[u8]) -> Self {
+        self.body = body.to_vec();
+        self.header("content-type", content_type)
+    }
+
+    /// Sends it and reads the whole answer.
+    pub async fn send(&self) -> Answer {
+        let mut open = self.open().await;
+        while open.read_some().await {}
+        open.answer()
+    }
+
+    /// Sends it and leaves the answer to be read, or not.
+    pub async fn open(&self) -> OpenAnswer {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut head = format!(
+            "{} {} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n",
+            self.method, self.target
+        );
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str(&format!("content-length: {}\r\n\r\n", self.body.len()));
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(&self.body);
+        // A server may answer and close before it has read a body that is too large.
+        let _ = stream.write_all(&bytes).await;
+        OpenAnswer { stream, bytes: Vec::new() }
+    }
+}
+
+/// An answer that is being read. Dropping it hangs up.
+pub struct OpenAnswer {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+}
+
+impl OpenAnswer {
+    /// Reads what is there; false when nothing more will come.
+    pub async fn read_some(&mut self) -> bool {
+        self.stream.read_buf(&mut self.bytes).await.is_ok_and(|count| count > 0)
+    }
+
+    /// Reads until `text` has come.
+    pub async fn read_until(&mut self, text: &str) {
+        while !String::from_utf8_lossy(&self.bytes).contains(text) {
+            assert!(
+                self.read_some().await,
+                "{text} never came: {}",
+                String::from_utf8_lossy(&self.bytes)
+            );
+        }
+    }
+
+    /// Everything that came so far, as it came.
+    pub fn raw(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What has come, understood as HTTP.
+    pub fn answer(&self) -> Answer {
+        let end = self.bytes.windows(4).position(|window| window == b"\r\n\r\n");
+        let end =
+            end.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&self.bytes)));
+        let head = String::from_utf8(self.bytes[..end].to_vec()).unwrap();
+        let mut lines = head.lines();
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let headers: Vec<_> = lines
+            .map(|line| line.split_once(':').unwrap())
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+            .collect();
+        let rest = &self.bytes[end + 4..];
+        let of = |name: &str| {
+            headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+        };
+        let (body, complete) = match (of("content-length"), of("transfer-encoding")) {
+            (Some(length), _) => (rest.to_vec(), rest.len() == length.parse::<usize>().unwrap()),
+            (None, Some(_)) => unchunk(rest),
+            (None, None) => (rest.to_vec(), true),
+        };
+        Answer { status, headers, body, complete }
+    }
+}
+
+fn unchunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
+    let mut body = Vec::new();
+    loop {
+        let Some(end) = rest.windows(2).position(|window| window == b"\r\n") else {
+            return (body, false);
+        };
+        let length = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+        if length == 0 {
+            return (body, rest.get(end + 2..) == Some(b"\r\n"));
+        }
+        let Some(chunk) = rest.get(end + 2..end + 2 + length) else {
+            body.extend_from_slice(rest.get(end + 2..).unwrap_or_default());
+            return (body, false);
+        };
+        body.extend_from_slice(chunk);
+        let Some(after) = rest.get(end + 4 + length..) else { return (body, false) };
+        rest = after;
+    }
+}
+
+impl Answer {
+    /// The first value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|_| panic!("not JSON: {:?}", String::from_utf8_lossy(&self.body)))
+    }
+
+    /// The body as JSON, of an answer that must have this status.
+    pub fn expect(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        self.json()
+    }
+
+    /// The code of an error in the envelope, which must be whole.
+    pub fn error(&self) -> String {
+        let json = self.json();
+        let error = &json["error"];
+        assert_eq!(error["status"], self.status, "{json}");
+        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{json}");
+        assert!(error["issues"].is_array(), "{json}");
+        error["code"].as_str().unwrap().to_owned()
+    }
+
+    /// The paths of the issues of an error, joined by dots.
+    pub fn issue_paths(&self) -> Vec<String> {
+        let json = self.json();
+        let issues = json["error"]["issues"].as_array().unwrap();
+        let path = |issue: &Value| {
+            assert!(issue["message"].as_str().is_some_and(|message| !message.is_empty()));
+            let parts: Vec<_> = issue["path"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|p| p.as_str().unwrap().to_owned())
+                .collect();
+            parts.join(".")
+        };
+        issues.iter().map(path).collect()
+    }
+}
