@@ -74,7 +74,7 @@ impl Default for Options {
             service_charge_rate: Rate::ZERO,
             clock: Clock::system(),
             journal: None,
-            lease_ms: 15_000,
+            lease_ms: 10_000,
         }
     }
 }

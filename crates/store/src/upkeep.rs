@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{Store, StoreError, idempotency};
 
 /// How often what a dead process left is looked for.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
+const SWEEP_EVERY: Duration = Duration::from_secs(2);
 /// How often the journal is looked at: while the database is away nothing can be booked, and when
 /// it is back the calls that waited are booked at once.
 const REPLAY_EVERY: Duration = Duration::from_secs(1);

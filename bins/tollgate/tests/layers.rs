@@ -1,0 +1,77 @@
+//! The layers hold: who may know whom is read from the manifests.
+
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// What a package depends on directly, in one of the tables of its manifest.
+fn dependencies(folder: &str, table: &str) -> BTreeSet<String> {
+    let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let table = manifest.get(table).and_then(toml::Value::as_table);
+    table.map(|table| table.keys().cloned().collect()).unwrap_or_default()
+}
+
+/// Every package of the workspace, by its folder.
+fn packages() -> Vec<String> {
+    let folders = ["crates", "bins"].into_iter().flat_map(|above| {
+        let entries = fs::read_dir(root().join(above)).unwrap();
+        entries.map(move |entry| format!("{above}/{}", entry.unwrap().file_name().to_str().unwrap()))
+    });
+    let mut found: Vec<_> = folders.filter(|folder| root().join(folder).join("Cargo.toml").exists()).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn arrows_point_one_way() {
+    let allowed = |folder: &str| match folder {
+        "crates/pricing" | "bins/simulator" | "bins/bench" => vec![],
+        "crates/domain" => vec!["pricing"],
+        "crates/provider" | "crates/store" => vec!["domain", "pricing"],
+        "crates/testkit" => vec!["store", "domain", "pricing"],
+        "crates/api" => vec!["store", "provider", "domain", "pricing"],
+        "bins/tollgate" => vec!["api", "store", "provider", "domain", "pricing", "simulator"],
+        other => unreachable!("{other} is new: say here what it may know"),
+    };
+    for folder in packages() {
+        let allowed: BTreeSet<_> = allowed(&folder).into_iter().map(|name| format!("tollgate-{name}")).collect();
+        let found = dependencies(&folder, "dependencies").into_iter().filter(|name| name.starts_with("tollgate-"));
+        let forbidden: Vec<_> = found.filter(|name| !allowed.contains(name)).collect();
+        assert_eq!(forbidden, Vec::<String>::new(), "{folder} knows too much");
+    }
+}
+
+#[test]
+fn each_library_lives_in_its_room() {
+    let rooms: [(&[&str], &[&str]); 5] = [
+        (&["diesel", "diesel_migrations", "r2d2", "libsqlite3-sys", "pq-sys"], &["crates/store"]),
+        (&["actix-web"], &["crates/api", "bins/simulator", "bins/tollgate"]),
+        (&["awc", "actix-tls", "rustls"], &["crates/provider"]),
+        (&["anyhow", "clap", "env_logger", "toml"], &["bins/tollgate", "bins/bench"]),
+        (&["tokio"], &["crates/provider", "crates/store", "crates/api", "crates/testkit", "bins/simulator", "bins/tollgate", "bins/bench"]),
+    ];
+    for folder in packages() {
+        for library in dependencies(&folder, "dependencies") {
+            for (libraries, homes) in rooms {
+                let at_home = !libraries.contains(&library.as_str()) || homes.contains(&folder.as_str());
+                assert!(at_home, "{folder} must not depend on {library}");
+            }
+        }
+    }
+}
+
+#[test]
+fn both_databases_have_the_same_migrations() {
+    let names = |database: &str| -> BTreeSet<String> {
+        let entries = fs::read_dir(root().join("migrations").join(database)).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    assert_eq!(names("sqlite"), names("postgres"));
+}

@@ -1,0 +1,28 @@
+# What is done often. `just --list` shows it.
+
+# Run the demo: a temporary store, simulated providers, curl lines to paste.
+demo:
+    cargo run --release -- demo
+
+# Run all tests; PostgreSQL's run where its binaries are installed.
+test:
+    cargo test --workspace
+
+# Everything a change must pass.
+ci:
+    .ci/run
+
+# Format and lint.
+tidy:
+    cargo fmt --all
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# How long a quote takes, and what a call costs beside nginx and beside no proxy at all.
+bench:
+    cargo bench -p tollgate-pricing
+    cargo build --release -p tollgate
+    cargo run --release -p tollgate-bench
+
+# Check licences, bans and sources of the dependencies; needs cargo-deny.
+deny:
+    cargo deny check bans licenses sources
