@@ -1,24 +1,16 @@
 //! What was fast but wrong does not count: every call is looked for in the books.
 
+use anyhow::{Context, ensure};
 use tollgate_pricing::Amount;
 
 use crate::load::Until;
-use crate::stand::{Call, Stand, Target, Tollgate, text_or_count};
+use crate::stand::{Call, Connection, Stand, Target, Tollgate, text_or_count};
 
 /// Spends a small wallet to its end, ends the service, and audits what it left. Whether nothing
 /// was lost and nothing overspent.
 pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
     let spent = stand.drive(Target::Tollgate, &Call::default(), 64, Until::Refused).await?;
-    let mut overspend = Amount::ZERO;
-    for wallet_id in [&stand.tollgate.rich.wallet_id, &stand.tollgate.poor.wallet_id] {
-        let balance = balance(&stand.tollgate, wallet_id).await?;
-        println!("wallet {wallet_id}: {balance} USD left");
-        overspend = Amount::from_units(overspend.units() + (-balance.units()).max(0));
-    }
-    println!(
-        "the second one paid for {} calls before {} were refused",
-        spent.answered, spent.refused
-    );
+    let overspend = overspend(&stand.tollgate, spent.answered).await?;
 
     let Tollgate { program, commands, records_before, answered, provided, .. } = stand.tollgate;
     program.end()?;
@@ -26,22 +18,44 @@ pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
     let count = |name| -> anyhow::Result<u64> { Ok(text_or_count(&audit, name)?.parse()?) };
     let (records, pending) = (count("requests")? - records_before, count("pending")?);
     let differences = audit.get("differences").and_then(|list| list.as_array().map(Vec::len));
-    let differences = differences.unwrap_or(usize::MAX);
+    let differences = differences.context("an audit without differences")?;
     println!(
-        "calls through tollgate: {answered} answered, {provided} at the provider, {records} \
-         recorded, {pending} pending; {differences} differences in the audit"
+        "Calls through Tollgate: {answered} answered, {provided} at the provider, {records} \
+         recorded, {pending} of them pending; {differences} differences in the audit.\n"
     );
     let lost = answered.max(provided).saturating_sub(records.saturating_sub(pending));
     println!("records lost: {lost}");
-    println!(
-        "overspend: {}",
-        if overspend == Amount::ZERO { "0".into() } else { overspend.to_string() }
-    );
+    println!("overspend: {}", if overspend == 0 { "0".to_owned() } else { usd(overspend) });
     let as_many = answered == provided && provided == records;
-    Ok(lost == 0 && overspend == Amount::ZERO && as_many && pending == 0 && differences == 0)
+    Ok(lost == 0 && overspend == 0 && as_many && pending == 0 && differences == 0)
 }
 
-async fn balance(tollgate: &Tollgate, wallet_id: &str) -> anyhow::Result<Amount> {
-    let wallet = tollgate.wallet(wallet_id).await?;
-    Ok(text_or_count(&wallet, "balance")?.parse()?)
+/// What the wallets paid beyond what they had, in units of an amount. A call is admitted while
+/// anything is available, so the last one may take a wallet below zero by less than its own cost,
+/// however many calls were on their way: only what is beyond that is overspent.
+async fn overspend(tollgate: &Tollgate, paid: u64) -> anyhow::Result<i64> {
+    let rich = balance(tollgate, &tollgate.rich).await?;
+    let poor = balance(tollgate, &tollgate.poor).await?;
+    let (spent, paid) = (tollgate.poor.credit.units() - poor, i64::try_from(paid)?);
+    // Equal calls within one tier: a remainder means that one of them was charged otherwise.
+    let (cost, remainder) = (spent.checked_div(paid).context("no call was paid")?, spent % paid);
+    ensure!(remainder == 0, "{paid} equal calls cost {} together", usd(spent));
+    println!(
+        "A wallet with {} USD paid {paid} calls of {} USD, 64 at a time, until all were refused; \
+         {} USD are left.",
+        tollgate.poor.credit,
+        usd(cost),
+        usd(poor),
+    );
+    Ok((-rich).max(0) + (-poor - cost).max(0))
+}
+
+fn usd(units: i64) -> String {
+    Amount::from_units(units).to_string()
+}
+
+async fn balance(tollgate: &Tollgate, connection: &Connection) -> anyhow::Result<i64> {
+    let wallet = tollgate.wallet(&connection.wallet_id).await?;
+    let balance: Amount = text_or_count(&wallet, "balance")?.parse()?;
+    Ok(balance.units())
 }

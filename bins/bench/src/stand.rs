@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tollgate_pricing::Amount;
 
 use crate::http::{ask, request};
 use crate::load::{Driven, Load, Until, drive};
@@ -51,6 +52,7 @@ pub(crate) struct Tollgate {
 /// Somebody who pays, and the token to call with on his account.
 pub(crate) struct Connection {
     pub(crate) wallet_id: String,
+    pub(crate) credit: Amount,
     token: String,
 }
 
@@ -326,7 +328,11 @@ impl Merchant<'_> {
             "connection_id": text_or_count(&connection, "connection_id")?,
             "meter_slug": "benchmark",
         });
-        Ok(Connection { wallet_id, token: STANDARD.encode(token.to_string()) })
+        Ok(Connection {
+            wallet_id,
+            credit: usd.parse()?,
+            token: STANDARD.encode(token.to_string()),
+        })
     }
 }
 

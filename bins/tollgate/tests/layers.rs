@@ -22,9 +22,11 @@ fn dependencies(folder: &str, table: &str) -> BTreeSet<String> {
 fn packages() -> Vec<String> {
     let folders = ["crates", "bins"].into_iter().flat_map(|above| {
         let entries = fs::read_dir(root().join(above)).unwrap();
-        entries.map(move |entry| format!("{above}/{}", entry.unwrap().file_name().to_str().unwrap()))
+        entries
+            .map(move |entry| format!("{above}/{}", entry.unwrap().file_name().to_str().unwrap()))
     });
-    let mut found: Vec<_> = folders.filter(|folder| root().join(folder).join("Cargo.toml").exists()).collect();
+    let mut found: Vec<_> =
+        folders.filter(|folder| root().join(folder).join("Cargo.toml").exists()).collect();
     found.sort();
     found
 }
@@ -41,8 +43,11 @@ fn arrows_point_one_way() {
         other => unreachable!("{other} is new: say here what it may know"),
     };
     for folder in packages() {
-        let allowed: BTreeSet<_> = allowed(&folder).into_iter().map(|name| format!("tollgate-{name}")).collect();
-        let found = dependencies(&folder, "dependencies").into_iter().filter(|name| name.starts_with("tollgate-"));
+        let allowed: BTreeSet<_> =
+            allowed(&folder).into_iter().map(|name| format!("tollgate-{name}")).collect();
+        let found = dependencies(&folder, "dependencies")
+            .into_iter()
+            .filter(|name| name.starts_with("tollgate-"));
         let forbidden: Vec<_> = found.filter(|name| !allowed.contains(name)).collect();
         assert_eq!(forbidden, Vec::<String>::new(), "{folder} knows too much");
     }
@@ -55,12 +60,24 @@ fn each_library_lives_in_its_room() {
         (&["actix-web"], &["crates/api", "bins/simulator", "bins/tollgate"]),
         (&["awc", "actix-tls", "rustls"], &["crates/provider"]),
         (&["anyhow", "clap", "env_logger", "toml"], &["bins/tollgate", "bins/bench"]),
-        (&["tokio"], &["crates/provider", "crates/store", "crates/api", "crates/testkit", "bins/simulator", "bins/tollgate", "bins/bench"]),
+        (
+            &["tokio"],
+            &[
+                "crates/provider",
+                "crates/store",
+                "crates/api",
+                "crates/testkit",
+                "bins/simulator",
+                "bins/tollgate",
+                "bins/bench",
+            ],
+        ),
     ];
     for folder in packages() {
         for library in dependencies(&folder, "dependencies") {
             for (libraries, homes) in rooms {
-                let at_home = !libraries.contains(&library.as_str()) || homes.contains(&folder.as_str());
+                let at_home =
+                    !libraries.contains(&library.as_str()) || homes.contains(&folder.as_str());
                 assert!(at_home, "{folder} must not depend on {library}");
             }
         }

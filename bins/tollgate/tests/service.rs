@@ -1,6 +1,10 @@
 //! The real program, with real sockets, signals and deaths.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a helper of tests fails by panicking"
+)]
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

@@ -1,6 +1,12 @@
 //! Every way in which a call can end: the record says which, somebody pays what the table says,
 //! and nothing stays held.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a helper of tests fails by panicking"
+)]
+
 mod support;
 
 use std::time::Duration;

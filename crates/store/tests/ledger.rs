@@ -1,7 +1,5 @@
 //! The ledger on both databases: nothing is charged twice, lost, or overrun.
 
-#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
-
 use std::sync::Arc;
 
 use tollgate_domain::admission::{Call, Refusal};

@@ -1,6 +1,10 @@
 //! The whole service in process, on each database, before a scripted provider.
 
-#![expect(clippy::unwrap_used, reason = "a test harness fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test harness fails by panicking"
+)]
 #![allow(
     dead_code,
     unreachable_pub,
