@@ -138,7 +138,7 @@ struct Inner {
     context: Context,
     journal: Option<Journal>,
     lease_ms: u32,
-    _lock: Option<File>,
+    lock: Mutex<Option<File>>,
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -187,7 +187,7 @@ impl Store {
             context,
             journal: options.journal.as_deref().map(Journal::open).transpose()?,
             lease_ms: options.lease_ms,
-            _lock: lock,
+            lock: Mutex::new(lock),
             _temporary: temporary,
         })))
     }
@@ -347,21 +347,25 @@ impl Store {
         self.read(|conn| conn.snapshot(audit::run)).await
     }
 
-    /// Ends this process's life in the store: the queue is emptied, the writers stop, the lease is
-    /// given back. Nothing can be written afterwards.
+    /// Ends this process's life in the store: the queue is emptied, the writers stop, the lease and
+    /// the file are given back. Nothing can be written afterwards. To close twice is fine.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn close(&self) -> Result<(), StoreError> {
+        fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+            mutex.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+        let Some(ledger) = held(&self.0.ledger).take() else { return Ok(()) };
         let node_id = self.0.context.node_id;
-        let retired = self.write(move |conn| nodes::retire(conn, node_id)).await;
-        drop(self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let writers =
-            std::mem::take(&mut *self.0.writers.lock().unwrap_or_else(PoisonError::into_inner));
+        let retired = ledger.write(move |conn| nodes::retire(conn, node_id)).await;
+        drop(ledger);
+        let writers = std::mem::take(&mut *held(&self.0.writers));
         let joined = tokio::task::spawn_blocking(move || {
             writers.into_iter().for_each(|writer| drop(writer.join()));
         });
         joined.await.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
+        held(&self.0.lock).take();
         retired
     }
 

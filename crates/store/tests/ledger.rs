@@ -349,3 +349,47 @@ fn a_poisoned_call_fails_alone() {
         }
     });
 }
+
+#[test]
+fn a_settlement_that_the_database_cannot_take_waits_in_the_journal_and_is_booked_later() {
+    each_store(async |store| {
+        let shop = shop(store, "20").await;
+        let call = shop.call(store);
+        let request_id = call.request_id;
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        store.store.close().await.unwrap();
+        let outcome = store.store.settle(request_id, answered(100_000, "0.5")).await;
+        assert_eq!(outcome, SettleOutcome::Journaled);
+        assert_eq!(
+            shop.wallet(store).await.held,
+            amount("12"),
+            "nothing is lost, nothing is booked"
+        );
+
+        // The next life of the service; its sweeper may well come before the journal.
+        let next = store.open_again();
+        store.clock.advance_millis(60_000);
+        next.sweep().await.unwrap();
+        assert_eq!(shop.own_wallet(store).await.balance, amount("-0.25"));
+        assert_eq!(next.replay_journal().await.unwrap(), 1);
+        assert_eq!(next.replay_journal().await.unwrap(), 0);
+        assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
+        assert_eq!(shop.own_wallet(store).await.balance, Amount::ZERO);
+        next.close().await.unwrap();
+    });
+}
+
+#[test]
+fn two_processes_on_one_sqlite_file_are_one_too_many() {
+    each_store(async |store| {
+        if matches!(store.url, tollgate_store::DatabaseUrl::Postgres(_)) {
+            let second = store.open_again();
+            return second.close().await.unwrap();
+        }
+        let second = tollgate_store::Store::open(
+            &store.url,
+            &tollgate_store::Options { serve: true, ..tollgate_store::Options::default() },
+        );
+        assert!(matches!(second, Err(tollgate_store::OpenError::InUse)));
+    });
+}

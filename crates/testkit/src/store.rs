@@ -1,6 +1,6 @@
 //! Fresh stores on both databases, and short words for what tests do with them.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use tollgate_domain::admission::{Call, CostBound};
 use tollgate_domain::settlement::{Ending, Report};
@@ -22,8 +22,8 @@ pub struct TestStore {
     pub clock: Clock,
     /// Where it is.
     pub url: DatabaseUrl,
+    folder: tempfile::TempDir,
     _database: Option<TestDatabase>,
-    _folder: Option<tempfile::TempDir>,
 }
 
 /// Where the clock of a test begins: 2026-11-21T00:00:00Z.
@@ -32,17 +32,19 @@ pub const START: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
 /// Runs `test` on a fresh store of each database: SQLite, then PostgreSQL. Both end audited.
 pub fn each_store(test: impl AsyncFn(&TestStore)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let file: PathBuf = folder.path().join("tollgate.db");
-    let mut stores = vec![(DatabaseUrl::Sqlite(file), None, Some(folder))];
-    if let Some(database) = postgres::database() {
-        stores.push((database.url().parse().unwrap(), Some(database), None));
-    }
-    for (url, database, folder) in stores {
+    let mut databases = vec![None];
+    databases.extend(postgres::database().map(Some));
+    for database in databases {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tollgate.db");
+        let url = match &database {
+            None => DatabaseUrl::Sqlite(file),
+            Some(database) => database.url().parse().unwrap(),
+        };
         println!("on {url:?}");
         let clock = Clock::manual(START);
-        let store = open(&url, &clock);
-        let store = TestStore { store, clock, url, _database: database, _folder: folder };
+        let store = open(&url, &clock, folder.path());
+        let store = TestStore { store, clock, url, folder, _database: database };
         runtime.block_on(async {
             store.store.renew_lease().await.unwrap();
             test(&store).await;
@@ -52,8 +54,10 @@ pub fn each_store(test: impl AsyncFn(&TestStore)) {
     }
 }
 
-fn open(url: &DatabaseUrl, clock: &Clock) -> Store {
-    Store::open(url, &Options { serve: true, clock: clock.clone(), ..Options::default() }).unwrap()
+fn open(url: &DatabaseUrl, clock: &Clock, folder: &Path) -> Store {
+    let journal = Some(folder.join("journal"));
+    let options = Options { serve: true, clock: clock.clone(), journal, ..Options::default() };
+    Store::open(url, &options).unwrap()
 }
 
 /// The amount that `text` says.
@@ -64,7 +68,7 @@ pub fn amount(text: &str) -> Amount {
 impl TestStore {
     /// Opens the same database again, as another process would. SQLite allows one at a time.
     pub fn open_again(&self) -> Store {
-        open(&self.url, &self.clock)
+        open(&self.url, &self.clock, self.folder.path())
     }
 
     /// A new merchant.
