@@ -31,18 +31,15 @@ pub(super) struct Call {
 impl Call {
     /// Admits, sends, relays and settles.
     pub(super) async fn run(self, mut to_client: ToClient) {
-        let Self { app, client, asked, admission, mut tracked } = self;
+        let Self { app, client, mut asked, admission, mut tracked } = self;
         let open = match app.store.admit(admission).await {
             Ok(Ok(pending)) => Open { store: app.store.clone(), pending, settled: false },
             Ok(Err(refusal)) => return to_client.refuse(refusal.into()),
             Err(cause) => return to_client.refuse(cause.into()),
         };
-        let outgoing = Outgoing {
-            endpoint: &asked.endpoint,
-            method: asked.method.clone(),
-            headers: asked.headers.clone(),
-            body: asked.body.clone(),
-        };
+        let (headers, body) = (std::mem::take(&mut asked.headers), std::mem::take(&mut asked.body));
+        let outgoing =
+            Outgoing { endpoint: &asked.endpoint, method: asked.method.clone(), headers, body };
         let sent = tokio::select! {
             biased;
             sent = client.send(outgoing) => sent,

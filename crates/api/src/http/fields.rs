@@ -11,7 +11,7 @@ use deserr::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tollgate_domain::{Issue, Metadata, TierPeriod};
-use tollgate_pricing::{Payer, RateType, TierUnit, TokenBasis};
+use tollgate_pricing::{Amount, Payer, RateType, TierUnit, TokenBasis};
 
 /// Everything that is wrong with a body.
 #[derive(Debug, Default)]
@@ -134,38 +134,39 @@ where
 
 /// An amount above zero.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Positive(pub(crate) tollgate_pricing::Amount);
+pub(crate) struct Positive(pub(crate) Amount);
 
 impl<E: DeserializeError> Deserr<E> for Positive {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, E> {
-        let Parsed(amount) =
-            Parsed::<tollgate_pricing::Amount>::deserialize_from_value(value, location)?;
-        match amount.is_positive() {
-            true => Ok(Self(amount)),
-            false => Err(refuse("must be greater than 0", location)),
-        }
+        amount_where(Amount::is_positive, "must be greater than 0", value, location).map(Self)
     }
 }
 
 /// An amount of at least zero.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NonNegative(pub(crate) tollgate_pricing::Amount);
+pub(crate) struct NonNegative(pub(crate) Amount);
 
 impl<E: DeserializeError> Deserr<E> for NonNegative {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, E> {
-        let Parsed(amount) =
-            Parsed::<tollgate_pricing::Amount>::deserialize_from_value(value, location)?;
-        match amount.units() >= 0 {
-            true => Ok(Self(amount)),
-            false => Err(refuse("must not be negative", location)),
-        }
+        let holds = |amount| amount >= Amount::ZERO;
+        amount_where(holds, "must not be negative", value, location).map(Self)
     }
+}
+
+fn amount_where<V: IntoValue, E: DeserializeError>(
+    holds: impl Fn(Amount) -> bool,
+    otherwise: &str,
+    value: Value<V>,
+    location: ValuePointerRef<'_>,
+) -> Result<Amount, E> {
+    let Parsed(amount) = Parsed::<Amount>::deserialize_from_value(value, location)?;
+    if holds(amount) { Ok(amount) } else { Err(refuse(otherwise, location)) }
 }
 
 /// A text of 1 to 255 characters.

@@ -14,6 +14,13 @@ use super::error::{ApiError, ErrorCode};
 const DEFAULT_LIMIT: u32 = 10;
 const MAX_LIMIT: u32 = 100;
 
+/// Which page of a list without filters is asked for.
+pub(crate) fn page<Id: FromStr>(http: &HttpRequest) -> Result<Page<Id>, ApiError> {
+    let mut issues = Vec::new();
+    let page = Query::of(http).page(&mut issues)?;
+    if issues.is_empty() { Ok(page) } else { Err(ApiError::invalid(issues)) }
+}
+
 /// The query of a request: pairs, decoded.
 pub(crate) struct Query(Vec<(String, String)>);
 

@@ -16,7 +16,7 @@ use crate::http::body::{Asked, Input};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Change, Issues, MetadataField, Name};
 use crate::http::idempotency::Reply;
-use crate::http::list::{Query, respond};
+use crate::http::list::{page, respond};
 
 #[derive(Serialize)]
 struct ConnectionView {
@@ -86,11 +86,7 @@ pub(crate) async fn list(
     caller: Caller,
     http: HttpRequest,
 ) -> Result<HttpResponse, ApiError> {
-    let mut issues = Vec::new();
-    let page = Query::of(&http).page::<ConnectionId>(&mut issues)?;
-    if !issues.is_empty() {
-        return Err(ApiError::invalid(issues));
-    }
+    let page = page::<ConnectionId>(&http)?;
     let read = move |conn: &mut _| connections::list(conn, caller.merchant_id, &page);
     let found = app.store.read(read).await?;
     Ok(respond(found, page.limit, |one| one.connection_id.to_string(), ConnectionView::of))

@@ -12,7 +12,7 @@ use crate::http::body::{Asked, Input};
 use crate::http::error::ApiError;
 use crate::http::fields::{Issues, Name};
 use crate::http::idempotency::Reply;
-use crate::http::list::{Query, respond};
+use crate::http::list::{page, respond};
 
 #[derive(Serialize)]
 struct MerchantView {
@@ -64,11 +64,7 @@ pub(crate) async fn list(
     _: Operator,
     http: HttpRequest,
 ) -> Result<HttpResponse, ApiError> {
-    let mut issues = Vec::new();
-    let page = Query::of(&http).page::<MerchantId>(&mut issues)?;
-    if !issues.is_empty() {
-        return Err(ApiError::invalid(issues));
-    }
+    let page = page::<MerchantId>(&http)?;
     let found = app.store.read(move |conn| merchants::list(conn, &page)).await?;
     Ok(respond(found, page.limit, |one| one.merchant_id.to_string(), MerchantView::of))
 }

@@ -16,7 +16,7 @@ use crate::http::body::{Asked, Input};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Issues, Name, OneOf, Parsed, Slug, TierStart};
 use crate::http::idempotency::Reply;
-use crate::http::list::{Query, respond};
+use crate::http::list::{page, respond};
 
 #[derive(Serialize)]
 struct MeterView {
@@ -167,11 +167,7 @@ pub(crate) async fn list(
     caller: Caller,
     http: HttpRequest,
 ) -> Result<HttpResponse, ApiError> {
-    let mut issues = Vec::new();
-    let page = Query::of(&http).page::<MeterId>(&mut issues)?;
-    if !issues.is_empty() {
-        return Err(ApiError::invalid(issues));
-    }
+    let page = page::<MeterId>(&http)?;
     let read = move |conn: &mut _| meters::list(conn, caller.merchant_id, &page);
     let found = app.store.read(read).await?;
     let shape = app.settings.shape;

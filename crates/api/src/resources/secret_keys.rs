@@ -13,7 +13,7 @@ use crate::http::body::{Asked, Input};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Issues, Name};
 use crate::http::idempotency::Reply;
-use crate::http::list::{Query, respond};
+use crate::http::list::{page, respond};
 
 #[derive(Serialize)]
 struct SecretKeyView {
@@ -65,11 +65,7 @@ pub(crate) async fn list(
     caller: Caller,
     http: HttpRequest,
 ) -> Result<HttpResponse, ApiError> {
-    let mut issues = Vec::new();
-    let page = Query::of(&http).page::<SecretKeyId>(&mut issues)?;
-    if !issues.is_empty() {
-        return Err(ApiError::invalid(issues));
-    }
+    let page = page::<SecretKeyId>(&http)?;
     let read = move |conn: &mut _| merchants::list_secret_keys(conn, caller.merchant_id, &page);
     let found = app.store.read(read).await?;
     Ok(respond(found, page.limit, |one| one.secret_key_id.to_string(), SecretKeyView::of))

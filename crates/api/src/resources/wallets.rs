@@ -16,7 +16,7 @@ use crate::http::body::{Asked, Input};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Change, Issues, Name, NonNegative, Positive};
 use crate::http::idempotency::Reply;
-use crate::http::list::{Query, respond};
+use crate::http::list::{page, respond};
 
 #[derive(Serialize)]
 struct WalletView {
@@ -190,11 +190,7 @@ pub(crate) async fn list_transactions(
     http: HttpRequest,
 ) -> Result<HttpResponse, ApiError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
-    let mut issues = Vec::new();
-    let page = Query::of(&http).page::<TransactionId>(&mut issues)?;
-    if !issues.is_empty() {
-        return Err(ApiError::invalid(issues));
-    }
+    let page = page::<TransactionId>(&http)?;
     let found = app
         .store
         .read(move |conn| {
