@@ -4,11 +4,11 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use actix_web::dev::ServerHandle;
-use actix_web::{App as Routes, HttpServer, web};
+use actix_web::web;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
-use tollgate_api::App;
+use tollgate_api::{App, Listening};
 use tollgate_domain::Clock;
 use tollgate_store::{Store, upkeep};
 
@@ -55,16 +55,8 @@ impl Service {
             config.prices.clone(),
             Clock::system(),
         ));
-        let shared = app.clone();
-        let server =
-            HttpServer::new(move || Routes::new().configure(tollgate_api::routes(shared.clone())))
-                .tcp_nodelay(true)
-                .disable_signals()
-                .shutdown_timeout(5)
-                .bind(&config.listen)
-                .with_context(|| format!("cannot listen on {}", config.listen))?;
-        let address = *server.addrs().first().context("no address to listen on")?;
-        let server = server.run();
+        let Listening { address, server } = tollgate_api::listen(app.clone(), &config.listen)
+            .with_context(|| format!("cannot listen on {}", config.listen))?;
         Ok(Self {
             address,
             app,

@@ -158,4 +158,10 @@ impl App {
         known.insert(hash, owner);
         Ok(owner)
     }
+
+    /// Forgets a key that was found to be deleted.
+    pub(crate) fn forget_key(&self, secret_key_id: SecretKeyId) {
+        let mut known = self.known_keys.write().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, owner| owner.secret_key_id != secret_key_id);
+    }
 }

@@ -1,7 +1,7 @@
 //! Tollgate's HTTP interface.
 //!
-//! - [`routes`] is the whole tree; [`App`] is what stands behind it. Tests and the binary mount the
-//!   same two.
+//! - [`routes`] is the whole tree, [`App`] what stands behind it, and [`listen`] starts both: tests
+//!   drive exactly what the binary serves.
 //! - `http` holds what every operation shares: who asks, bodies with all their issues, errors,
 //!   lists, idempotency.
 //! - `resources` has a file per resource.
@@ -12,8 +12,10 @@ mod forward;
 mod http;
 mod resources;
 mod routes;
+mod server;
 
 pub use app::{App, InterfaceShape, OnDisconnect, Settings, Unpriced};
 pub use forward::calls::Calls;
 pub use http::error::{ApiError, ErrorCode};
 pub use routes::routes;
+pub use server::{Listening, listen};

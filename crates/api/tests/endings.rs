@@ -227,6 +227,24 @@ fn a_client_that_leaves_ends_the_call_where_the_operator_wants_it_so() {
     });
 }
 
+/// Found where pieces came without a pause: the client was missed at a write, not by waiting.
+#[test]
+fn a_client_that_leaves_a_busy_stream_ends_it_too() {
+    let cancelling = tollgate_api::Settings { on_disconnect: OnDisconnect::Cancel, ..settings() };
+    each_gateway_with(cancelling, async |gateway| {
+        let content = json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": {"content": "x".repeat(4_000)}}]});
+        let mut long: Vec<_> = (0..20_000).map(|_| content.to_string()).collect();
+        long.extend(events());
+        gateway.provider.push(Reply::events(long).chunked_every(65_536));
+        let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
+        open.read_until("xxxx").await;
+        drop(open);
+        gateway.provider.wait_for_hang_ups(1).await;
+        let [status, source, ..] = ended(gateway).await;
+        assert_eq!([status.as_str(), &source], ["completed", "partial"]);
+    });
+}
+
 #[test]
 fn a_client_that_leaves_is_drained_only_within_bounds() {
     let bounded =

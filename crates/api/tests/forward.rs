@@ -57,7 +57,7 @@ fn a_call_is_forwarded_metered_priced_and_recorded() {
                 "amount": "0.0150000000", "rate_type": "fixed", "token_basis": "input+output",
                 "breakdown": [{
                     "tier": {"start": 0, "rate": "10", "type": "tokens_1m"},
-                    "tokens": 1500, "characters": 0, "seconds": 0, "cost": "0.0150000000"
+                    "tokens": 1500, "characters": 0, "seconds": 0, "requests": 0, "cost": "0.0150000000"
                 }]
             },
             "service_charge": {"amount": "0.0000000000", "payer": "wallet"},

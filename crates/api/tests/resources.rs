@@ -38,6 +38,11 @@ fn a_meter_is_made_read_changed_listed_and_deleted() {
             gateway.call("PATCH", &format!("/meters/{id}")).json(&changed).send().await.expect(200);
         assert_eq!(patched, changed);
 
+        let for_good = json!({"rate_type": "percentage", "tier_type": "minutes", "meter_slug": "x", "tier_period": "month"});
+        let refused = gateway.call("PATCH", &format!("/meters/{id}")).json(&for_good).send().await;
+        assert_eq!(refused.error(), "validation_failed");
+        assert_eq!(refused.issue_paths(), ["meter_slug", "rate_type", "tier_type", "tier_period"]);
+
         let list = gateway.get("/meters").await.expect(200);
         assert_eq!(list["data"][0], changed);
         let deleted = gateway.call("DELETE", &format!("/meters/{id}")).send().await.expect(200);
@@ -516,6 +521,9 @@ fn a_key_has_its_standard_rate() {
         assert_eq!((third.status, third.error().as_str()), (429, "rate_limited"));
         let wait: u32 = third.header("retry-after").unwrap().parse().unwrap();
         assert!((29..=30).contains(&wait), "{wait}");
+        assert_eq!(third.header("x-ratelimit-limit"), Some("2"));
+        assert_eq!(third.header("x-ratelimit-remaining"), Some("0"));
+        assert!(third.header("x-ratelimit-reset").is_some_and(|at| at.ends_with('Z')));
     });
 }
 

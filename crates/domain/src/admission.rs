@@ -67,7 +67,6 @@ pub struct Account<'a> {
 
 /// Why a call may not go out, in the order in which it is looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Refusal {
     /// The key is not, or no longer, valid.
     KeyInvalid,

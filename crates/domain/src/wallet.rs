@@ -64,6 +64,8 @@ pub struct Transaction {
     pub transaction_id: TransactionId,
     /// The wallet it moved.
     pub wallet_id: WalletId,
+    /// Which of the wallet's movements it is: 1, 2, 3, …
+    pub number: i64,
     /// Why.
     pub kind: TransactionKind,
     /// By how much; negative takes out.

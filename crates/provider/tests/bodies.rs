@@ -145,8 +145,8 @@ fn with_a_managed_key_nothing_stored_is_named() {
             {"type": "function", "parameters": {"properties": {"file_id": {"type": "string"}}}}],
     });
     assert!(paths(RESPONSES, &harmless.to_string(), true).is_empty());
-    let both = json!({"model": "m", "background": true, "messages": [{"file_id": "a"}],
-        "input": [{"file_id": "b"}]});
+    let both = json!({"model": "m", "background": true, "input": [{"file_id": "b"}],
+        "messages": [{"file_id": "a"}]});
     assert_eq!(
         paths(RESPONSES, &both.to_string(), true),
         ["background", "input.0.file_id", "messages.0.file_id"]

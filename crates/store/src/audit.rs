@@ -47,7 +47,8 @@ impl fmt::Display for Difference {
 #[derive(Default)]
 struct Recomputed {
     balances: BTreeMap<String, i64>,
-    last_balances: BTreeMap<String, i64>,
+    /// The number of each wallet's last transaction.
+    numbers: BTreeMap<String, i64>,
     usage: BTreeMap<(String, String), i64>,
     holds: BTreeMap<String, i64>,
     costs: BTreeMap<(String, String), i64>,
@@ -74,11 +75,7 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
         let of = |sums: &BTreeMap<String, i64>| sums.get(id).copied().unwrap_or(0);
         audit.compare(format!("wallet {id} balance"), row.balance, of(&sums.balances));
         audit.compare(format!("wallet {id} held"), row.held, of(&sums.holds));
-        audit.compare(
-            format!("wallet {id} balance after its last transaction"),
-            of(&sums.last_balances),
-            of(&sums.balances),
-        );
+        audit.compare(format!("wallet {id} transactions"), row.transactions, of(&sums.numbers));
     }
     for (key, cost) in std::mem::take(&mut sums.costs) {
         let booked = sums.usage.remove(&key).unwrap_or(0);
@@ -113,25 +110,36 @@ fn read_transactions(
     audit: &mut Audit,
     sums: &mut Recomputed,
 ) -> Result<(), StoreError> {
-    let mut after = String::new();
+    let mut after = (String::new(), 0);
     loop {
         let rows: Vec<TransactionRow> = transactions::table
-            .filter(transactions::transaction_id.gt(&after))
-            .order(transactions::transaction_id)
+            .filter(
+                transactions::wallet_id
+                    .gt(&after.0)
+                    .or(transactions::wallet_id.eq(&after.0).and(transactions::number.gt(after.1))),
+            )
+            .order((transactions::wallet_id, transactions::number))
             .limit(CHUNK)
             .select(TransactionRow::as_select())
             .load(conn)?;
         let Some(last) = rows.last() else { return Ok(()) };
-        after.clone_from(&last.transaction_id);
+        after = (last.wallet_id.clone(), last.number);
         audit.transactions += rows.len();
         for row in rows {
+            let number = sums.numbers.entry(row.wallet_id.clone()).or_default();
+            *number = number.saturating_add(1);
+            audit.compare(format!("number of {}", row.transaction_id), row.number, *number);
             let balance = sums.balances.entry(row.wallet_id.clone()).or_default();
             *balance = balance.saturating_add(row.amount);
+            audit.compare(
+                format!("balance after {}", row.transaction_id),
+                row.balance_after,
+                *balance,
+            );
             if let Some(request_id) = row.request_id {
-                let booked = sums.usage.entry((request_id, row.wallet_id.clone())).or_default();
+                let booked = sums.usage.entry((request_id, row.wallet_id)).or_default();
                 *booked = booked.saturating_add(row.amount);
             }
-            sums.last_balances.insert(row.wallet_id, row.balance_after);
         }
     }
 }

@@ -126,7 +126,8 @@ impl FromStr for DatabaseUrl {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
             return Ok(Self::Postgres(text.to_owned()));
         }
-        match text.strip_prefix("sqlite:").map(|path| path.trim_start_matches("//")) {
+        let path = text.strip_prefix("sqlite:");
+        match path.map(|path| path.strip_prefix("//").unwrap_or(path)) {
             Some(":memory:") => Ok(Self::SqliteTemporary),
             Some(path) if !path.is_empty() => Ok(Self::Sqlite(PathBuf::from(path))),
             _ => Err(ParseDatabaseUrlError),
@@ -135,14 +136,16 @@ impl FromStr for DatabaseUrl {
 }
 
 impl fmt::Debug for DatabaseUrl {
-    /// Without the password.
+    /// Without user, password and parameters, any of which may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             Self::SqliteTemporary => f.write_str("sqlite::memory:"),
             Self::Postgres(url) => {
-                let place = url.rsplit_once('@').map_or(url.as_str(), |(_, place)| place);
-                write!(f, "postgres://{}", place.trim_start_matches("postgres://"))
+                let place = url.split_once("://").map_or("", |(_, place)| place);
+                let place = place.split('?').next().unwrap_or_default();
+                let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+                write!(f, "postgres://{place}")
             }
         }
     }

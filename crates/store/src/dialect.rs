@@ -16,6 +16,7 @@ use crate::schema::{
     connections, idempotent_answers, merchants, request_metadata, requests, secret_keys,
     tier_counters, transactions, wallets,
 };
+use crate::statements::{SaveCounter, SaveRequest, SaveWallet};
 
 /// Runs a cached single-row query for each id and keeps what is there.
 fn each<Id, Row>(
@@ -51,7 +52,7 @@ pub(crate) fn lock_merchant(conn: &mut Conn, merchant_id: MerchantId) -> QueryRe
 pub(crate) fn lock_wallets(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<WalletRow>> {
     match conn {
         Conn::Sqlite(conn) => {
-            each(ids, |id| wallets::table.find(id).select(WalletRow::as_select()).first(conn))
+            each(ids, |id| wallets::table.find(id).select(WalletRow::as_select()).get_result(conn))
         }
         Conn::Postgres(conn) => wallets::table
             .filter(wallets::wallet_id.eq_any(ids))
@@ -65,9 +66,9 @@ pub(crate) fn lock_wallets(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<W
 /// The requests with these ids, locked; `ids` ascend.
 pub(crate) fn lock_requests(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<RequestRow>> {
     match conn {
-        Conn::Sqlite(conn) => {
-            each(ids, |id| requests::table.find(id).select(RequestRow::as_select()).first(conn))
-        }
+        Conn::Sqlite(conn) => each(ids, |id| {
+            requests::table.find(id).select(RequestRow::as_select()).get_result(conn)
+        }),
         Conn::Postgres(conn) => requests::table
             .filter(requests::request_id.eq_any(ids))
             .order(requests::request_id)
@@ -99,7 +100,7 @@ pub(crate) fn secret_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<V
     }
     match conn {
         Conn::Sqlite(conn) => {
-            each(ids, |id| facts!().filter(secret_keys::secret_key_id.eq(id)).first(conn))
+            each(ids, |id| facts!().filter(secret_keys::secret_key_id.eq(id)).get_result(conn))
         }
         Conn::Postgres(conn) => facts!().filter(secret_keys::secret_key_id.eq_any(ids)).load(conn),
     }
@@ -113,7 +114,7 @@ pub(crate) fn connections_by_id(
     use crate::rows::ConnectionRow;
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
-            connections::table.find(id).select(ConnectionRow::as_select()).first(conn)
+            connections::table.find(id).select(ConnectionRow::as_select()).get_result(conn)
         }),
         Conn::Postgres(conn) => connections::table
             .filter(connections::connection_id.eq_any(ids))
@@ -132,7 +133,7 @@ pub(crate) fn lock_counters(
             tier_counters::table
                 .find((&key.owner_id, &key.meter_id, &key.period))
                 .select(TierCounterRow::as_select())
-                .first(conn)
+                .get_result(conn)
         }),
         Conn::Postgres(conn) => {
             // A row that is not there cannot be locked; writing what stands there locks what is.
@@ -187,21 +188,7 @@ pub(crate) fn insert_transactions(conn: &mut Conn, rows: &[TransactionRow]) -> Q
 /// Writes settled requests back: only what a settlement changes.
 pub(crate) fn save_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| {
-            diesel::update(requests::table.find(&row.request_id))
-                .set((
-                    requests::status.eq(&row.status),
-                    requests::node_id.eq(&row.node_id),
-                    requests::wallet_hold.eq(row.wallet_hold),
-                    requests::merchant_hold.eq(row.merchant_hold),
-                    requests::wallet_cost.eq(row.wallet_cost),
-                    requests::merchant_cost.eq(row.merchant_cost),
-                    requests::counted_units.eq(row.counted_units),
-                    requests::swept.eq(row.swept),
-                    requests::outcome.eq(&row.outcome),
-                ))
-                .execute(conn)
-        }),
+        Conn::Sqlite(conn) => for_each(rows, |row| SaveRequest(row).execute(conn)),
         Conn::Postgres(conn) => diesel::insert_into(requests::table)
             .values(rows)
             .on_conflict(requests::request_id)
@@ -225,16 +212,7 @@ pub(crate) fn save_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult
 /// Writes locked wallets back.
 pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| {
-            diesel::update(wallets::table.find(&row.wallet_id))
-                .set((
-                    wallets::balance.eq(row.balance),
-                    wallets::held.eq(row.held),
-                    wallets::overdraft_limit.eq(row.overdraft_limit),
-                    wallets::low_balance_threshold.eq(row.low_balance_threshold),
-                ))
-                .execute(conn)
-        }),
+        Conn::Sqlite(conn) => for_each(rows, |row| SaveWallet(row).execute(conn)),
         Conn::Postgres(conn) => diesel::insert_into(wallets::table)
             .values(rows)
             .on_conflict(wallets::wallet_id)
@@ -244,6 +222,7 @@ pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<(
                 wallets::held.eq(excluded(wallets::held)),
                 wallets::overdraft_limit.eq(excluded(wallets::overdraft_limit)),
                 wallets::low_balance_threshold.eq(excluded(wallets::low_balance_threshold)),
+                wallets::transactions.eq(excluded(wallets::transactions)),
             ))
             .execute(conn)
             .map(drop),
@@ -252,23 +231,15 @@ pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<(
 
 /// Writes locked counters back.
 pub(crate) fn save_counters(conn: &mut Conn, rows: &[TierCounterRow]) -> QueryResult<()> {
-    macro_rules! upsert {
-        ($rows:expr, $conn:expr) => {
-            diesel::insert_into(tier_counters::table)
-                .values($rows)
-                .on_conflict((
-                    tier_counters::owner_id,
-                    tier_counters::meter_id,
-                    tier_counters::period,
-                ))
-                .do_update()
-                .set(tier_counters::used.eq(excluded(tier_counters::used)))
-                .execute($conn)
-        };
-    }
     match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| upsert!(row, conn)),
-        Conn::Postgres(conn) => upsert!(rows, conn).map(drop),
+        Conn::Sqlite(conn) => for_each(rows, |row| SaveCounter(row).execute(conn)),
+        Conn::Postgres(conn) => diesel::insert_into(tier_counters::table)
+            .values(rows)
+            .on_conflict((tier_counters::owner_id, tier_counters::meter_id, tier_counters::period))
+            .do_update()
+            .set(tier_counters::used.eq(excluded(tier_counters::used)))
+            .execute(conn)
+            .map(drop),
     }
 }
 

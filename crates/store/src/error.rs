@@ -3,7 +3,6 @@ use std::fmt;
 /// Why the store could not do what it was asked. Business outcomes (taken, not found, refused) are
 /// not errors; they are answers of the functions themselves.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum StoreError {
     /// The database cannot be reached, or not in time.
     Unavailable(String),

@@ -24,6 +24,7 @@ mod page;
 pub mod requests;
 mod rows;
 mod schema;
+mod statements;
 pub mod upkeep;
 pub mod wallets;
 

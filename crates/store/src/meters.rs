@@ -117,7 +117,7 @@ pub(crate) fn find_by_slug(
     let row: Option<WithModel> = present!()
         .filter(meters::merchant_id.eq(merchant_id))
         .filter(meters::slug.eq(slug))
-        .first(conn)
+        .get_result(conn)
         .optional()?;
     row.map(meter).transpose()
 }
@@ -230,7 +230,7 @@ pub(crate) fn model_of(
         .filter(meter_versions::meter_id.eq(meter_id))
         .filter(meter_versions::version.eq(version))
         .select((meter_versions::model, meters::tier_period))
-        .first(conn)?;
+        .get_result(conn)?;
     Ok(Version {
         model: from_json("meter_versions.model", &model)?,
         tier_period: from_json("meters.tier_period", &format!("\"{tier_period}\""))?,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_domain::{
     Connection, ConnectionStatus, Forwarded, Merchant, MerchantMeter, Metadata, MeterVersion,
     PendingRecord, RequestRecord, RequestStatus, SecretKey, TierPeriod, Timestamp, Transaction,
-    TransactionKind, Wallet,
+    TransactionId, TransactionKind, Wallet,
 };
 use tollgate_pricing::{Amount, Meter};
 
@@ -109,7 +109,44 @@ pub(crate) struct WalletRow {
     pub(crate) held: i64,
     pub(crate) overdraft_limit: Option<i64>,
     pub(crate) low_balance_threshold: Option<i64>,
+    pub(crate) transactions: i64,
     pub(crate) created_at: i64,
+}
+
+/// What a movement of money says of itself, beside the wallet and the amount.
+pub(crate) struct Reason<'a> {
+    pub(crate) kind: TransactionKind,
+    pub(crate) request_id: Option<&'a str>,
+    pub(crate) description: Option<String>,
+    /// No wallet books the same one twice; absent where a repeated order is caught elsewhere.
+    pub(crate) idempotency_key: Option<String>,
+}
+
+impl WalletRow {
+    /// Moves `amount` on this wallet, which must be locked: the transaction that says so, or
+    /// nothing when the balance would leave the range of an amount.
+    pub(crate) fn book(
+        &mut self,
+        amount: i64,
+        reason: Reason<'_>,
+        now: Timestamp,
+    ) -> Option<TransactionRow> {
+        self.balance = self.balance.checked_add(amount)?;
+        self.transactions = self.transactions.checked_add(1)?;
+        let transaction_id = TransactionId::generate(now).to_string();
+        Some(TransactionRow {
+            wallet_id: self.wallet_id.clone(),
+            number: self.transactions,
+            kind: word(&reason.kind),
+            amount,
+            balance_after: self.balance,
+            request_id: reason.request_id.map(str::to_owned),
+            description: reason.description,
+            idempotency_key: reason.idempotency_key.unwrap_or_else(|| transaction_id.clone()),
+            created_at: now.unix_micros(),
+            transaction_id,
+        })
+    }
 }
 
 impl TryFrom<&WalletRow> for Wallet {
@@ -130,10 +167,11 @@ impl TryFrom<&WalletRow> for Wallet {
 }
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
-#[diesel(table_name = transactions)]
+#[diesel(table_name = transactions, treat_none_as_default_value = false)]
 pub(crate) struct TransactionRow {
     pub(crate) transaction_id: String,
     pub(crate) wallet_id: String,
+    pub(crate) number: i64,
     pub(crate) kind: String,
     pub(crate) amount: i64,
     pub(crate) balance_after: i64,
@@ -150,6 +188,7 @@ impl TryFrom<TransactionRow> for Transaction {
         Ok(Self {
             transaction_id: parsed("transactions.transaction_id", &row.transaction_id)?,
             wallet_id: parsed("transactions.wallet_id", &row.wallet_id)?,
+            number: row.number,
             kind: from_word::<TransactionKind>("transactions.kind", &row.kind)?,
             amount: Amount::from_units(row.amount),
             balance_after: Amount::from_units(row.balance_after),
@@ -242,7 +281,9 @@ pub(crate) struct TierCounterRow {
 }
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, AsChangeset, Identifiable)]
-#[diesel(table_name = requests, primary_key(request_id), treat_none_as_null = true)]
+#[diesel(table_name = requests, primary_key(request_id))]
+// With defaults in it, an insert is another statement for every combination of what is absent.
+#[diesel(treat_none_as_null = true, treat_none_as_default_value = false)]
 pub(crate) struct RequestRow {
     pub(crate) request_id: String,
     pub(crate) merchant_id: String,

@@ -30,6 +30,7 @@ diesel::table! {
         held -> BigInt,
         overdraft_limit -> Nullable<BigInt>,
         low_balance_threshold -> Nullable<BigInt>,
+        transactions -> BigInt,
         created_at -> BigInt,
     }
 }
@@ -114,9 +115,10 @@ diesel::table! {
 }
 
 diesel::table! {
-    transactions (transaction_id) {
+    transactions (wallet_id, number) {
         transaction_id -> Text,
         wallet_id -> Text,
+        number -> BigInt,
         kind -> Text,
         amount -> BigInt,
         balance_after -> BigInt,

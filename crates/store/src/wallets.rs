@@ -2,8 +2,8 @@
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    ConnectionId, MerchantId, Timestamp, Transaction, TransactionId, TransactionKind, Wallet,
-    WalletChanges, WalletId,
+    ConnectionId, MerchantId, Timestamp, Transaction, TransactionKind, Wallet, WalletChanges,
+    WalletId,
 };
 use tollgate_pricing::Amount;
 
@@ -11,7 +11,7 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::page::Page;
-use crate::rows::{TransactionRow, WalletRow, parsed, word};
+use crate::rows::{Reason, TransactionRow, WalletRow, parsed};
 use crate::schema::{merchants, transactions, wallets};
 
 /// Makes an empty wallet: a connection's may not be overdrawn, a merchant's own has no limit.
@@ -30,6 +30,7 @@ pub(crate) fn create(
         held: 0,
         overdraft_limit: connection_id.map(|_| 0),
         low_balance_threshold: None,
+        transactions: 0,
         created_at: now.unix_micros(),
     };
     diesel::insert_into(wallets::table).values(&row).execute(conn)?;
@@ -139,22 +140,14 @@ pub fn book(
     let units = movement.amount.units();
     let signed =
         if movement.kind == TransactionKind::Debit { units.checked_neg() } else { Some(units) };
-    let moved = signed.and_then(|signed| Some((signed, row.balance.checked_add(signed)?)));
-    let Some((amount, balance)) = moved else { return Ok(Moved::OutOfRange) };
-    row.balance = balance;
-    let transaction_id = TransactionId::generate(now).to_string();
-    let transaction = TransactionRow {
-        // Whoever repeats an order is caught by the idempotency key of the operation itself.
-        idempotency_key: transaction_id.clone(),
-        transaction_id,
-        wallet_id: row.wallet_id.clone(),
-        kind: word(&movement.kind),
-        amount,
-        balance_after: balance,
+    let reason = Reason {
+        kind: movement.kind,
         request_id: None,
         description: movement.description.clone(),
-        created_at: now.unix_micros(),
+        idempotency_key: None,
     };
+    let booked = signed.and_then(|signed| row.book(signed, reason, now));
+    let Some(transaction) = booked else { return Ok(Moved::OutOfRange) };
     dialect::insert_transactions(conn, std::slice::from_ref(&transaction))?;
     dialect::save_wallets(conn, std::slice::from_ref(&row))?;
     Ok(Moved::Booked(transaction.try_into()?))
@@ -169,22 +162,23 @@ fn locked(
     Ok(found.into_iter().find(|row| row.merchant_id == merchant_id.to_string()))
 }
 
-/// The movements of a wallet, newest first. The caller has made sure whose wallet it is.
+/// The movements of a wallet, newest first; a page begins after a number. The caller has made sure
+/// whose wallet it is.
 ///
 /// # Errors
 /// Those of the store.
 pub fn list_transactions(
     conn: &mut Conn,
     wallet_id: WalletId,
-    page: &Page<TransactionId>,
+    page: &Page<i64>,
 ) -> Result<Vec<Transaction>, StoreError> {
     let mut query = transactions::table
         .filter(transactions::wallet_id.eq(wallet_id.to_string()))
         .select(TransactionRow::as_select())
         .into_boxed();
     if let Some(after) = page.after {
-        query = query.filter(transactions::transaction_id.lt(after.to_string()));
+        query = query.filter(transactions::number.lt(after));
     }
-    let rows = query.order(transactions::transaction_id.desc()).limit(page.rows()).load(conn)?;
+    let rows = query.order(transactions::number.desc()).limit(page.rows()).load(conn)?;
     rows.into_iter().map(Transaction::try_from).collect()
 }

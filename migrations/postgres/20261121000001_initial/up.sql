@@ -30,6 +30,8 @@ CREATE TABLE wallets (
     held                  BIGINT NOT NULL CHECK (held >= 0),
     overdraft_limit       BIGINT,
     low_balance_threshold BIGINT,
+    -- How many transactions it has: the number of its last one.
+    transactions          BIGINT NOT NULL,
     created_at            BIGINT NOT NULL
 );
 
@@ -120,17 +122,19 @@ CREATE TABLE request_metadata (
 
 -- Every movement of money; never updated.
 CREATE TABLE transactions (
-    transaction_id  TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+    transaction_id  TEXT COLLATE "C" NOT NULL,
     wallet_id       TEXT COLLATE "C" NOT NULL,
+    -- 1, 2, 3, … on each wallet, without gaps.
+    number          BIGINT NOT NULL,
     kind            TEXT COLLATE "C" NOT NULL,
     amount          BIGINT NOT NULL,
     balance_after   BIGINT NOT NULL,
     request_id      TEXT COLLATE "C",
     description     TEXT COLLATE "C",
     idempotency_key TEXT COLLATE "C" NOT NULL,
-    created_at      BIGINT NOT NULL
+    created_at      BIGINT NOT NULL,
+    PRIMARY KEY (wallet_id, number)
 );
-CREATE INDEX transactions_by_wallet ON transactions (wallet_id, transaction_id);
 CREATE UNIQUE INDEX transactions_once ON transactions (idempotency_key, wallet_id);
 
 -- Answers of our own operations, kept for those who ask again.

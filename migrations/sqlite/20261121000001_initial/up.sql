@@ -29,6 +29,8 @@ CREATE TABLE wallets (
     held                  BIGINT NOT NULL CHECK (held >= 0),
     overdraft_limit       BIGINT,
     low_balance_threshold BIGINT,
+    -- How many transactions it has: the number of its last one.
+    transactions          BIGINT NOT NULL,
     created_at            BIGINT NOT NULL
 );
 
@@ -101,7 +103,7 @@ CREATE TABLE requests (
     forwarded          TEXT NOT NULL,
     outcome            TEXT,
     created_at         BIGINT NOT NULL
-);
+) WITHOUT ROWID;
 CREATE INDEX requests_by_merchant ON requests (merchant_id, request_id);
 CREATE INDEX requests_by_connection ON requests (connection_id, request_id) WHERE connection_id IS NOT NULL;
 CREATE INDEX requests_by_meter ON requests (meter_id, request_id) WHERE meter_id IS NOT NULL;
@@ -117,17 +119,19 @@ CREATE TABLE request_metadata (
 
 -- Every movement of money; never updated.
 CREATE TABLE transactions (
-    transaction_id  TEXT NOT NULL PRIMARY KEY,
+    transaction_id  TEXT NOT NULL,
     wallet_id       TEXT NOT NULL,
+    -- 1, 2, 3, … on each wallet, without gaps.
+    number          BIGINT NOT NULL,
     kind            TEXT NOT NULL,
     amount          BIGINT NOT NULL,
     balance_after   BIGINT NOT NULL,
     request_id      TEXT,
     description     TEXT,
     idempotency_key TEXT NOT NULL,
-    created_at      BIGINT NOT NULL
-);
-CREATE INDEX transactions_by_wallet ON transactions (wallet_id, transaction_id);
+    created_at      BIGINT NOT NULL,
+    PRIMARY KEY (wallet_id, number)
+) WITHOUT ROWID;
 CREATE UNIQUE INDEX transactions_once ON transactions (idempotency_key, wallet_id);
 
 -- Answers of our own operations, kept for those who ask again.

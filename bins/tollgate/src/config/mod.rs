@@ -86,7 +86,7 @@ impl Config {
         let journal_dir: Option<PathBuf> = root.take("journal_dir");
         let settings = settings(&mut root);
         let providers = providers(&mut root);
-        let prices = prices(&mut root);
+        let prices = prices(&mut root, &providers);
         let config = Self {
             listen: root.take("listen").unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             journal_dir: journal_dir.unwrap_or_else(|| journal_beside(&database_url, folder)),
@@ -213,7 +213,7 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
 }
 
 /// The operator's own prices before those that ship with the program.
-fn prices(root: &mut Section<'_>) -> Option<PriceBook> {
+fn prices(root: &mut Section<'_>, providers: &ProviderTable) -> Option<PriceBook> {
     let mut rows = Vec::new();
     for (place, row) in root.rows("prices").into_iter().enumerate() {
         let mut section = root.below(&format!("prices[{place}]"), row);
@@ -223,6 +223,9 @@ fn prices(root: &mut Section<'_>) -> Option<PriceBook> {
             if value.is_none() {
                 section.mistake(key, "is required");
             }
+        }
+        if provider.as_deref().is_some_and(|name| providers.get(name).is_none()) {
+            section.mistake("provider", "is not a provider, built-in or configured");
         }
         let mut prices = UnitPrices::default();
         for &unit in Unit::ALL {
@@ -276,7 +279,7 @@ mod tests {
             dialect = "openai"
             colour = "blue"
             [[prices]]
-            provider = "house"
+            provider = "hosue"
             input = "-1"
         "#;
         let Mistakes(mistakes) = read(text, &[]).unwrap_err();
@@ -289,6 +292,7 @@ mod tests {
             "providers.house.base_url",
             "providers.house.colour",
             "prices[0].model",
+            "prices[0].provider",
             "prices[0].input",
         ] {
             assert!(
@@ -296,7 +300,7 @@ mod tests {
                 "{key}: {mistakes:#?}"
             );
         }
-        assert_eq!(mistakes.len(), 9, "{mistakes:#?}");
+        assert_eq!(mistakes.len(), 10, "{mistakes:#?}");
     }
 
     #[test]

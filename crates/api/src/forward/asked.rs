@@ -95,7 +95,9 @@ impl Parameters {
 
 /// Metadata in the header wins over that in the query.
 fn metadata(http: &HttpRequest, in_query: Option<&str>) -> Result<Metadata, ApiError> {
-    let in_header = http.headers().get(METADATA_HEADER).map(|value| value.to_str().unwrap_or(""));
+    let header = http.headers().get(METADATA_HEADER);
+    // Header values are bytes; JSON is UTF-8, and what is not is no JSON.
+    let in_header = header.map(|value| std::str::from_utf8(value.as_bytes()).unwrap_or(""));
     let Some(text) = in_header.or(in_query) else { return Ok(Metadata::default()) };
     Metadata::parse(text).map_err(|MetadataError(issues)| {
         ApiError::with_issues(ErrorCode::MetadataInvalid, "The metadata is not valid.", issues)

@@ -4,8 +4,9 @@ use actix_web::http::header::CONTENT_LENGTH;
 use actix_web::web;
 use bytes::Bytes;
 use tokio::time::Instant;
+use tollgate_domain::admission::{self, Refusal};
 use tollgate_domain::settlement::{Ending, Report};
-use tollgate_domain::{PendingRecord, Timestamp, admission};
+use tollgate_domain::{PendingRecord, Timestamp};
 use tollgate_provider::{
     BodyError, Ended, Incoming, Outgoing, ProviderClient, ResponseMeter, SendError,
     response_headers,
@@ -32,9 +33,15 @@ impl Call {
     /// Admits, sends, relays and settles.
     pub(super) async fn run(self, mut to_client: ToClient) {
         let Self { app, client, mut asked, admission, mut tracked } = self;
+        let key = admission.secret_key_id;
         let open = match app.store.admit(admission).await {
             Ok(Ok(pending)) => Open { store: app.store.clone(), pending, settled: false },
-            Ok(Err(refusal)) => return to_client.refuse(refusal.into()),
+            Ok(Err(refusal)) => {
+                if refusal == Refusal::KeyInvalid {
+                    app.forget_key(key);
+                }
+                return to_client.refuse(refusal.into());
+            }
             Err(cause) => return to_client.refuse(cause.into()),
         };
         let (headers, body) = (std::mem::take(&mut asked.headers), std::mem::take(&mut asked.body));
@@ -132,9 +139,9 @@ enum Next {
     Piece(Bytes),
     End,
     Broken(BodyError),
-    /// The client left; it is read on.
+    /// The client left.
     Left,
-    /// Enough: the client left, or the service ends.
+    /// Enough: the client left and the bound is reached, or the service ends.
     Stop,
 }
 
@@ -171,7 +178,7 @@ impl<'a> Answer<'a> {
         }
         let ended = loop {
             match self.next(&to_client, &mut tracked).await {
-                Next::Piece(piece) => self.pass(piece, &to_client).await,
+                Next::Piece(piece) => self.pass(piece, &mut to_client).await,
                 Next::Left => self.client_left(),
                 Next::End => break Ended::Complete,
                 Next::Stop => break Ended::Left,
@@ -182,7 +189,9 @@ impl<'a> Answer<'a> {
             }
         };
         self.settle(ended).await;
-        self.release(&to_client).await;
+        self.release(&mut to_client).await;
+        // A body that had a length and no byte of it has left its head behind.
+        let _ = to_client.release_head();
         if ended != Ended::Complete {
             to_client.break_off().await;
         }
@@ -203,8 +212,10 @@ impl<'a> Answer<'a> {
 
     async fn next(&mut self, to_client: &ToClient, tracked: &mut Tracked) -> Next {
         let settings = &self.app.settings;
-        let bytes_left = self.left.map(|(_, read)| read);
-        if bytes_left.is_some_and(|read| read > settings.disconnect_drain_max_bytes) {
+        if let Some((_, read)) = self.left
+            && (settings.on_disconnect == OnDisconnect::Cancel
+                || read > settings.disconnect_drain_max_bytes)
+        {
             return Next::Stop;
         }
         let deadline = self.left.map(|(since, _)| since + settings.disconnect_drain_max);
@@ -216,18 +227,16 @@ impl<'a> Answer<'a> {
             }
         };
         tokio::select! {
+            // Whatever ends the call comes first: pieces may be there without a pause.
             biased;
+            () = tracked.must_end() => Next::Stop,
+            () = too_late => Next::Stop,
+            () = to_client.left(), if waits_for_client => Next::Left,
             piece = self.incoming.next() => match piece {
                 Some(Ok(piece)) => Next::Piece(piece),
                 Some(Err(why)) => Next::Broken(why),
                 None => Next::End,
             },
-            () = tracked.must_end() => Next::Stop,
-            () = to_client.left(), if waits_for_client => match settings.on_disconnect {
-                OnDisconnect::Drain => Next::Left,
-                OnDisconnect::Cancel => Next::Stop,
-            },
-            () = too_late => Next::Stop,
         }
     }
 
@@ -236,7 +245,7 @@ impl<'a> Answer<'a> {
     }
 
     /// Measures a piece and passes on what may go before the settlement.
-    async fn pass(&mut self, piece: Bytes, to_client: &ToClient) {
+    async fn pass(&mut self, piece: Bytes, to_client: &mut ToClient) {
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
         if let Some((_, read)) = &mut self.left {
             *read = read.saturating_add(length);
@@ -266,14 +275,14 @@ impl<'a> Answer<'a> {
         }
     }
 
-    async fn send(&mut self, piece: Bytes, to_client: &ToClient) {
+    async fn send(&mut self, piece: Bytes, to_client: &mut ToClient) {
         if self.left.is_none() && to_client.piece(piece).await.is_err() {
             self.client_left();
         }
     }
 
     /// Sends what waited for the settlement.
-    async fn release(&mut self, to_client: &ToClient) {
+    async fn release(&mut self, to_client: &mut ToClient) {
         for piece in std::mem::take(&mut self.held) {
             self.send(piece, to_client).await;
         }

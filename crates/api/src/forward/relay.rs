@@ -40,7 +40,9 @@ impl std::error::Error for BrokenOff {}
 
 /// The call's end.
 pub(super) struct ToClient {
-    head: Option<oneshot::Sender<Result<Head, ApiError>>>,
+    answer: Option<oneshot::Sender<Result<Head, ApiError>>>,
+    /// A head that leaves with the first piece of its body, in one write.
+    waiting_head: Option<Head>,
     body: mpsc::Sender<Result<Bytes, BrokenOff>>,
 }
 
@@ -57,7 +59,10 @@ pub(super) struct ClientLeft;
 pub(super) fn channel() -> (ToClient, FromCall) {
     let (head, head_receiver) = oneshot::channel();
     let (body, body_receiver) = mpsc::channel(PIECES_IN_FLIGHT);
-    (ToClient { head: Some(head), body }, FromCall { head: head_receiver, body: body_receiver })
+    (
+        ToClient { answer: Some(head), waiting_head: None, body },
+        FromCall { head: head_receiver, body: body_receiver },
+    )
 }
 
 /// A header that names the record of a call.
@@ -69,27 +74,45 @@ pub(super) fn request_id_header(request_id: RequestId) -> (HeaderName, HeaderVal
 impl ToClient {
     /// Answers with an error of our own, in place of any answer of the provider.
     pub(super) fn refuse(&mut self, error: ApiError) {
-        if let Some(head) = self.head.take() {
+        if let Some(answer) = self.answer.take() {
             // Nobody may be there to hear it.
-            let _ = head.send(Err(error));
+            let _ = answer.send(Err(error));
         }
     }
 
+    /// Answers with the provider's head: at once where the body has no length, as streams have
+    /// none and their client waits for a sign; else with the first piece.
     pub(super) fn head(&mut self, head: Head) -> Result<(), ClientLeft> {
-        let sent = self.head.take().map(|sender| sender.send(Ok(head)).is_ok());
-        if sent == Some(true) { Ok(()) } else { Err(ClientLeft) }
+        let is_stream = head.length.is_none();
+        self.waiting_head = Some(head);
+        if is_stream { self.release_head() } else { Ok(()) }
     }
 
-    pub(super) async fn piece(&self, piece: Bytes) -> Result<(), ClientLeft> {
-        match piece.is_empty() {
-            true => Ok(()),
-            false => self.body.send(Ok(piece)).await.map_err(|_| ClientLeft),
+    /// Sends the head if it still waits.
+    pub(super) fn release_head(&mut self) -> Result<(), ClientLeft> {
+        match (self.waiting_head.take(), self.answer.take()) {
+            (Some(head), Some(answer)) => answer.send(Ok(head)).map_err(|_| ClientLeft),
+            (_, answer) => {
+                self.answer = answer;
+                Ok(())
+            }
         }
+    }
+
+    /// Sends a piece of the body, and waits while the client is slow.
+    pub(super) async fn piece(&mut self, piece: Bytes) -> Result<(), ClientLeft> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        // The handler runs when this task waits, so it finds head and piece together.
+        self.release_head()?;
+        self.body.send(Ok(piece)).await.map_err(|_| ClientLeft)
     }
 
     /// Lets the client see that its answer is not whole.
-    pub(super) async fn break_off(&self) {
+    pub(super) async fn break_off(&mut self) {
         // A client that has left needs no telling.
+        let _ = self.release_head();
         let _ = self.body.send(Err(BrokenOff)).await;
     }
 

@@ -6,8 +6,8 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{HttpResponse, ResponseError};
 use serde::Serialize;
-use tollgate_domain::Issue;
 use tollgate_domain::admission::Refusal;
+use tollgate_domain::{Issue, Timestamp};
 use tollgate_store::StoreError;
 
 macro_rules! error_codes {
@@ -46,7 +46,6 @@ error_codes! {
     AuthInvalid = 401 "auth_invalid";
     WalletBalanceInsufficient = 402 "wallet_balance_insufficient";
     ConnectionDisabled = 403 "connection_disabled";
-    OperationNotAllowed = 403 "operation_not_allowed";
     RouteNotFound = 404 "route_not_found";
     ConnectionNotFound = 404 "connection_not_found";
     MeterNotFound = 404 "meter_not_found";
@@ -108,6 +107,17 @@ impl ApiError {
         self.header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
+    /// The same, naming the limit that was reached, what is left of it, and when there is more.
+    pub(crate) fn limit(self, limit: u64, remaining: u64, resets_at: Timestamp) -> Self {
+        const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+        const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+        const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+        let reset = HeaderValue::from_str(&resets_at.to_string());
+        self.header(LIMIT, HeaderValue::from(limit))
+            .header(REMAINING, HeaderValue::from(remaining))
+            .header(RESET, reset.unwrap_or(HeaderValue::from_static("")))
+    }
+
     /// Which error it is.
     pub fn code(&self) -> ErrorCode {
         self.code
@@ -166,7 +176,9 @@ impl From<StoreError> for ApiError {
                 "The service cannot reach its store. Try again shortly.",
             )
             .retry_after(1_000_000),
-            _ => Self::new(ErrorCode::InternalError, "Something went wrong in the service."),
+            StoreError::Database(_) | StoreError::Corrupt { .. } => {
+                Self::new(ErrorCode::InternalError, "Something went wrong in the service.")
+            }
         }
     }
 }
@@ -202,7 +214,6 @@ impl From<Refusal> for ApiError {
                 ErrorCode::WalletBalanceInsufficient,
                 format!("The wallet {wallet_id} has {available} USD available. Add credit to it."),
             ),
-            _ => Self::new(ErrorCode::OperationNotAllowed, "The call is not allowed."),
         }
     }
 }

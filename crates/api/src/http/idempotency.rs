@@ -1,6 +1,6 @@
 //! Operations that may be sent twice: the answer is kept in the transaction that does the work.
 
-use actix_web::http::StatusCode;
+use actix_web::http::{Method, StatusCode};
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Serialize;
 use serde_json::Value;
@@ -17,13 +17,14 @@ const MAX_CHARS: usize = 255;
 /// What a repeated answer does not carry: it was shown once.
 const SHOWN_ONCE: [&str; 3] = ["key", "secret_key", "webhook_secret"];
 
-/// The idempotency key of a request, if it has one.
+/// The idempotency key of a POST, if it has one; other methods may be repeated as they are.
 pub(super) fn key(
     http: &HttpRequest,
     scope: String,
     body: &[u8],
 ) -> Result<Option<IdempotencyKey>, ApiError> {
-    let Some(header) = http.headers().get(HEADER) else { return Ok(None) };
+    let header = http.headers().get(HEADER).filter(|_| http.method() == Method::POST);
+    let Some(header) = header else { return Ok(None) };
     let key = header.to_str().ok().filter(|key| (1..=MAX_CHARS).contains(&key.len()));
     let key = key.ok_or_else(|| {
         ApiError::invalid(vec![Issue::at([HEADER], "must have 1 to 255 ASCII characters")])

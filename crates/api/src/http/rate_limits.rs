@@ -33,7 +33,12 @@ impl RateLimits {
         let bucket = buckets.entry(key).or_default();
         bucket.take(now, self.per_minute, self.per_minute).map_err(|too_soon| {
             let message = format!("This key may make {} calls a minute.", self.per_minute);
-            ApiError::new(ErrorCode::RateLimited, message).retry_after(too_soon.wait_micros)
+            let reset = now.unix_micros().saturating_add(too_soon.wait_micros);
+            ApiError::new(ErrorCode::RateLimited, message).retry_after(too_soon.wait_micros).limit(
+                u64::from(self.per_minute),
+                0,
+                Timestamp::from_unix_micros(reset),
+            )
         })
     }
 }

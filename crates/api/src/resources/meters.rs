@@ -203,11 +203,35 @@ pub(crate) struct UpdateMeter {
     base_cost_payer: Option<OneOf<Payer>>,
     #[deserr(default)]
     service_charge_payer: Option<OneOf<Payer>>,
+    // What a meter is for good: it may be sent back as it is.
+    #[deserr(default)]
+    meter_slug: Option<Slug>,
+    #[deserr(default)]
+    rate_type: Option<OneOf<RateType>>,
+    #[deserr(default)]
+    tier_type: Option<OneOf<TierUnit>>,
+    #[deserr(default)]
+    tier_period: Option<OneOf<TierPeriod>>,
 }
 
 impl Input for UpdateMeter {
-    const READ_ONLY: &'static [&'static str] =
-        &["meter_id", "meter_slug", "rate_type", "tier_type", "tier_period", "created_at"];
+    const READ_ONLY: &'static [&'static str] = &["meter_id", "created_at"];
+}
+
+impl UpdateMeter {
+    /// An issue for each field that would change and cannot.
+    fn immutable(&self, meter: &MerchantMeter) -> Vec<Issue> {
+        let changes = [
+            ("meter_slug", self.meter_slug.as_ref().is_some_and(|slug| slug.0 != meter.slug)),
+            ("rate_type", self.rate_type.is_some_and(|word| word.0 != meter.model.rate_type)),
+            ("tier_type", self.tier_type.is_some_and(|word| word.0 != meter.model.unit)),
+            ("tier_period", self.tier_period.is_some_and(|word| word.0 != meter.tier_period)),
+        ];
+        let changed = changes.into_iter().filter(|(_, changed)| *changed);
+        changed
+            .map(|(name, _)| Issue::at([name], "cannot be changed; make another meter"))
+            .collect()
+    }
 }
 
 /// `PATCH /meters/{id}`
@@ -219,17 +243,24 @@ pub(crate) async fn update(
     let id: MeterId = id.parse().map_err(|_| not_found())?;
     let body = asked.what;
     let changes = MeterChanges {
-        name: body.name.map(|name| name.0),
-        tiers: body.tiers.map(|tiers| tiers.iter().map(TierInput::to_tier).collect()),
+        name: body.name.as_ref().map(|name| name.0.clone()),
+        tiers: body.tiers.as_ref().map(|tiers| tiers.iter().map(TierInput::to_tier).collect()),
         token_basis: body.token_basis.map(|word| word.0),
         base_cost_payer: body.base_cost_payer.map(|word| word.0),
         service_charge_payer: body.service_charge_payer.map(|word| word.0),
     };
     let (merchant_id, shape, now) = (asked.who.merchant_id, app.settings.shape, app.clock.now());
-    app.write(None, move |conn| match meters::update(conn, merchant_id, id, &changes, now)? {
-        Updated::Meter(meter) => Ok(Reply::ok(&MeterView::of(&meter, shape))),
-        Updated::NotFound => Err(not_found()),
-        Updated::BadTiers(faults) => Err(bad_tiers(&faults)),
+    app.write(None, move |conn| {
+        let present = meters::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
+        let immutable = body.immutable(&present);
+        if !immutable.is_empty() {
+            return Err(ApiError::invalid(immutable));
+        }
+        match meters::update(conn, merchant_id, id, &changes, now)? {
+            Updated::Meter(meter) => Ok(Reply::ok(&MeterView::of(&meter, shape))),
+            Updated::NotFound => Err(not_found()),
+            Updated::BadTiers(faults) => Err(bad_tiers(&faults)),
+        }
     })
     .await
 }

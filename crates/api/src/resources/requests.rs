@@ -110,6 +110,7 @@ struct FeeLineView {
     tokens: u64,
     characters: u64,
     seconds: u64,
+    requests: u64,
     cost: Amount,
 }
 
@@ -208,6 +209,7 @@ impl FeeLineView {
             tokens: if_unit(TierUnit::Tokens),
             characters: if_unit(TierUnit::Characters),
             seconds: if_unit(TierUnit::Minutes).div_ceil(1_000_000),
+            requests: if_unit(TierUnit::Requests),
             cost: line.cost,
         }
     }

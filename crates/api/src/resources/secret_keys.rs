@@ -80,15 +80,20 @@ pub(crate) async fn delete(
     let not_found = || ApiError::not_found(ErrorCode::SecretKeyNotFound, "secret key");
     let key_id: SecretKeyId = id.parse().map_err(|_| not_found())?;
     let now = app.clock.now();
-    app.write(None, move |conn| {
-        match merchants::delete_secret_key(conn, caller.merchant_id, key_id, now)? {
-            Deletion::Deleted => Ok(Reply::ok(&Deleted { id: key_id.to_string(), deleted: true })),
-            Deletion::NotFound => Err(not_found()),
-            Deletion::Last => Err(ApiError::new(
-                ErrorCode::LastSecretKey,
-                "This is the last secret key. Create another before you delete it.",
-            )),
-        }
-    })
-    .await
+    let work = move |conn: &mut _| match merchants::delete_secret_key(
+        conn,
+        caller.merchant_id,
+        key_id,
+        now,
+    )? {
+        Deletion::Deleted => Ok(Reply::ok(&Deleted { id: key_id.to_string(), deleted: true })),
+        Deletion::NotFound => Err(not_found()),
+        Deletion::Last => Err(ApiError::new(
+            ErrorCode::LastSecretKey,
+            "This is the last secret key. Create another before you delete it.",
+        )),
+    };
+    let response = app.write(None, work).await?;
+    app.forget_key(key_id);
+    Ok(response)
 }

@@ -190,7 +190,7 @@ pub(crate) async fn list_transactions(
     http: HttpRequest,
 ) -> Result<HttpResponse, ApiError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
-    let page = page::<TransactionId>(&http)?;
+    let page = page::<i64>(&http)?;
     let found = app
         .store
         .read(move |conn| {
@@ -198,5 +198,5 @@ pub(crate) async fn list_transactions(
             Ok::<_, ApiError>(wallets::list_transactions(conn, id, &page)?)
         })
         .await?;
-    Ok(respond(found, page.limit, |one| one.transaction_id.to_string(), TransactionView::of))
+    Ok(respond(found, page.limit, |one| one.number.to_string(), TransactionView::of))
 }

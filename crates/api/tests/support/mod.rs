@@ -15,11 +15,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use actix_web::{App as Routes, HttpServer, web};
+use actix_web::web;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tollgate_api::{App, Settings};
+use tollgate_api::{App, Listening, Settings};
 use tollgate_domain::{Clock, Connection, MerchantMeter};
 use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, UnitPrices};
 use tollgate_provider::{ProviderSettings, ProviderTable};
@@ -81,15 +81,9 @@ impl<'a> Gateway<'a> {
             prices(),
             Clock::system(),
         ));
-        let shared = app.clone();
-        let server =
-            HttpServer::new(move || Routes::new().configure(tollgate_api::routes(shared.clone())))
-                .workers(2)
-                .disable_signals()
-                .bind("127.0.0.1:0")
-                .unwrap();
-        let address = server.addrs()[0];
-        tokio::spawn(server.run());
+        let Listening { address, server } =
+            tollgate_api::listen(app.clone(), "127.0.0.1:0").unwrap();
+        tokio::spawn(server);
         Self {
             store,
             address,

@@ -10,8 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tollgate_domain::admission::{self, Account, Call, Facts, Refusal};
 use tollgate_domain::settlement::{self, Ending, Report, Settled};
 use tollgate_domain::{
-    Connection, MerchantMeter, PendingRecord, RequestId, Timestamp, TransactionId, TransactionKind,
-    Wallet,
+    Connection, MerchantMeter, PendingRecord, RequestId, Timestamp, TransactionKind, Wallet,
 };
 
 use super::{Context, SettleOutcome};
@@ -20,7 +19,7 @@ use crate::dialect;
 use crate::error::StoreError;
 use crate::meters::{self, Version};
 use crate::rows::{
-    RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, parsed, word,
+    Reason, RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, parsed, word,
 };
 
 pub(super) enum Item {
@@ -396,18 +395,14 @@ impl Books {
         if due == 0 {
             return Ok(());
         }
-        wallet.balance = wallet.balance.checked_sub(due).ok_or_else(|| out_of_range(wallet_id))?;
-        self.transactions.push(TransactionRow {
-            transaction_id: TransactionId::generate(self.now).to_string(),
-            wallet_id: wallet_id.to_owned(),
-            kind: word(&kind),
-            amount: due.checked_neg().ok_or_else(|| out_of_range(wallet_id))?,
-            balance_after: wallet.balance,
-            request_id: Some(request_id.to_owned()),
+        let reason = Reason {
+            kind,
+            request_id: Some(request_id),
             description: None,
-            idempotency_key: format!("{}:{request_id}:{part}", word(&kind)),
-            created_at: self.now.unix_micros(),
-        });
+            idempotency_key: Some(format!("{}:{request_id}:{part}", word(&kind))),
+        };
+        let booked = due.checked_neg().and_then(|amount| wallet.book(amount, reason, self.now));
+        self.transactions.push(booked.ok_or_else(|| out_of_range(wallet_id))?);
         Ok(())
     }
 

@@ -1,0 +1,36 @@
+//! The server, as production and tests start it.
+
+use std::io;
+use std::net::SocketAddr;
+
+use actix_web::dev::Server;
+use actix_web::{App as Routes, HttpServer, web};
+
+use crate::app::App;
+use crate::routes::routes;
+
+/// A server that is bound; it serves when it is awaited or spawned.
+pub struct Listening {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What serves.
+    pub server: Server,
+}
+
+/// Binds a server to `address`; port 0 picks a free one. Signals are the caller's to handle.
+///
+/// # Errors
+/// Those of the operating system, such as an address that is taken.
+pub fn listen(app: web::Data<App>, address: &str) -> io::Result<Listening> {
+    let server = HttpServer::new(move || Routes::new().configure(routes(app.clone())))
+        // Without it a stream of small events stalls for tens of milliseconds.
+        .tcp_nodelay(true)
+        // A client that closes has left: its call is drained or cancelled from then on.
+        .h1_allow_half_closed(false)
+        .disable_signals()
+        .shutdown_timeout(5)
+        .bind(address)?;
+    let address = server.addrs().first().copied();
+    let address = address.ok_or_else(|| io::Error::other("no address to listen on"))?;
+    Ok(Listening { address, server: server.run() })
+}

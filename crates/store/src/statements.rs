@@ -1,0 +1,71 @@
+//! The three updates of SQLite's hot path, as statements that are prepared once.
+//!
+//! Diesel prepares an `UPDATE` anew each time, because its builder cannot know which columns it
+//! will set. These always set the same.
+
+use diesel::QueryResult;
+use diesel::query_builder::{AstPass, QueryFragment, QueryId};
+use diesel::sql_types::{BigInt, Bool, Nullable, Text};
+use diesel::sqlite::Sqlite;
+
+use crate::rows::{RequestRow, TierCounterRow, WalletRow};
+
+macro_rules! fixed_statement {
+    ($(
+        $(#[$doc:meta])*
+        $Statement:ident($row:ident: $Row:ident) = $( $sql:literal $value:expr => $Type:ty ),+ ; $tail:literal ;
+    )*) => { $(
+        $(#[$doc])*
+        pub(crate) struct $Statement<'a>(pub(crate) &'a $Row);
+
+        impl QueryId for $Statement<'_> {
+            type QueryId = $Statement<'static>;
+            const HAS_STATIC_QUERY_ID: bool = true;
+        }
+
+        impl QueryFragment<Sqlite> for $Statement<'_> {
+            fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
+                let $row = self.0;
+                $(
+                    out.push_sql($sql);
+                    out.push_bind_param::<$Type, _>($value)?;
+                )+
+                out.push_sql($tail);
+                Ok(())
+            }
+        }
+
+        impl diesel::RunQueryDsl<diesel::SqliteConnection> for $Statement<'_> {}
+    )* };
+}
+
+fixed_statement! {
+    /// Writes a wallet back.
+    SaveWallet(row: WalletRow) =
+        "UPDATE wallets SET balance = " &row.balance => BigInt,
+        ", held = " &row.held => BigInt,
+        ", overdraft_limit = " &row.overdraft_limit => Nullable<BigInt>,
+        ", low_balance_threshold = " &row.low_balance_threshold => Nullable<BigInt>,
+        ", transactions = " &row.transactions => BigInt,
+        " WHERE wallet_id = " &row.wallet_id => Text; "";
+
+    /// Writes a settled request back: only what a settlement changes.
+    SaveRequest(row: RequestRow) =
+        "UPDATE requests SET status = " &row.status => Text,
+        ", node_id = " &row.node_id => Nullable<Text>,
+        ", wallet_hold = " &row.wallet_hold => BigInt,
+        ", merchant_hold = " &row.merchant_hold => BigInt,
+        ", wallet_cost = " &row.wallet_cost => BigInt,
+        ", merchant_cost = " &row.merchant_cost => BigInt,
+        ", counted_units = " &row.counted_units => BigInt,
+        ", swept = " &row.swept => Bool,
+        ", outcome = " &row.outcome => Nullable<Text>,
+        " WHERE request_id = " &row.request_id => Text; "";
+
+    /// Writes a counter back, or makes it. What is written is the whole row: it may be replaced.
+    SaveCounter(row: TierCounterRow) =
+        "INSERT OR REPLACE INTO tier_counters (owner_id, meter_id, period, used) VALUES (" &row.owner_id => Text,
+        ", " &row.meter_id => Text,
+        ", " &row.period => Text,
+        ", " &row.used => BigInt; ")";
+}
