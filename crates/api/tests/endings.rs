@@ -245,6 +245,23 @@ fn a_client_that_leaves_a_busy_stream_ends_it_too() {
     });
 }
 
+/// The connection stands, and nothing is taken from it.
+#[test]
+fn a_client_that_stops_reading_holds_neither_its_call_nor_a_shutdown_up() {
+    each_gateway(async |gateway| {
+        let content = json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": {"content": "x".repeat(4_000)}}]});
+        let endless = (0..20_000).map(|_| content.to_string());
+        gateway.provider.push(Reply::events(endless).chunked_every(65_536));
+        let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
+        open.read_until("xxxx").await;
+        gateway.app.calls().drain(Duration::from_millis(300)).await;
+        assert_eq!(gateway.app.calls().running(), 0);
+        let [status, source, ..] = ended(gateway).await;
+        assert_eq!([status.as_str(), &source], ["completed", "partial"]);
+        drop(open);
+    });
+}
+
 #[test]
 fn a_client_that_leaves_is_drained_only_within_bounds() {
     let bounded =

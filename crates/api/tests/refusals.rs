@@ -125,6 +125,7 @@ fn a_query_is_checked_whole() {
         assert_eq!(refused("?u=").await.0, "forward_endpoint_not_supported");
         let u = gateway.provider.url("/v1/chat/completions");
         assert_eq!(refused(&format!("?u={u}?a=1&b=2&c=3")).await, validation(&["b", "c"]));
+        assert_eq!(refused(&format!("?u={u}&u={u}")).await, validation(&["u"]));
         let metadata =
             refused(&format!("?u={u}&metadata=%7B%22a-b%22:%22x%22,%22ok%22:1%7D")).await;
         assert_eq!(metadata.0, "metadata_invalid");

@@ -48,10 +48,13 @@ impl Metadata {
                 issues.push(Issue::at([key], message));
             }
             match value.as_str() {
-                Some(text) if has_good_length(text) => {
+                Some(text) if has_good_length(text) && !text.contains('\0') => {
                     metadata.insert(key.clone(), text.to_owned());
                 }
-                _ => issues.push(Issue::at([key], "value must be a string of 1 to 255 characters")),
+                _ => issues.push(Issue::at(
+                    [key],
+                    "value must be a string of 1 to 255 characters, none of them NUL",
+                )),
             }
         }
         if issues.is_empty() { Ok(Self(metadata)) } else { Err(MetadataError(issues)) }
@@ -99,11 +102,13 @@ mod tests {
     #[test]
     fn every_bad_pair_is_named() {
         let long = "x".repeat(256);
-        let text = format!(r#"{{"ok":"1","a-b":"1","empty":"","n":1,"":"x","long":"{long}"}}"#);
+        let text = format!(
+            r#"{{"ok":"1","a-b":"1","empty":"","nul":"a\u0000","n":1,"":"x","long":"{long}"}}"#
+        );
         let MetadataError(issues) = Metadata::parse(&text).unwrap_err();
         let mut paths: Vec<_> = issues.iter().map(|issue| issue.path.join(".")).collect();
         paths.sort();
-        assert_eq!(paths, ["", "a-b", "empty", "long", "n"]);
+        assert_eq!(paths, ["", "a-b", "empty", "long", "n", "nul"]);
     }
 
     #[test]

@@ -185,7 +185,8 @@ impl r2d2::ManageConnection for Manager {
                 Ok(Conn::Sqlite(conn))
             }
             Self::Postgres(url) => {
-                Ok(Conn::Postgres(PgConnection::establish(url).map_err(unreachable)?))
+                let url = with_timeouts(url);
+                Ok(Conn::Postgres(PgConnection::establish(&url).map_err(unreachable)?))
             }
         }
     }
@@ -197,6 +198,18 @@ impl r2d2::ManageConnection for Manager {
     fn has_broken(&self, conn: &mut Conn) -> bool {
         std::thread::panicking() || is_broken(conn)
     }
+}
+
+/// A server that is silent must be noticed; what the operator set himself stays as it is.
+fn with_timeouts(url: &str) -> String {
+    let mut url = url.to_owned();
+    for (name, value) in [("connect_timeout", "5"), ("tcp_user_timeout", "10000")] {
+        if !url.contains(&format!("{name}=")) {
+            let separator = if url.contains('?') { '&' } else { '?' };
+            url.push_str(&format!("{separator}{name}={value}"));
+        }
+    }
+    url
 }
 
 /// Whether the connection is lost or stuck in a transaction.

@@ -6,6 +6,8 @@ use std::fmt;
 pub enum StoreError {
     /// The database cannot be reached, or not in time.
     Unavailable(String),
+    /// The connection was lost in the middle: what was asked may have been done, or not.
+    Interrupted,
     /// The database refused a statement.
     Database(diesel::result::Error),
     /// A row cannot be read as what it should be.
@@ -21,6 +23,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unavailable(why) => write!(f, "the store cannot be reached: {why}"),
+            Self::Interrupted => f.write_str("the store did not say whether it was done"),
             Self::Database(_) => f.write_str("the store refused a statement"),
             Self::Corrupt { what, value } => write!(f, "unreadable {what} in the store: {value}"),
         }
@@ -31,7 +34,7 @@ impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Database(cause) => Some(cause),
-            Self::Unavailable(_) | Self::Corrupt { .. } => None,
+            Self::Unavailable(_) | Self::Interrupted | Self::Corrupt { .. } => None,
         }
     }
 }

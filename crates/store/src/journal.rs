@@ -62,6 +62,12 @@ impl Journal {
         fs::remove_file(self.path(request_id))
     }
 
+    /// Keeps an entry that belongs to no record, for a person to look at.
+    pub(crate) fn set_aside(&self, request_id: RequestId) -> io::Result<()> {
+        let path = self.path(request_id);
+        fs::rename(&path, path.with_extension("unknown"))
+    }
+
     fn path(&self, request_id: RequestId) -> PathBuf {
         self.folder.join(format!("{request_id}.json"))
     }

@@ -36,8 +36,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tollgate_domain::admission::{Call, Refusal};
-use tollgate_domain::settlement::Report;
-use tollgate_domain::{Clock, NodeId, PendingRecord, RequestId};
+use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::{Clock, NodeId, PendingRecord, RequestId, Timestamp};
 use tollgate_pricing::Rate;
 
 pub use conn::{Conn, DatabaseUrl, ParseDatabaseUrlError};
@@ -139,8 +139,16 @@ struct Inner {
     context: Context,
     journal: Option<Journal>,
     lease_ms: u32,
+    renewals: Mutex<Renewals>,
     lock: Mutex<Option<File>>,
     _temporary: Option<tempfile::TempDir>,
+}
+
+/// How this process has kept its lease.
+struct Renewals {
+    last: Timestamp,
+    /// Since when there was no pause as long as a lease.
+    unbroken_since: Timestamp,
 }
 
 /// Readers wait no longer than this for a connection.
@@ -168,8 +176,9 @@ impl Store {
             Manager::Sqlite(_) | Manager::Postgres(_) => None,
         };
         prepare(&manager, options, lock.is_some())?;
+        let opened = options.clock.now();
         let context = Context {
-            node_id: NodeId::generate(options.clock.now()),
+            node_id: NodeId::generate(opened),
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
         };
@@ -188,6 +197,7 @@ impl Store {
             context,
             journal: options.journal.as_deref().map(Journal::open).transpose()?,
             lease_ms: options.lease_ms,
+            renewals: Mutex::new(Renewals { last: opened, unbroken_since: opened }),
             lock: Mutex::new(lock),
             _temporary: temporary,
         })))
@@ -275,11 +285,15 @@ impl Store {
         SettleOutcome::Journaled
     }
 
-    /// Settles a call for somebody who cannot wait: a task that is being dropped.
+    /// Settles a call for somebody who cannot wait: a task that is being dropped, or a client that
+    /// is refused. It is kept in the journal like any other settlement.
     pub fn settle_in_background(&self, request_id: RequestId, report: Report) {
-        match self.ledger() {
-            Ok(ledger) => ledger.settle_unheard(request_id, report),
-            Err(cause) => log::error!("{request_id} is not settled: {cause}"),
+        let store = self.clone();
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => {
+                drop(runtime.spawn(async move { store.settle(request_id, report).await }))
+            }
+            Err(_) => log::error!("{request_id} is not settled: there is nobody left to do it"),
         }
     }
 
@@ -299,12 +313,26 @@ impl Store {
         let Some(journal) = self.0.journal.clone() else { return Ok(0) };
         let unreadable = |cause: std::io::Error| StoreError::Unavailable(cause.to_string());
         let entries = journal.entries().map_err(unreadable)?;
-        let count = entries.len();
+        let mut booked = 0;
+        let mut trouble = None;
         for Entry { request_id, report } in entries {
-            self.book(request_id, report).await?;
-            journal.remove(request_id).map_err(unreadable)?;
+            let certainly_sent = report.ending != Ending::NotSent;
+            match self.book(request_id, report).await {
+                // Of a call that was perhaps never admitted there may be no record; of any other
+                // there must be one, here or in the database that this one has replaced.
+                Ok(SettleOutcome::NotFound) if certainly_sent => {
+                    log::error!("{request_id} of the journal is not in this database; set aside");
+                    journal.set_aside(request_id).map_err(unreadable)?;
+                }
+                Ok(_) => {
+                    journal.remove(request_id).map_err(unreadable)?;
+                    booked += 1;
+                }
+                // One that cannot be booked must not stand before those that can.
+                Err(cause) => trouble = Some(cause),
+            }
         }
-        Ok(count)
+        trouble.map_or(Ok(booked), Err)
     }
 
     /// Keeps this process's lease alive; call it a few times per [`Options::lease_ms`].
@@ -315,7 +343,23 @@ impl Store {
         let context = &self.0.context;
         let node_id = context.node_id;
         let until = context.clock.now().plus_millis(i64::from(self.0.lease_ms));
-        self.write(move |conn| nodes::renew(conn, node_id, until)).await
+        self.write(move |conn| nodes::renew(conn, node_id, until)).await?;
+        let mut renewals = self.0.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = context.clock.now();
+        if renewals.last.plus_millis(i64::from(self.0.lease_ms)) < now {
+            renewals.unbroken_since = now;
+        }
+        renewals.last = now;
+        Ok(())
+    }
+
+    /// Whether this process may take another's silence for its death. While the database was away
+    /// nobody could renew, so after such a time everybody has one lease to come back.
+    fn may_judge(&self) -> bool {
+        let alone = self.0.lock.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let renewals = self.0.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        let grace = i64::from(self.0.lease_ms);
+        alone || renewals.unbroken_since.plus_millis(grace) <= self.0.context.clock.now()
     }
 
     /// Ends the calls of processes whose lease has lapsed: their holds are released and what they
@@ -325,10 +369,14 @@ impl Store {
     /// Those of the store.
     pub async fn sweep(&self) -> Result<usize, StoreError> {
         const AT_ONCE: i64 = 500;
+        let node_id = self.0.context.node_id;
         let mut swept = 0;
+        if !self.may_judge() {
+            return Ok(0);
+        }
         loop {
             let now = self.0.context.clock.now();
-            let lost = self.read(move |conn| nodes::abandoned(conn, now, AT_ONCE)).await?;
+            let lost = self.read(move |conn| nodes::abandoned(conn, node_id, now, AT_ONCE)).await?;
             if lost.is_empty() {
                 return Ok(swept);
             }

@@ -33,9 +33,11 @@ pub(crate) fn retire_all(conn: &mut Conn) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Pending records whose owner's lease has lapsed, or which nobody owns; at most `limit`.
+/// Pending records whose owner's lease has lapsed, or who is gone; at most `limit`. The asking node
+/// lives, whatever its lease says.
 pub(crate) fn abandoned(
     conn: &mut Conn,
+    asking: NodeId,
     now: Timestamp,
     limit: i64,
 ) -> Result<Vec<RequestId>, StoreError> {
@@ -45,6 +47,7 @@ pub(crate) fn abandoned(
         .load(conn)?;
     let mut query = requests::table
         .filter(requests::node_id.is_not_null())
+        .filter(requests::node_id.ne(asking.to_string()))
         .select(requests::request_id)
         .into_boxed();
     for node_id in alive {

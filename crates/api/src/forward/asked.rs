@@ -72,6 +72,7 @@ impl Parameters {
         let (mut u, mut metadata, mut issues) = (None, None, Vec::new());
         for (name, value) in url::form_urlencoded::parse(http.query_string().as_bytes()) {
             match name.as_ref() {
+                "u" if u.is_some() => issues.push(Issue::at(["u"], "must stand only once")),
                 "u" => u = Some(value.into_owned()),
                 "metadata" => metadata = Some(value.into_owned()),
                 "key" => {}

@@ -1,5 +1,7 @@
 //! A call from its admission to its settlement: a task that nobody can drop.
 
+use std::time::Duration;
+
 use actix_web::http::header::CONTENT_LENGTH;
 use actix_web::web;
 use bytes::Bytes;
@@ -11,14 +13,17 @@ use tollgate_provider::{
     BodyError, Ended, Incoming, Outgoing, ProviderClient, ResponseMeter, SendError,
     response_headers,
 };
-use tollgate_store::Store;
+use tollgate_store::{Store, StoreError};
 
 use super::asked::Asked;
 use super::calls::Tracked;
 use super::price;
-use super::relay::{Head, ToClient, request_id_header};
+use super::relay::{ClientLeft, Head, ToClient, request_id_header};
 use crate::app::{App, OnDisconnect};
 use crate::http::error::{ApiError, ErrorCode};
+
+/// A database that does not answer an admission for so long counts as away.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A call that is ready to be admitted.
 pub(super) struct Call {
@@ -33,8 +38,9 @@ impl Call {
     /// Admits, sends, relays and settles.
     pub(super) async fn run(self, mut to_client: ToClient) {
         let Self { app, client, mut asked, admission, mut tracked } = self;
-        let key = admission.secret_key_id;
-        let open = match app.store.admit(admission).await {
+        let (key, request_id) = (admission.secret_key_id, admission.request_id);
+        let admitted = tokio::time::timeout(ADMISSION_TIMEOUT, app.store.admit(admission)).await;
+        let open = match admitted.unwrap_or_else(|_| Err(StoreError::Interrupted)) {
             Ok(Ok(pending)) => Open { store: app.store.clone(), pending, settled: false },
             Ok(Err(refusal)) => {
                 if refusal == Refusal::KeyInvalid {
@@ -42,7 +48,13 @@ impl Call {
                 }
                 return to_client.refuse(refusal.into());
             }
-            Err(cause) => return to_client.refuse(cause.into()),
+            Err(cause) => {
+                if matches!(cause, StoreError::Interrupted) {
+                    // It may have been admitted without our hearing of it: it must not hold money.
+                    app.store.settle_in_background(request_id, Report::not_sent(app.clock.now()));
+                }
+                return to_client.refuse(cause.into());
+            }
         };
         let (headers, body) = (std::mem::take(&mut asked.headers), std::mem::take(&mut asked.body));
         let outgoing =
@@ -54,7 +66,7 @@ impl Call {
         };
         match sent {
             Ok(incoming) => {
-                Answer::new(&app, &asked, open, incoming).relay(to_client, tracked).await
+                Answer::new(&app, &asked, open, incoming, tracked).relay(to_client).await
             }
             Err(why) => fail(&app, open, why, to_client).await,
         }
@@ -126,6 +138,7 @@ struct Answer<'a> {
     unsettled: Option<(Open, ResponseMeter)>,
     came_in: Timestamp,
     incoming: Incoming,
+    tracked: Tracked,
     /// What waits for the settlement.
     held: Vec<Bytes>,
     /// How much of a body with a length is still to come.
@@ -146,7 +159,13 @@ enum Next {
 }
 
 impl<'a> Answer<'a> {
-    fn new(app: &'a App, asked: &'a Asked, open: Open, incoming: Incoming) -> Self {
+    fn new(
+        app: &'a App,
+        asked: &'a Asked,
+        open: Open,
+        incoming: Incoming,
+        tracked: Tracked,
+    ) -> Self {
         let meter = ResponseMeter::new(
             &asked.endpoint,
             incoming.status,
@@ -164,11 +183,12 @@ impl<'a> Answer<'a> {
             app,
             asked,
             incoming,
+            tracked,
         }
     }
 
     /// Passes the answer on piece by piece; its last bytes leave when it is settled.
-    async fn relay(mut self, mut to_client: ToClient, mut tracked: Tracked) {
+    async fn relay(mut self, mut to_client: ToClient) {
         let head = self.head();
         if head.length == Some(0) {
             self.settle(Ended::Complete).await;
@@ -177,7 +197,7 @@ impl<'a> Answer<'a> {
             self.client_left();
         }
         let ended = loop {
-            match self.next(&to_client, &mut tracked).await {
+            match self.next(&to_client).await {
                 Next::Piece(piece) => self.pass(piece, &mut to_client).await,
                 Next::Left => self.client_left(),
                 Next::End => break Ended::Complete,
@@ -193,7 +213,7 @@ impl<'a> Answer<'a> {
         // A body that had a length and no byte of it has left its head behind.
         let _ = to_client.release_head();
         if ended != Ended::Complete {
-            to_client.break_off().await;
+            to_client.break_off();
         }
     }
 
@@ -210,7 +230,7 @@ impl<'a> Answer<'a> {
         Head { status: self.incoming.status, headers, length }
     }
 
-    async fn next(&mut self, to_client: &ToClient, tracked: &mut Tracked) -> Next {
+    async fn next(&mut self, to_client: &ToClient) -> Next {
         let settings = &self.app.settings;
         if let Some((_, read)) = self.left
             && (settings.on_disconnect == OnDisconnect::Cancel
@@ -229,7 +249,7 @@ impl<'a> Answer<'a> {
         tokio::select! {
             // Whatever ends the call comes first: pieces may be there without a pause.
             biased;
-            () = tracked.must_end() => Next::Stop,
+            () = self.tracked.must_end() => Next::Stop,
             () = too_late => Next::Stop,
             () = to_client.left(), if waits_for_client => Next::Left,
             piece = self.incoming.next() => match piece {
@@ -275,8 +295,19 @@ impl<'a> Answer<'a> {
         }
     }
 
+    /// Sends a piece to a client that is still there. One that takes nothing for as long as a
+    /// provider may be silent counts as gone, and a shutdown does not wait for it.
     async fn send(&mut self, piece: Bytes, to_client: &mut ToClient) {
-        if self.left.is_none() && to_client.piece(piece).await.is_err() {
+        if self.left.is_some() {
+            return;
+        }
+        let sent = tokio::select! {
+            biased;
+            sent = to_client.piece(piece) => sent,
+            () = self.tracked.must_end() => Err(ClientLeft),
+            () = tokio::time::sleep(self.app.settings.timeouts.idle) => Err(ClientLeft),
+        };
+        if sent.is_err() {
             self.client_left();
         }
     }

@@ -135,7 +135,7 @@ impl Fields {
     fn text(&mut self, name: &str) -> Option<String> {
         match self.fields.remove(name) {
             None | Some(Value::Null) => None,
-            Some(Value::String(text)) if !text.is_empty() => Some(text),
+            Some(Value::String(text)) if !text.is_empty() && !text.contains('\0') => Some(text),
             Some(_) => {
                 self.issues.push(Issue::at([name], "must be a string that is not empty, or null"));
                 None

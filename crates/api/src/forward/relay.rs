@@ -1,6 +1,8 @@
 //! Between a call's task and the handler that answers its client.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use actix_web::HttpResponse;
@@ -43,13 +45,15 @@ pub(super) struct ToClient {
     answer: Option<oneshot::Sender<Result<Head, ApiError>>>,
     /// A head that leaves with the first piece of its body, in one write.
     waiting_head: Option<Head>,
-    body: mpsc::Sender<Result<Bytes, BrokenOff>>,
+    body: mpsc::Sender<Bytes>,
+    broken_off: Arc<AtomicBool>,
 }
 
 /// The handler's end.
 pub(super) struct FromCall {
     head: oneshot::Receiver<Result<Head, ApiError>>,
-    body: mpsc::Receiver<Result<Bytes, BrokenOff>>,
+    body: mpsc::Receiver<Bytes>,
+    broken_off: Arc<AtomicBool>,
 }
 
 /// The client is gone.
@@ -59,10 +63,10 @@ pub(super) struct ClientLeft;
 pub(super) fn channel() -> (ToClient, FromCall) {
     let (head, head_receiver) = oneshot::channel();
     let (body, body_receiver) = mpsc::channel(PIECES_IN_FLIGHT);
-    (
-        ToClient { answer: Some(head), waiting_head: None, body },
-        FromCall { head: head_receiver, body: body_receiver },
-    )
+    let broken_off = Arc::new(AtomicBool::new(false));
+    let to_client =
+        ToClient { answer: Some(head), waiting_head: None, body, broken_off: broken_off.clone() };
+    (to_client, FromCall { head: head_receiver, body: body_receiver, broken_off })
 }
 
 /// A header that names the record of a call.
@@ -106,14 +110,14 @@ impl ToClient {
         }
         // The handler runs when this task waits, so it finds head and piece together.
         self.release_head()?;
-        self.body.send(Ok(piece)).await.map_err(|_| ClientLeft)
+        self.body.send(piece).await.map_err(|_| ClientLeft)
     }
 
-    /// Lets the client see that its answer is not whole.
-    pub(super) async fn break_off(&mut self) {
+    /// Lets the client see, after all that was sent, that its answer is not whole.
+    pub(super) fn break_off(&mut self) {
+        self.broken_off.store(true, Ordering::Release);
         // A client that has left needs no telling.
         let _ = self.release_head();
-        let _ = self.body.send(Err(BrokenOff)).await;
     }
 
     /// Resolves when the client has left.
@@ -137,14 +141,18 @@ impl FromCall {
         }
         Ok(match head.length {
             Some(0) => response.finish(),
-            length => response.body(RelayBody { pieces: self.body, length, breaking: false }),
+            length => {
+                let (pieces, broken_off) = (self.body, self.broken_off);
+                response.body(RelayBody { pieces, broken_off, length, breaking: false })
+            }
         })
     }
 }
 
 /// The body as it comes from the call. It ends when the call drops its end.
 struct RelayBody {
-    pieces: mpsc::Receiver<Result<Bytes, BrokenOff>>,
+    pieces: mpsc::Receiver<Bytes>,
+    broken_off: Arc<AtomicBool>,
     length: Option<u64>,
     breaking: bool,
 }
@@ -164,8 +172,8 @@ impl MessageBody for RelayBody {
             return Poll::Ready(Some(Err(BrokenOff)));
         }
         match ready!(self.pieces.poll_recv(cx)) {
-            Some(Ok(piece)) => Poll::Ready(Some(Ok(piece))),
-            Some(Err(BrokenOff)) => {
+            Some(piece) => Poll::Ready(Some(Ok(piece))),
+            None if self.broken_off.load(Ordering::Acquire) => {
                 // The server drops what it has not written yet when a body fails: it is given one
                 // turn to write first.
                 self.breaking = true;

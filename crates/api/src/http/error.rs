@@ -171,7 +171,7 @@ impl From<StoreError> for ApiError {
         // Logged here, once; the caller learns what he can act on.
         log::error!("{cause}: {cause:?}");
         match cause {
-            StoreError::Unavailable(_) => Self::new(
+            StoreError::Unavailable(_) | StoreError::Interrupted => Self::new(
                 ErrorCode::StoreUnavailable,
                 "The service cannot reach its store. Try again shortly.",
             )

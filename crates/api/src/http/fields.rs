@@ -181,8 +181,9 @@ impl<E: DeserializeError> Deserr<E> for Name {
         location: ValuePointerRef<'_>,
     ) -> Result<Self, E> {
         let text = text(value, location)?;
-        match text.is_empty() || text.chars().count() > NAME_CHARS {
-            true => Err(refuse("must have 1 to 255 characters", location)),
+        // A database may not be able to hold a NUL.
+        match text.is_empty() || text.chars().count() > NAME_CHARS || text.contains('\0') {
+            true => Err(refuse("must have 1 to 255 characters, none of them NUL", location)),
             false => Ok(Self(text)),
         }
     }

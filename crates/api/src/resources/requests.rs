@@ -274,6 +274,9 @@ fn metadata_filters(text: Option<&str>, issues: &mut Vec<Issue>) -> Vec<(String,
                 [NAME, &place, "0"],
                 "must have 1 to 255 ASCII letters, digits and underscores",
             )),
+            Ok((_, value)) if value.contains('\0') => {
+                issues.push(Issue::at([NAME, &place, "1"], "must not contain NUL"));
+            }
             Ok(filter) => filters.push(filter),
             Err(_) => {
                 issues.push(Issue::at([NAME, &place], "must be a pair of strings: [key, value]"));

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::admission::{Call, Refusal};
@@ -81,6 +82,7 @@ impl Ledger {
                 queue: Arc::clone(&queue),
                 manager: manager.clone(),
                 conn: None,
+                last_used: Instant::now(),
                 context: context.clone(),
                 versions: HashMap::new(),
             };
@@ -110,15 +112,6 @@ impl Ledger {
         // A settlement waits for its place: it must not be lost for a full queue.
         self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| gave_up())?;
         answer.await.map_err(|_| gave_up())?
-    }
-
-    /// Settles without an answer.
-    pub(crate) fn settle_unheard(&self, request_id: RequestId, report: Report) {
-        let (reply, _) = oneshot::channel();
-        let settlement = Box::new(Settlement { request_id, report: Some(report) });
-        if let Err(cause) = self.send(Job::Settle(settlement, reply)) {
-            log::error!("{request_id} is not settled: {cause}");
-        }
     }
 
     pub(crate) async fn write<T, E>(
@@ -154,6 +147,7 @@ struct Writer {
     queue: Arc<Mutex<mpsc::Receiver<Job>>>,
     manager: Manager,
     conn: Option<Conn>,
+    last_used: Instant,
     context: Context,
     /// Meter versions never change, so what was read once holds for ever.
     versions: HashMap<(String, i32), Version>,
@@ -202,14 +196,15 @@ impl Writer {
     }
 
     fn run_alone(&mut self, work: Work) {
-        match self.connected() {
-            Ok(conn) => {
-                work(conn);
-                if is_broken(conn) {
-                    self.conn = None;
-                }
+        if let Err(cause) = self.connect() {
+            log::error!("{cause}");
+        }
+        // Without a connection the work is dropped, and who asked for it learns that.
+        if let Some(conn) = &mut self.conn {
+            work(conn);
+            if is_broken(conn) {
+                self.conn = None;
             }
-            Err(cause) => log::error!("{cause}"),
         }
     }
 
@@ -225,40 +220,49 @@ impl Writer {
                     reply.send(Ok(answer));
                 }
             }
-            Err(cause @ StoreError::Unavailable(_)) => {
-                log::error!("{cause}");
+            Err(StoreError::Unavailable(why)) => {
+                log::error!("the ledger cannot reach the database: {why}");
                 for reply in replies {
-                    reply.send(Err(StoreError::Unavailable(cause.to_string())));
+                    reply.send(Err(StoreError::Unavailable(why.clone())));
                 }
             }
-            Err(cause) => match (items, replies.len()) {
-                ([_], _) => {
-                    for reply in replies.drain(..) {
-                        log::error!("the ledger cannot book a call: {cause:?}");
-                        reply.send(Err(StoreError::Unavailable(cause.to_string())));
-                    }
+            Err(StoreError::Interrupted) => {
+                log::error!("the ledger lost the database while it was booking");
+                for reply in replies {
+                    reply.send(Err(StoreError::Interrupted));
                 }
-                (items, count) => {
-                    let (first, second) = items.split_at(count / 2);
-                    let rest = replies.split_off(count / 2);
-                    self.commit(first, replies);
-                    self.commit(second, rest);
+            }
+            Err(cause) if replies.len() == 1 => {
+                log::error!("the ledger cannot book a call: {cause:?}");
+                if let Some(reply) = replies.pop() {
+                    reply.send(Err(cause));
                 }
-            },
+            }
+            Err(_) => {
+                let half = items.len() / 2;
+                let (first, second) = items.split_at(half);
+                let rest = replies.split_off(half);
+                self.commit(first, replies);
+                self.commit(second, rest);
+            }
         }
     }
 
     fn try_commit(&mut self, items: &[Item]) -> Result<Vec<Answer>, StoreError> {
         let mut attempt = 1;
         loop {
-            let context = self.context.clone();
-            let mut versions = std::mem::take(&mut self.versions);
-            let conn = self.connected()?;
-            let result = conn.write(|conn| batch::book(conn, items, &context, &mut versions));
-            if result.is_err() && is_broken(conn) {
+            self.connect()?;
+            let Self { conn: Some(conn), context, versions, .. } = self else {
+                return Err(gave_up());
+            };
+            let result = conn.write(|conn| batch::book(conn, items, context, versions));
+            let lost = matches!(result, Err(StoreError::Unavailable(_)))
+                || (result.is_err() && is_broken(conn));
+            if lost {
+                // Even the commit may have gone through without an answer.
                 self.conn = None;
+                return Err(StoreError::Interrupted);
             }
-            self.versions = versions;
             match result {
                 Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
                 result => return result,
@@ -266,13 +270,23 @@ impl Writer {
         }
     }
 
-    fn connected(&mut self) -> Result<&mut Conn, StoreError> {
+    /// Makes sure of a connection. One that was idle for a while is asked for a sign of life first:
+    /// a database that was restarted must not cost a call.
+    fn connect(&mut self) -> Result<(), StoreError> {
         use r2d2::ManageConnection;
-        match &mut self.conn {
-            Some(_) => {}
-            none => *none = Some(self.manager.connect()?),
+        const IDLE: Duration = Duration::from_secs(1);
+        let idle = self.last_used.elapsed() > IDLE;
+        self.last_used = Instant::now();
+        if let Some(conn) = &mut self.conn
+            && idle
+            && conn.ping().is_err()
+        {
+            self.conn = None;
         }
-        self.conn.as_mut().ok_or_else(gave_up)
+        if self.conn.is_none() {
+            self.conn = Some(self.manager.connect()?);
+        }
+        Ok(())
     }
 }
 
