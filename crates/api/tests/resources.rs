@@ -95,6 +95,11 @@ fn every_bad_field_of_a_meter_is_named() {
             );
             assert_eq!(answer.issue_paths(), [path], "{body}");
         }
+        let mut two = meter();
+        two["name"] = json!("");
+        two["tiers"] = json!([{"start": "5", "rate": "1"}, {"start": "5", "rate": "1"}]);
+        let paths = gateway.post("/meters", &two).await.issue_paths();
+        assert_eq!(paths, ["name", "tiers.0.start", "tiers.1.start"]);
         let all = gateway
             .post("/meters", &json!({"name": 1, "tiers": [{"rate": "x"}], "colour": 1}))
             .await;

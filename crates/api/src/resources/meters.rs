@@ -1,7 +1,7 @@
 //! Meters: what a merchant charges.
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use deserr::Deserr;
+use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
 use serde::Serialize;
 use tollgate_domain::{
     Issue, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod, Timestamp,
@@ -90,13 +90,47 @@ impl TierInput {
     }
 }
 
+/// Tiers that make a meter; their faults are issues like any other of the body.
+pub(crate) struct Tiers(Vec<Tier>);
+
+impl Deserr<Issues> for Tiers {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        let tiers = Vec::<TierInput>::deserialize_from_value(value, location)?;
+        let tiers: Vec<_> = tiers.iter().map(TierInput::to_tier).collect();
+        match Meter::check_tiers(&tiers) {
+            Ok(()) => Ok(Self(tiers)),
+            Err(faults) => Err(Issues(faults.iter().map(tier_issue).collect())),
+        }
+    }
+}
+
+/// A fault of tiers as an issue with the tier it stands in.
+fn tier_issue(fault: &MeterError) -> Issue {
+    let place = match fault {
+        MeterError::FirstStart => Some(0),
+        MeterError::NotAscending(place) | MeterError::StartTooLarge(place) => Some(*place),
+        _ => None,
+    };
+    match place {
+        Some(place) => Issue::at(["tiers", &place.to_string(), "start"], fault.to_string()),
+        None => Issue::at(["tiers"], fault.to_string()),
+    }
+}
+
+fn bad_tiers(faults: &[MeterError]) -> ApiError {
+    ApiError::invalid(faults.iter().map(tier_issue).collect())
+}
+
 #[derive(Deserr)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateMeter {
     name: Name,
     rate_type: OneOf<RateType>,
     tier_type: OneOf<TierUnit>,
-    tiers: Vec<TierInput>,
+    tiers: Tiers,
     #[deserr(default)]
     meter_slug: Option<Slug>,
     #[deserr(default)]
@@ -117,8 +151,7 @@ pub(crate) async fn create(
     asked: Asked<Caller, CreateMeter>,
 ) -> Result<HttpResponse, ApiError> {
     let body = asked.what;
-    let tiers = body.tiers.iter().map(TierInput::to_tier).collect();
-    let mut model = Meter::new(body.rate_type.0, body.tier_type.0, tiers)
+    let mut model = Meter::new(body.rate_type.0, body.tier_type.0, body.tiers.0)
         .map_err(|faults| bad_tiers(&faults))?;
     model.token_basis = body.token_basis.map_or(model.token_basis, |word| word.0);
     model.base_cost_payer = body.base_cost_payer.map_or(model.base_cost_payer, |word| word.0);
@@ -142,23 +175,6 @@ pub(crate) async fn create(
         Ok(Reply::created(&MeterView::of(&made, shape)))
     })
     .await
-}
-
-/// The faults of tiers as issues with the tiers they stand in.
-fn bad_tiers(faults: &[MeterError]) -> ApiError {
-    let issue = |fault: &MeterError| {
-        let place = match fault {
-            MeterError::FirstStart => Some(0),
-            MeterError::NotAscending(place) | MeterError::StartTooLarge(place) => Some(*place),
-            _ => None,
-        };
-        let message = fault.to_string();
-        match place {
-            Some(place) => Issue::at(["tiers", &place.to_string(), "start"], message),
-            None => Issue::at(["tiers"], message),
-        }
-    };
-    ApiError::invalid(faults.iter().map(issue).collect())
 }
 
 /// `GET /meters`
@@ -196,7 +212,7 @@ pub(crate) struct UpdateMeter {
     #[deserr(default)]
     name: Option<Name>,
     #[deserr(default)]
-    tiers: Option<Vec<TierInput>>,
+    tiers: Option<Tiers>,
     #[deserr(default)]
     token_basis: Option<OneOf<TokenBasis>>,
     #[deserr(default)]
@@ -244,7 +260,7 @@ pub(crate) async fn update(
     let body = asked.what;
     let changes = MeterChanges {
         name: body.name.as_ref().map(|name| name.0.clone()),
-        tiers: body.tiers.as_ref().map(|tiers| tiers.iter().map(TierInput::to_tier).collect()),
+        tiers: body.tiers.as_ref().map(|tiers| tiers.0.clone()),
         token_basis: body.token_basis.map(|word| word.0),
         base_cost_payer: body.base_cost_payer.map(|word| word.0),
         service_charge_payer: body.service_charge_payer.map(|word| word.0),
