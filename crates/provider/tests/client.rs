@@ -185,9 +185,18 @@ fn what_was_never_sent_is_told_from_what_was_not_answered() {
         let not_tls = base.replace("http://", "https://");
         assert_eq!(failure(&not_tls, "{}").await, Some(SendError::NotSent(NotSent::Tls)));
 
-        for answer in
-            ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n", "nonsense\r\n\r\n"]
-        {
+        for answer in [
+            "",
+            "HTTP/1.1 200",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n",
+            "nonsense\r\n\r\n",
+            "HTTP/1.1 100 Continue\r\n\r\n",
+            "HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            // Bodies that only the end of the connection ends are lost, and no empty answers.
+            "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nabc",
+            "HTTP/1.1 200 OK\r\n\r\n",
+            "HTTP/1.1 500 Internal Server Error\r\n\r\nabc",
+        ] {
             let closes = answer_once(answer).await;
             let lost = Some(SendError::NoAnswer { timed_out: false });
             assert_eq!(failure(&closes, "{}").await, lost, "{answer:?}");
@@ -235,8 +244,6 @@ fn a_cut_answer_is_not_taken_for_a_whole_one() {
             ("transfer-encoding: chunked\r\n\r\n5\r\nabc", "abc", Some(BodyError::Broken)),
             ("transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", "abc", None),
             ("transfer-encoding: chunked\r\n\r\nzz\r\n", "", Some(BodyError::Broken)),
-            // An answer that only the end of the connection ends is lost; that must not be silent.
-            ("connection: close\r\n\r\nabc", "", Some(BodyError::Broken)),
         ];
         for (rest, body, error) in table {
             let answer: &'static str = format!("HTTP/1.1 200 OK\r\n{rest}").leak();
@@ -309,6 +316,44 @@ fn connections_are_reused_and_one_that_closes_is_not_tried_twice() {
         let mut incoming = send(&client.clone(), &base, "{}").await.unwrap();
         assert_eq!(read_body(&mut incoming).await, (b"ok".to_vec(), None));
         assert!(counted.await.unwrap(), "the next connection brought the next call, no repetition");
+    });
+}
+
+#[test]
+fn interim_heads_are_no_answers_and_leave_none_to_the_next_call() {
+    run(async {
+        const HINTS: &str = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
+        let (listener, base) = listen().await;
+        let (hinted, seen) = oneshot::channel();
+        let (go_on, told) = oneshot::channel::<()>();
+        actix_rt::spawn(async move {
+            let mut stream = accept(&listener).await;
+            read_request(&mut stream).await;
+            write(&mut stream, HINTS).await;
+            let _ = hinted.send(());
+            let _ = told.await;
+            write(&mut stream, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfirst").await;
+            read_request(&mut stream).await;
+            let next = "HTTP/1.1 201 Created\r\ncontent-length: 6\r\n\r\nsecond";
+            write(&mut stream, &format!("HTTP/1.1 100 Continue\r\n\r\n{HINTS}{next}")).await;
+        });
+        let client = ProviderClient::new(patient());
+        let mut first = Box::pin(send(&client, &base, "{}"));
+        tokio::select! {
+            biased;
+            _ = &mut first => unreachable!("no answer was sent yet"),
+            hinted = seen => assert!(hinted.is_ok()),
+        }
+        let waited = tokio::time::timeout(SHORT, &mut first).await;
+        assert!(waited.is_err(), "an interim head was taken for the answer");
+        let _ = go_on.send(());
+        let mut incoming = first.await.unwrap();
+        assert_eq!(incoming.status, 200);
+        assert_eq!(read_body(&mut incoming).await, (b"first".to_vec(), None));
+        // The server accepts no second connection: this one was kept.
+        let mut incoming = send(&client, &base, "{}").await.unwrap();
+        assert_eq!(incoming.status, 201);
+        assert_eq!(read_body(&mut incoming).await, (b"second".to_vec(), None));
     });
 }
 

@@ -84,12 +84,12 @@ async fn connect(lane: Lane, tls: Arc<ClientConfig>, uri: &Uri) -> Result<Provid
     let allowed = allowed(lane, addresses)?;
     let tcp = connect_to_any(&allowed).await?;
     if lane == Lane::Plain {
-        return Ok(ProviderStream::Plain(tcp));
+        return Ok(ProviderStream::plain(tcp));
     }
     let connection = Connection::new(ServerName(host), tcp);
     let connected = TlsConnector::service(tls).call(connection).await;
     let (stream, _) = connected.map_err(|_| NotSent::Tls)?.into_parts();
-    Ok(ProviderStream::Tls(Box::new(stream)))
+    Ok(ProviderStream::tls(stream))
 }
 
 /// The addresses of a host: itself, or what the system's resolver says.

@@ -13,6 +13,7 @@
 mod address;
 mod body;
 mod connect;
+mod interim;
 mod stream;
 
 use std::fmt;
@@ -76,7 +77,8 @@ pub enum NotSent {
 pub enum SendError {
     /// Not a byte was written: the provider knows nothing of the call.
     NotSent(NotSent),
-    /// The call was sent, at least in part, and no answer came: the provider may bill it.
+    /// The call was sent, at least in part, and no answer came, or none that can be read: the
+    /// provider may bill it.
     NoAnswer {
         /// The time ran out, rather than that the connection was lost.
         timed_out: bool,
@@ -174,13 +176,16 @@ impl ProviderClient {
     /// Sends a call and waits for the head of the answer.
     ///
     /// # Errors
-    /// [`SendError`] tells whether the provider may have seen the call.
+    /// [`SendError`] tells whether the provider may have seen the call. An HTTP/1.1 answer whose
+    /// body only the end of the connection ends cannot be read and counts as none; no provider is
+    /// known to send one.
     pub async fn send(&self, call: Outgoing<'_>) -> Result<Incoming, SendError> {
         let invalid = SendError::NotSent(NotSent::Invalid);
         let target = pool_uri(&call.endpoint.uri).ok_or(invalid)?;
         let host = call.endpoint.uri.authority().map(uri::Authority::as_str).ok_or(invalid)?;
         let host = HeaderValue::from_str(host).map_err(|_| invalid)?;
 
+        let bodiless = call.method == Method::HEAD;
         let mut request = self.lane(call.endpoint).request(call.method, target).no_decompress();
         *request.headers_mut() = call.headers;
         request.headers_mut().insert(header::HOST, host);
@@ -199,7 +204,10 @@ impl ProviderClient {
             result = sending => result.map_err(|error| send_error(&error))?,
             () = deadline.passed() => return Err(SendError::NoAnswer { timed_out: true }),
         };
-        Ok(Incoming::new(response, self.timeouts.idle))
+        let framing = Framing::of(&response, bodiless);
+        // Without its body it is no answer, and must not be passed on as an empty one.
+        let framing = framing.ok_or(SendError::NoAnswer { timed_out: false })?;
+        Ok(Incoming::new(response, self.timeouts.idle, framing))
     }
 
     fn lane(&self, endpoint: &Endpoint) -> &awc::Client {
@@ -281,11 +289,11 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    fn new(response: ClientResponse, idle: Duration) -> Self {
+    fn new(response: ClientResponse, idle: Duration, framing: Framing) -> Self {
         let headers = response.headers().clone();
         Self {
             status: response.status().as_u16(),
-            framing: Framing::of(&response),
+            framing,
             headers,
             response: Some(response),
             idle,
@@ -295,9 +303,6 @@ impl Incoming {
     /// The next piece of the body as it came; `None` after the last one. After an error there is
     /// nothing more.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
-        if self.framing == Framing::Lost {
-            return self.response.take().map(|_| Err(BodyError::Broken));
-        }
         let response = self.response.as_mut()?;
         let error = match timeout(self.idle, response.next()).await {
             Ok(Some(Ok(piece))) => return Some(Ok(piece)),
@@ -319,24 +324,22 @@ enum Framing {
     Stated,
     /// By the end of the connection.
     UntilClosed,
-    /// By the end of the connection in HTTP/1.1, where awc takes such a body for none. It is lost,
-    /// and saying so is better than an empty answer. No provider is known to send one.
-    Lost,
 }
 
 impl Framing {
-    fn of(response: &ClientResponse) -> Self {
+    /// `None` for a body that is lost: one that ends with the connection in HTTP/1.1, where awc
+    /// takes such a body for none. `bodiless` says that the call asked for no body.
+    fn of(response: &ClientResponse, bodiless: bool) -> Option<Self> {
         let headers = response.headers();
         let stated = headers.contains_key(header::CONTENT_LENGTH)
             || headers.get(header::TRANSFER_ENCODING).is_some_and(|coding| {
                 coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")
             });
-        let status = response.status();
-        let no_body = status.is_informational() || matches!(status.as_u16(), 204 | 304);
+        let no_body = bodiless || matches!(response.status().as_u16(), 204 | 304);
         match response.version() {
-            _ if stated || no_body => Self::Stated,
-            Version::HTTP_11 => Self::Lost,
-            _ => Self::UntilClosed,
+            _ if stated || no_body => Some(Self::Stated),
+            Version::HTTP_11 => None,
+            _ => Some(Self::UntilClosed),
         }
     }
 }

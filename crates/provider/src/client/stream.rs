@@ -1,41 +1,71 @@
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use actix_rt::net::{ActixStream, Ready, TcpStream};
 use actix_tls::connect::rustls_0_23::reexports::AsyncTlsStream;
+use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection to a provider, on which an end is an error.
+use super::interim::AnswerStart;
+
+/// A connection to a provider, on which an end is an error and no interim head is seen.
 ///
 /// The HTTP/1 codec below awc takes the end of a connection for the end of a body, also when
 /// `content-length` or the last chunk say that more was to come, so a cut answer would look whole.
 /// An end that is an error cannot be overlooked; a body that has no other end is told apart in
-/// [`Incoming`](super::Incoming).
+/// [`Incoming`](super::Incoming). Why interim heads must not be seen, [`AnswerStart`] tells.
 #[derive(Debug)]
-pub(super) enum ProviderStream {
+pub(super) struct ProviderStream {
+    transport: Transport,
+    start: AnswerStart,
+    /// The beginning of the final head, where it had to be moved; it comes before what is read.
+    ahead: Bytes,
+}
+
+#[derive(Debug)]
+enum Transport {
     Plain(TcpStream),
     Tls(Box<AsyncTlsStream<TcpStream>>),
 }
 
 impl ProviderStream {
+    pub(super) fn plain(tcp: TcpStream) -> Self {
+        Self::over(Transport::Plain(tcp))
+    }
+
+    pub(super) fn tls(tls: AsyncTlsStream<TcpStream>) -> Self {
+        Self::over(Transport::Tls(Box::new(tls)))
+    }
+
+    fn over(transport: Transport) -> Self {
+        Self { transport, start: AnswerStart::default(), ahead: Bytes::new() }
+    }
+
     fn tcp(&self) -> &TcpStream {
-        match self {
-            Self::Plain(tcp) => tcp,
-            Self::Tls(tls) => tls.get_ref().0,
+        match &self.transport {
+            Transport::Plain(tcp) => tcp,
+            Transport::Tls(tls) => tls.get_ref().0,
         }
+    }
+
+    /// Moves what fits from `ahead`.
+    fn read_ahead(&mut self, buffer: &mut ReadBuf<'_>) {
+        let count = self.ahead.len().min(buffer.remaining());
+        buffer.put_slice(&self.ahead.split_to(count));
     }
 }
 
-impl AsyncRead for ProviderStream {
+impl Transport {
+    /// Reads; an end is an error.
     fn poll_read(
-        self: Pin<&mut Self>,
+        &mut self,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let room = buffer.remaining() > 0;
-        let read = match self.get_mut() {
+        let read = match self {
             Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buffer),
             Self::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
         };
@@ -48,29 +78,64 @@ impl AsyncRead for ProviderStream {
     }
 }
 
+impl AsyncRead for ProviderStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.ahead.has_remaining() {
+            this.read_ahead(buffer);
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        while !this.start.is_passing() && buffer.remaining() > 0 {
+            ready!(this.transport.poll_read(cx, buffer))?;
+            let bytes = buffer.filled().get(before..).unwrap_or_default();
+            let found = this.start.find(bytes);
+            if let Ok(Some(at)) = found {
+                let held = this.start.take_held();
+                if at > 0 || !held.is_empty() {
+                    let bytes = bytes.get(at..).unwrap_or_default();
+                    this.ahead = [held.as_slice(), bytes].concat().into();
+                    buffer.set_filled(before);
+                    this.read_ahead(buffer);
+                }
+                return Poll::Ready(Ok(()));
+            }
+            buffer.set_filled(before);
+            found?;
+        }
+        this.transport.poll_read(cx, buffer)
+    }
+}
+
 impl AsyncWrite for ProviderStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
-            Self::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
+        let this = self.get_mut();
+        this.start.expect();
+        match &mut this.transport {
+            Transport::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            Transport::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        match &mut self.get_mut().transport {
+            Transport::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Transport::Tls(tls) => Pin::new(tls).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        match &mut self.get_mut().transport {
+            Transport::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Transport::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
 }

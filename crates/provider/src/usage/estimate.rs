@@ -6,8 +6,9 @@
 //!   their encoded bytes too, which is more than they cost.
 //! - **Output**: the bytes of the text that passed: the strings in which the dialect writes its
 //!   text, reasoning and tool arguments. Where they cannot be told apart (unknown dialect, unknown
-//!   or broken compression, a body beyond the bound), all bytes of a textual body. What is not
-//!   text (audio, images) counts as nothing.
+//!   or broken compression, a body beyond the bound without usage at its end), all bytes of a
+//!   textual body. What is not text (audio, images, embeddings) counts as nothing, and no estimate
+//!   is more than the maximum that the call itself names.
 
 use tollgate_pricing::Usage;
 

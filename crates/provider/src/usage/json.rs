@@ -53,6 +53,21 @@ pub(super) fn mentions(json: &[u8], quoted_key: &[u8]) -> bool {
     values(json, quoted_key).any(|value| value.first() != Some(&b'n'))
 }
 
+/// The object that is the value of the last `quoted_key` in a piece of JSON that may begin anywhere.
+pub(super) fn last_object<'a>(json: &'a [u8], quoted_key: &[u8]) -> Option<&'a str> {
+    // Each try may read all that follows; a piece made of beginnings must not cost its square.
+    const TRIES: usize = 16;
+    let objects = memmem::rfind_iter(json, quoted_key).filter_map(|at| {
+        let after = json.get(at..)?.strip_prefix(quoted_key)?.trim_ascii_start();
+        let value = after.strip_prefix(b":")?.trim_ascii_start();
+        value.starts_with(b"{").then_some(value)
+    });
+    objects.take(TRIES).find_map(|value| {
+        let mut values = serde_json::Deserializer::from_slice(value).into_iter::<&RawValue>();
+        Some(values.next()?.ok()?.get())
+    })
+}
+
 /// How many bytes of text stand in the string values of the keys.
 pub(super) fn text_bytes(json: &[u8], quoted_keys: &[&[u8]]) -> u64 {
     let strings = quoted_keys
@@ -105,6 +120,17 @@ mod tests {
         ];
         for json in silent {
             assert!(!mentions(json.as_bytes(), b"\"usage\""), "{json}");
+        }
+    }
+
+    #[test]
+    fn the_last_object_of_a_key_is_found_in_a_piece() {
+        let last = |json: &'static str| last_object(json.as_bytes(), b"\"usage\"");
+        assert_eq!(last(r#"5,0.1]}],"usage" : {"a":{"b":1}} , "x":[]}"#), Some(r#"{"a":{"b":1}}"#));
+        assert_eq!(last(r#""usage":{"a":1},"usage":{"a":2},"usage":null}"#), Some(r#"{"a":2}"#));
+        assert_eq!(last(r#""usage":{"a":1},"usage":{"a":"#), Some(r#"{"a":1}"#));
+        for json in [r#"x \"usage\":{"a":1}"#, r#"["usage",{"a":1}]"#, r#""usage":"{}""#, ""] {
+            assert_eq!(last(json), None, "{json}");
         }
     }
 

@@ -9,12 +9,16 @@ use super::decode::Decoder;
 use super::estimate;
 use super::events::{EventReader, MAX_EVENT_BYTES, Step};
 use super::extractor::Extractor;
-use super::{Ended, EventKind, Fed, Found, Reading};
+use super::{Ended, EventKind, Fed, Found, Reading, json};
+use crate::dialect::Api;
 use crate::request::CallBody;
 use crate::table::Endpoint;
 
-/// A body beyond this is not kept to be read.
+/// A body beyond this is not kept to be read; only its end is.
 const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// How much of the end is kept of a body that is too large: there the usage stands.
+const MAX_TAIL_BYTES: usize = 64 * 1024;
 
 /// Measures one answer while it passes.
 pub struct ResponseMeter {
@@ -26,6 +30,8 @@ pub struct ResponseMeter {
     status: u16,
     metered: bool,
     input_bytes: u64,
+    /// The most output tokens that the call can have brought, if it says so.
+    most_output: Option<u64>,
     /// Whether bytes that are not understood may be text.
     textual: bool,
 }
@@ -36,9 +42,15 @@ enum Form {
     Unread,
     /// As a whole, when it has ended.
     Whole(Vec<u8>),
+    /// Only its end, for the usage that stands there: it turned out too large.
+    Tail(Tail),
     /// Event by event.
     Events(Box<Events>),
 }
+
+/// The last bytes of a body.
+#[derive(Default)]
+struct Tail(Vec<u8>);
 
 #[derive(Default)]
 struct Events {
@@ -94,6 +106,7 @@ impl ResponseMeter {
             status,
             metered: endpoint.metered(),
             input_bytes: request.input_bytes,
+            most_output: most_output(endpoint.api(), request),
             textual: content_type.is_none_or(|kind| is_textual(&kind)),
         };
         let Ok(decoder) = Decoder::of(headers) else { return meter };
@@ -144,6 +157,12 @@ impl ResponseMeter {
             // Neither JSON nor anything like it: all of it may be text.
             Form::Whole(body) if !self.extractor.body(body) => self.unread_bytes = length(body),
             Form::Whole(_) => {}
+            Form::Tail(tail) => {
+                if let Some(usage) = json::last_object(tail.bytes(), b"\"usage\"") {
+                    // All bytes were counted as they came, for if this is no usage.
+                    self.extractor.body(format!(r#"{{"usage":{usage}}}"#).as_bytes());
+                }
+            }
             Form::Events(events) => {
                 events.finish(how, &mut self.extractor);
                 rest = events.open.split().freeze();
@@ -156,7 +175,8 @@ impl ResponseMeter {
         complete |= how == Ended::Complete && found.is_final;
         let unread = if self.textual { self.unread_bytes } else { 0 };
         let text_bytes = found.text_bytes.saturating_add(unread);
-        let (usage, source) = self.usage(&found, complete, estimate::tokens(text_bytes));
+        let text_tokens = estimate::tokens(text_bytes).min(self.most_output.unwrap_or(u64::MAX));
+        let (usage, source) = self.usage(&found, complete, text_tokens);
         Reading {
             usage,
             source,
@@ -212,7 +232,7 @@ impl ResponseMeter {
                 }
                 events.feed(piece, &mut self.extractor)
             }
-            Form::Unread | Form::Whole(_) => {
+            Form::Unread | Form::Whole(_) | Form::Tail(_) => {
                 self.keep(&piece);
                 Fed { pass: piece, held: None }
             }
@@ -233,7 +253,7 @@ impl ResponseMeter {
                     false => Fed { pass: piece, held: None },
                 }
             }
-            Form::Unread | Form::Whole(_) => {
+            Form::Unread | Form::Whole(_) | Form::Tail(_) => {
                 self.keep(plain);
                 Fed { pass: piece, held: None }
             }
@@ -248,6 +268,17 @@ impl ResponseMeter {
                 if tells_text && body.len().saturating_add(plain.len()) <= MAX_BODY_BYTES =>
             {
                 body.extend_from_slice(plain);
+            }
+            Form::Whole(body) if tells_text => {
+                let mut tail = Tail::default();
+                tail.push(body);
+                tail.push(plain);
+                self.unread_bytes = length(body).saturating_add(length(plain));
+                self.form = Form::Tail(tail);
+            }
+            Form::Tail(tail) => {
+                tail.push(plain);
+                self.unread_bytes = self.unread_bytes.saturating_add(length(plain));
             }
             _ => self.stop_reading(plain.len()),
         }
@@ -270,8 +301,24 @@ impl ResponseMeter {
         match &self.form {
             Form::Unread => 0,
             Form::Whole(body) => body.capacity(),
+            Form::Tail(tail) => tail.0.capacity(),
             Form::Events(events) => events.reader.capacity() + events.open.capacity(),
         }
+    }
+}
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        let last = bytes.get(bytes.len().saturating_sub(MAX_TAIL_BYTES)..).unwrap_or_default();
+        // Room for twice as much, so that not every small piece moves all of it.
+        if self.0.len().saturating_add(last.len()) > MAX_TAIL_BYTES.saturating_mul(2) {
+            self.0.drain(..self.0.len().saturating_sub(MAX_TAIL_BYTES));
+        }
+        self.0.extend_from_slice(last);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.0.get(self.0.len().saturating_sub(MAX_TAIL_BYTES)..).unwrap_or_default()
     }
 }
 
@@ -393,6 +440,15 @@ fn without(bytes: Bytes, start: u64, removed: &[Range<u64>]) -> Bytes {
     }
     kept.extend_from_slice(bytes.get(at(from)..).unwrap_or_default());
     kept.freeze()
+}
+
+/// The most output tokens that a call can bring, if that is known. Estimates keep to it: what comes
+/// beside the text must not be billed as text.
+fn most_output(api: Api, request: &CallBody) -> Option<u64> {
+    if api == Api::Embeddings {
+        return Some(0);
+    }
+    Some(request.max_output_tokens?.saturating_mul(request.choices.max(1)))
 }
 
 fn length(bytes: &[u8]) -> u64 {

@@ -4,8 +4,12 @@ use super::*;
 use crate::table::ProviderTable;
 
 fn endpoint() -> Endpoint {
-    let url = "https://api.openai.com/v1/chat/completions";
-    ProviderTable::builtin().resolve(&Method::POST, url).unwrap()
+    endpoint_at("/chat/completions")
+}
+
+fn endpoint_at(path: &str) -> Endpoint {
+    let url = format!("https://api.openai.com/v1{path}");
+    ProviderTable::builtin().resolve(&Method::POST, &url).unwrap()
 }
 
 fn headers(content_type: &'static str, encoding: &'static str) -> HeaderMap {
@@ -72,4 +76,53 @@ fn what_follows_the_end_cannot_undo_it() {
     let reading = meter.finish(Ended::Broken);
     assert_eq!((reading.source, reading.complete), (UsageSource::Reported, true));
     assert_eq!(reading.usage.quantities.output, 2);
+}
+
+/// What is read of a body of nine megabytes that begins and ends like this.
+fn read_large(path: &str, encoding: &'static str, call: &CallBody, ends: [&str; 2]) -> Reading {
+    let [first, last] = ends;
+    let body = format!("{first}{}{last}", "0.25,".repeat(9 * 1024 * 1024 / 5));
+    let body = match encoding {
+        "zstd" => zstd::encode_all(body.as_bytes(), 1).unwrap(),
+        _ => body.into_bytes(),
+    };
+    let headers = headers("application/json", encoding);
+    let mut meter = ResponseMeter::new(&endpoint_at(path), 200, &headers, call, false);
+    for piece in body.chunks(50_001) {
+        assert_eq!(meter.feed(Bytes::copy_from_slice(piece)).pass, piece);
+    }
+    meter.finish(Ended::Complete)
+}
+
+#[test]
+fn the_usage_at_the_end_of_a_body_beyond_the_bound_is_read() {
+    let start = r#"{"data":[{"embedding":["#;
+    let end = r#"1]}],"usage":{"prompt_tokens":8,"total_tokens":8},"model":"e"}"#;
+    for encoding in ["identity", "zstd"] {
+        let reading = read_large("/embeddings", encoding, &CallBody::empty(), [start, end]);
+        let quantities = reading.usage.quantities;
+        assert_eq!((reading.source, reading.complete), (UsageSource::Reported, true));
+        assert_eq!((quantities.input, quantities.output), (8, 0), "{encoding}");
+    }
+    let end = r#"1]}],"usage":{"prompt_tokens":5,"completion_tokens":7}}"#;
+    let reading = read_large("/chat/completions", "identity", &CallBody::empty(), [start, end]);
+    let quantities = reading.usage.quantities;
+    assert_eq!(
+        (reading.source, quantities.input, quantities.output),
+        (UsageSource::Reported, 5, 7)
+    );
+}
+
+#[test]
+fn an_estimate_keeps_to_what_the_call_can_bring() {
+    let output = |path, body: &str| {
+        let call = CallBody::inspect(body.as_bytes(), &endpoint_at(path), false).unwrap();
+        let reading = read_large(path, "identity", &call, [r#"{"data":["#, "1]}"]);
+        assert_eq!(reading.source, UsageSource::Estimated);
+        reading.usage.quantities.output
+    };
+    assert_eq!(output("/embeddings", r#"{"model":"e"}"#), 0);
+    assert_eq!(output("/chat/completions", r#"{"model":"m","max_tokens":100}"#), 100);
+    assert_eq!(output("/chat/completions", r#"{"model":"m","max_tokens":100,"n":3}"#), 300);
+    assert!(output("/chat/completions", r#"{"model":"m"}"#) > 2_000_000);
 }

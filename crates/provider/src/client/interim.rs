@@ -1,0 +1,208 @@
+use std::io;
+
+/// All interim heads of one answer together; many short ones are as endless as a long one.
+const MAX_INTERIM_BYTES: usize = 64 * 1024;
+
+/// How the status line of an interim head begins; `#` stands for any digit.
+const INTERIM: &[u8; 12] = b"HTTP/1.# 1##";
+
+/// Finds the final head of an answer behind interim ones (`100 Continue`, `103 Early Hints`).
+///
+/// awc takes the first head that comes for the answer. After an interim one it would give the
+/// connection back to the pool, and the answer itself would go to the next call there, which is
+/// somebody else's.
+#[derive(Debug, Default)]
+pub(super) struct AnswerStart {
+    phase: Phase,
+    /// The bytes of a status line that is not decided and was cut.
+    held: Vec<u8>,
+    /// How many bytes of interim heads were dropped.
+    dropped: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// The final head has begun, or nothing was asked yet.
+    #[default]
+    Passing,
+    /// So many bytes of the status line are like those of an interim head. The line also is that
+    /// of a switch of protocols so far as `switching` says.
+    StatusLine { matched: usize, switching: bool },
+    /// Within an interim head.
+    Interim { line_empty: bool },
+}
+
+impl Phase {
+    const START: Self = Self::StatusLine { matched: 0, switching: true };
+}
+
+impl AnswerStart {
+    /// A part of a request was written: an answer is to come.
+    pub(super) fn expect(&mut self) {
+        if self.phase == Phase::Passing {
+            *self = Self { phase: Phase::START, ..Self::default() };
+        }
+    }
+
+    /// Whether everything is to pass.
+    pub(super) fn is_passing(&self) -> bool {
+        self.phase == Phase::Passing
+    }
+
+    /// Reads on. `None` as long as the final head has not begun; then where in `bytes` it goes on,
+    /// behind what is to be taken from [`AnswerStart::take_held`].
+    ///
+    /// # Errors
+    /// The interim heads are too long, or one of them switches protocols, which we never ask for.
+    pub(super) fn find(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        let mut start = 0;
+        for (at, &byte) in bytes.iter().enumerate() {
+            let next = at.saturating_add(1);
+            match self.phase {
+                Phase::Passing => return Ok(Some(start)),
+                // Parsers skip empty lines before a status line.
+                Phase::StatusLine { matched: 0, .. } if matches!(byte, b'\r' | b'\n') => {
+                    self.drop_byte()?;
+                    start = next;
+                }
+                Phase::StatusLine { matched, switching } => {
+                    let fits = INTERIM.get(matched).is_some_and(|&expected| match expected {
+                        b'#' => byte.is_ascii_digit(),
+                        expected => byte == expected,
+                    });
+                    if !fits {
+                        self.phase = Phase::Passing;
+                        return Ok(Some(start));
+                    }
+                    self.drop_byte()?;
+                    let switching = switching
+                        && match matched {
+                            10 => byte == b'0',
+                            11 => byte == b'1',
+                            _ => true,
+                        };
+                    let matched = matched.saturating_add(1);
+                    self.phase = Phase::StatusLine { matched, switching };
+                    if matched == INTERIM.len() {
+                        if switching {
+                            return Err(invalid("a switch of protocols that was not asked for"));
+                        }
+                        self.held = Vec::new();
+                        self.phase = Phase::Interim { line_empty: false };
+                    }
+                }
+                Phase::Interim { line_empty } => {
+                    self.drop_byte()?;
+                    self.phase = match byte {
+                        b'\n' if line_empty => {
+                            start = next;
+                            Phase::START
+                        }
+                        b'\n' => Phase::Interim { line_empty: true },
+                        b'\r' => Phase::Interim { line_empty },
+                        _ => Phase::Interim { line_empty: false },
+                    };
+                }
+            }
+        }
+        if matches!(self.phase, Phase::StatusLine { .. }) {
+            self.held.extend_from_slice(bytes.get(start..).unwrap_or_default());
+        }
+        Ok(None)
+    }
+
+    /// The bytes of the final head that came in earlier pieces.
+    pub(super) fn take_held(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.held)
+    }
+
+    fn drop_byte(&mut self) -> io::Result<()> {
+        self.dropped = self.dropped.saturating_add(1);
+        if self.dropped > MAX_INTERIM_BYTES {
+            return Err(invalid("interim heads without an end"));
+        }
+        Ok(())
+    }
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
+    const HINTS: &str = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\nx: HTTP/1.1 200\r\n\r\n";
+    const FINAL: &str =
+        "HTTP/1.1 200 OK\r\ncontent-length: 27\r\n\r\nHTTP/1.1 103 in a body\r\n\r\nx";
+
+    /// What passes of an answer in these pieces.
+    fn pass(pieces: &[&[u8]]) -> io::Result<Vec<u8>> {
+        let mut start = AnswerStart::default();
+        start.expect();
+        let mut passed = Vec::new();
+        for piece in pieces {
+            if start.is_passing() {
+                passed.extend_from_slice(piece);
+            } else if let Some(at) = start.find(piece)? {
+                assert!(start.is_passing());
+                passed.extend(start.take_held());
+                passed.extend_from_slice(&piece[at..]);
+            }
+        }
+        Ok(passed)
+    }
+
+    #[test]
+    fn interim_heads_are_dropped_wherever_they_are_cut() {
+        let many = CONTINUE.repeat(3);
+        for interim in ["", CONTINUE, HINTS, &format!("{CONTINUE}{HINTS}"), &many, "\r\n\n"] {
+            let answer = format!("{interim}{FINAL}").into_bytes();
+            for first in 0..=answer.len() {
+                for second in first..=answer.len() {
+                    let (head, rest) = answer.split_at(first);
+                    let (middle, tail) = rest.split_at(second - first);
+                    let passed = pass(&[head, middle, tail]).unwrap();
+                    assert_eq!(passed, FINAL.as_bytes(), "{interim:?} at {first} and {second}");
+                }
+            }
+            let bytes: Vec<_> = answer.chunks(1).collect();
+            assert_eq!(pass(&bytes).unwrap(), FINAL.as_bytes(), "{interim:?} byte by byte");
+        }
+    }
+
+    #[test]
+    fn what_is_no_interim_head_passes_untouched() {
+        for answer in ["nonsense", "HTTP/1.0 200 OK\r\n\r\nabc", "HTTP/2 103 x\r\n\r\n", FINAL] {
+            let bytes: Vec<_> = answer.as_bytes().chunks(1).collect();
+            assert_eq!(pass(&bytes).unwrap(), answer.as_bytes());
+            assert_eq!(pass(&[answer.as_bytes()]).unwrap(), answer.as_bytes());
+        }
+        let mut idle = AnswerStart::default();
+        assert!(idle.is_passing(), "before anything is asked");
+        idle.expect();
+        assert!(!idle.is_passing());
+        assert_eq!(idle.find(b"HTTP/1.1 2").unwrap(), Some(0));
+        idle.expect();
+        assert_eq!(idle.find(HINTS.as_bytes()).unwrap(), None, "the next answer on it");
+    }
+
+    #[test]
+    fn a_switch_of_protocols_and_endless_heads_are_errors() {
+        let switch = "HTTP/1.1 101 Switching Protocols\r\n\r\n";
+        for answer in [switch.to_owned(), format!("{CONTINUE}{switch}")] {
+            let bytes: Vec<_> = answer.as_bytes().chunks(1).collect();
+            assert_eq!(pass(&bytes).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+        for answer in ["HTTP/1.1 110 a", "HTTP/1.1 111 a", "HTTP/1.1 199 a"] {
+            assert_eq!(pass(&[answer.as_bytes()]).unwrap(), b"", "{answer}");
+        }
+        let long = format!("HTTP/1.1 103 Early Hints\r\nx: {}", "x".repeat(70_000));
+        for endless in [long, CONTINUE.repeat(3000), "\r\n".repeat(40_000)] {
+            let pieces: Vec<_> = endless.as_bytes().chunks(1000).collect();
+            assert_eq!(pass(&pieces).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+    }
+}
