@@ -229,6 +229,12 @@ fn wallets_are_credited_debited_limited_and_listed() {
                 "{body}"
             );
         }
+        let twice = gateway
+            .call("POST", &format!("{path}/credits"))
+            .bytes("application/json", br#"{"amount":"1","amount":"5"}"#)
+            .send()
+            .await;
+        assert_eq!(twice.issue_paths(), ["amount"]);
         let negative =
             gateway.call("PATCH", &path).json(&json!({"overdraft_limit": "-1"})).send().await;
         assert_eq!(negative.issue_paths(), ["overdraft_limit"]);
@@ -375,6 +381,8 @@ fn records_are_filtered_by_connection_meter_and_metadata() {
         ] {
             assert_eq!(gateway.get(&format!("/requests?{query}")).await.issue_paths(), [path]);
         }
+        let all = gateway.get("/requests?limit=0&cursor=zz&meter_id=x&metadata_filters=[1]").await;
+        assert_eq!(all.issue_paths(), ["meter_id", "metadata_filters.0", "limit", "cursor"]);
         assert_eq!(gateway.get("/requests/req_x").await.error(), "request_not_found");
     });
 }

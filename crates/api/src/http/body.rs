@@ -14,7 +14,7 @@ use tollgate_store::idempotency::IdempotencyKey;
 use super::auth::{Caller, Operator, app};
 use super::error::{ApiError, ErrorCode};
 use super::fields::Issues;
-use super::idempotency;
+use super::{idempotency, json};
 
 /// What a body is read into.
 pub(crate) trait Input: Deserr<Issues> + 'static {
@@ -118,18 +118,25 @@ fn require_json(http: &HttpRequest, body: &Bytes) -> Result<(), ApiError> {
 /// A body of ours: `customer_id` is read as `connection_id` everywhere, an empty body as `{}`.
 fn parse<What: Input>(bytes: &Bytes) -> Result<What, ApiError> {
     let text = if bytes.is_empty() { b"{}" } else { bytes.as_ref() };
-    let mut json: Value = serde_json::from_slice(text).map_err(|why| {
+    let (mut body, mut issues) = json::parse(text).map_err(|why| {
         ApiError::with_issues(
             ErrorCode::JsonInvalid,
             "The body is not valid JSON.",
             vec![Issue::at([], format!("line {}, column {}", why.line(), why.column()))],
         )
     })?;
-    if let Value::Object(fields) = &mut json {
+    if let Value::Object(fields) = &mut body {
         fields.retain(|name, _| !What::READ_ONLY.contains(&name.as_str()));
         if let Some(customer_id) = fields.remove("customer_id") {
             fields.entry("connection_id").or_insert(customer_id);
         }
     }
-    deserr::deserialize(json).map_err(|Issues(issues)| ApiError::invalid(issues))
+    match deserr::deserialize(body) {
+        Ok(what) if issues.is_empty() => Ok(what),
+        Ok(_) => Err(ApiError::invalid(issues)),
+        Err(Issues(more)) => {
+            issues.extend(more);
+            Err(ApiError::invalid(issues))
+        }
+    }
 }

@@ -34,7 +34,8 @@ impl Query {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Which page is asked for.
+    /// Which page is asked for. Ask for it last: a cursor that is wrong beside other issues is one of
+    /// them.
     pub(crate) fn page<Id: FromStr>(&self, issues: &mut Vec<Issue>) -> Result<Page<Id>, ApiError> {
         let limit = match self.get("limit").map(str::parse) {
             None => DEFAULT_LIMIT,
@@ -44,8 +45,15 @@ impl Query {
                 DEFAULT_LIMIT
             }
         };
-        let after =
-            self.get("cursor").filter(|cursor| !cursor.is_empty()).map(decode).transpose()?;
+        let cursor = self.get("cursor").filter(|cursor| !cursor.is_empty());
+        let after = match cursor.map(decode).transpose() {
+            Ok(after) => after,
+            Err(invalid) if issues.is_empty() => return Err(invalid),
+            Err(_) => {
+                issues.push(Issue::at(["cursor"], "is not one of this list"));
+                None
+            }
+        };
         Ok(Page { after, limit })
     }
 }

@@ -5,5 +5,6 @@ pub(crate) mod body;
 pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod idempotency;
+mod json;
 pub(crate) mod list;
 pub(crate) mod rate_limits;

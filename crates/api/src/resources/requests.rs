@@ -236,7 +236,6 @@ pub(crate) async fn list(
 ) -> Result<HttpResponse, ApiError> {
     let query = Query::of(&http);
     let mut issues = Vec::new();
-    let page = query.page::<RequestId>(&mut issues)?;
     let customer = query.get("connection_id").map(|id| ("connection_id", id));
     let customer = customer.or_else(|| query.get("customer_id").map(|id| ("customer_id", id)));
     let filter = RequestFilter {
@@ -244,6 +243,7 @@ pub(crate) async fn list(
         meter_id: optional_id("meter_id", query.get("meter_id"), &mut issues),
         metadata: metadata_filters(query.get("metadata_filters"), &mut issues),
     };
+    let page = query.page::<RequestId>(&mut issues)?;
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));
     }
