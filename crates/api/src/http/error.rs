@@ -168,8 +168,14 @@ impl ResponseError for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(cause: StoreError) -> Self {
-        // Logged here, once; the caller learns what he can act on.
-        log::error!("{cause}: {cause:?}");
+        // Logged here, once; the caller learns what he can act on. A store that is away says so
+        // itself: a line for each call that meets it would bury everything else.
+        match &cause {
+            StoreError::Unavailable(_) | StoreError::Interrupted => log::debug!("{cause}"),
+            StoreError::Database(_) | StoreError::Corrupt { .. } => {
+                log::error!("{cause}: {cause:?}")
+            }
+        }
         match cause {
             StoreError::Unavailable(_) | StoreError::Interrupted => Self::new(
                 ErrorCode::StoreUnavailable,

@@ -83,6 +83,7 @@ impl Ledger {
                 manager: manager.clone(),
                 conn: None,
                 last_used: Instant::now(),
+                away: false,
                 context: context.clone(),
                 versions: HashMap::new(),
             };
@@ -148,6 +149,8 @@ struct Writer {
     manager: Manager,
     conn: Option<Conn>,
     last_used: Instant,
+    /// Whether the database could not be reached when it was last tried.
+    away: bool,
     context: Context,
     /// Meter versions never change, so what was read once holds for ever.
     versions: HashMap<(String, i32), Version>,
@@ -196,9 +199,7 @@ impl Writer {
     }
 
     fn run_alone(&mut self, work: Work) {
-        if let Err(cause) = self.connect() {
-            log::error!("{cause}");
-        }
+        let _ = self.connect();
         // Without a connection the work is dropped, and who asked for it learns that.
         if let Some(conn) = &mut self.conn {
             work(conn);
@@ -221,7 +222,6 @@ impl Writer {
                 }
             }
             Err(StoreError::Unavailable(why)) => {
-                log::error!("the ledger cannot reach the database: {why}");
                 for reply in replies {
                     reply.send(Err(StoreError::Unavailable(why.clone())));
                 }
@@ -284,7 +284,19 @@ impl Writer {
             self.conn = None;
         }
         if self.conn.is_none() {
-            self.conn = Some(self.manager.connect()?);
+            // Said when it goes and when it comes back, not for every call in between.
+            match self.manager.connect() {
+                Ok(conn) => self.conn = Some(conn),
+                Err(cause) => {
+                    if !std::mem::replace(&mut self.away, true) {
+                        log::error!("{cause}");
+                    }
+                    return Err(cause);
+                }
+            }
+            if std::mem::replace(&mut self.away, false) {
+                log::info!("the store can be reached again");
+            }
         }
         Ok(())
     }
