@@ -227,15 +227,20 @@ fn a_client_that_leaves_ends_the_call_where_the_operator_wants_it_so() {
     });
 }
 
+/// Eighty megabytes without a pause: more than all buffers between provider and client hold.
+fn long_stream() -> Reply {
+    let delta = json!({"content": "x".repeat(4_000)});
+    let content = json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": delta}]});
+    let long = (0..20_000).map(|_| content.to_string()).chain(events());
+    Reply::events(long).chunked_every(65_536)
+}
+
 /// Found where pieces came without a pause: the client was missed at a write, not by waiting.
 #[test]
 fn a_client_that_leaves_a_busy_stream_ends_it_too() {
     let cancelling = tollgate_api::Settings { on_disconnect: OnDisconnect::Cancel, ..settings() };
     each_gateway_with(cancelling, async |gateway| {
-        let content = json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": {"content": "x".repeat(4_000)}}]});
-        let mut long: Vec<_> = (0..20_000).map(|_| content.to_string()).collect();
-        long.extend(events());
-        gateway.provider.push(Reply::events(long).chunked_every(65_536));
+        gateway.provider.push(long_stream());
         let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
         open.read_until("xxxx").await;
         drop(open);
@@ -249,9 +254,7 @@ fn a_client_that_leaves_a_busy_stream_ends_it_too() {
 #[test]
 fn a_client_that_stops_reading_holds_neither_its_call_nor_a_shutdown_up() {
     each_gateway(async |gateway| {
-        let content = json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": {"content": "x".repeat(4_000)}}]});
-        let endless = (0..20_000).map(|_| content.to_string());
-        gateway.provider.push(Reply::events(endless).chunked_every(65_536));
+        gateway.provider.push(long_stream());
         let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
         open.read_until("xxxx").await;
         gateway.app.calls().drain(Duration::from_millis(300)).await;

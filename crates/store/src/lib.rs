@@ -278,11 +278,13 @@ impl Store {
             Some(journal) => journal.write(&entry),
             None => Err(std::io::Error::other("there is no journal")),
         });
-        if let Err(cause) = kept.await.unwrap_or_else(|cause| Err(std::io::Error::other(cause))) {
-            // The record stays pending; when this process ends, it is swept.
-            log::error!("{request_id} could not be kept in the journal: {cause}");
+        match kept.await.unwrap_or_else(|cause| Err(std::io::Error::other(cause))) {
+            Ok(()) => SettleOutcome::Journaled,
+            Err(cause) => {
+                log::error!("{request_id} could not be kept in the journal: {cause}");
+                SettleOutcome::NotSettled
+            }
         }
-        SettleOutcome::Journaled
     }
 
     /// Settles a call for somebody who cannot wait: a task that is being dropped, or a client that

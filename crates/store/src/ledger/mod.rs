@@ -42,6 +42,9 @@ pub enum SettleOutcome {
     NotFound,
     /// The database is away; it waits in the journal.
     Journaled,
+    /// Neither the database nor the journal took it: the record stays pending until this process
+    /// has ended, and is swept then.
+    NotSettled,
 }
 
 /// Closures that run on the writer's connection.
