@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, SecretKeyId};
+use tollgate_domain::admission::CallKey;
+use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId};
 use tollgate_pricing::PriceBook;
 use tollgate_provider::{ProviderTable, Timeouts};
-use tollgate_store::{Store, merchants};
+use tollgate_store::{Store, merchants, spend_keys};
 
 use crate::forward::calls::Calls;
 use crate::http::error::ApiError;
@@ -103,7 +104,7 @@ pub struct App {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyOwner {
     pub(crate) merchant_id: MerchantId,
-    pub(crate) secret_key_id: SecretKeyId,
+    pub(crate) key: CallKey,
 }
 
 /// Only keys that were valid are remembered, so nobody can fill this but merchants; beyond so many
@@ -136,21 +137,32 @@ impl App {
         &self.calls
     }
 
-    /// Whose key this is. It may be one that was deleted a moment ago: what an admission allows is
-    /// decided in the store, by the key's id, every time.
+    /// Whose key this is. It may be one that was deleted or rotated a moment ago: what an admission
+    /// allows is decided in the store, every time.
     pub(crate) async fn owner_of(&self, key: &Key) -> Result<KeyOwner, ApiError> {
-        if key.kind() != KeyKind::Secret {
-            return Err(ApiError::auth_invalid());
-        }
         let hash = key.hash();
         let known =
             self.known_keys.read().unwrap_or_else(PoisonError::into_inner).get(&hash).copied();
         if let Some(owner) = known {
             return Ok(owner);
         }
-        let found = self.store.read(move |conn| merchants::find_secret_key(conn, &hash)).await?;
-        let found = found.ok_or_else(ApiError::auth_invalid)?;
-        let owner = KeyOwner { merchant_id: found.merchant_id, secret_key_id: found.secret_key_id };
+        let owner = match key.kind() {
+            KeyKind::Secret => {
+                let find = move |conn: &mut _| merchants::find_secret_key(conn, &hash);
+                self.store.read(find).await?.map(|found| KeyOwner {
+                    merchant_id: found.merchant_id,
+                    key: CallKey::Secret(found.secret_key_id),
+                })
+            }
+            KeyKind::Spend => {
+                let find = move |conn: &mut _| spend_keys::find_by_hash(conn, &hash);
+                self.store.read(find).await?.map(|found| KeyOwner {
+                    merchant_id: found.merchant_id,
+                    key: CallKey::Spend(found.spend_key_id, hash),
+                })
+            }
+        };
+        let owner = owner.ok_or_else(ApiError::auth_invalid)?;
         let mut known = self.known_keys.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= KNOWN_KEYS {
             known.clear();
@@ -160,8 +172,8 @@ impl App {
     }
 
     /// Forgets a key that was found to be deleted.
-    pub(crate) fn forget_key(&self, secret_key_id: SecretKeyId) {
+    pub(crate) fn forget_key(&self, key: CallKey) {
         let mut known = self.known_keys.write().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, owner| owner.secret_key_id != secret_key_id);
+        known.retain(|_, owner| owner.key != key);
     }
 }

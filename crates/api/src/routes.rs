@@ -1,13 +1,15 @@
 //! Every route, in one tree.
 
-use actix_web::web::{self, ServiceConfig, delete, get, patch, post, resource, scope};
+use actix_web::web::{self, ServiceConfig, delete, get, patch, post, put, resource, scope};
 use actix_web::{HttpRequest, HttpResponse};
 use tollgate_provider::ProviderClient;
 
 use crate::app::App;
 use crate::forward;
 use crate::http::error::{ApiError, ErrorCode};
-use crate::resources::{connections, health, merchants, meters, requests, secret_keys, wallets};
+use crate::resources::{
+    connections, health, merchants, meters, models, requests, secret_keys, spend_keys, wallets,
+};
 
 /// Mounts everything. Call it once per worker: each gets a provider client of its own.
 pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
@@ -28,6 +30,12 @@ fn v1(config: &mut ServiceConfig) {
         .service(
             route("/forward").route(post().to(forward::forward)).route(get().to(forward::forward)),
         )
+        .service(route("/chat/completions").route(post().to(forward::drop_in)))
+        .service(route("/responses").route(post().to(forward::drop_in)))
+        .service(route("/embeddings").route(post().to(forward::drop_in)))
+        .service(route("/messages").route(post().to(forward::drop_in)))
+        .service(route("/messages/count_tokens").route(post().to(forward::drop_in)))
+        .service(route("/models").route(get().to(models::list)))
         .service(route("/meters").route(post().to(meters::create)).route(get().to(meters::list)))
         .service(
             route("/meters/{id}")
@@ -55,6 +63,18 @@ fn v1(config: &mut ServiceConfig) {
         .service(route("/wallets/{id}/credits").route(post().to(wallets::credit)))
         .service(route("/wallets/{id}/debits").route(post().to(wallets::debit)))
         .service(route("/wallets/{id}/transactions").route(get().to(wallets::list_transactions)))
+        .service(
+            route("/spend_keys")
+                .route(post().to(spend_keys::create))
+                .route(get().to(spend_keys::list)),
+        )
+        .service(
+            route("/spend_keys/{id}")
+                .route(get().to(spend_keys::get))
+                .route(put().to(spend_keys::update))
+                .route(delete().to(spend_keys::delete)),
+        )
+        .service(route("/spend_keys/{id}/rotate").route(post().to(spend_keys::rotate)))
         .service(
             route("/secret_keys")
                 .route(post().to(secret_keys::create))

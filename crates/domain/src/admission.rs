@@ -1,12 +1,25 @@
 //! Whether a call may go out. Pure: the store loads the facts, locks what money depends on, asks
 //! here, and writes what comes back.
+//!
+//! Limits on money are kept in one of two ways. *Bounded*: a call is admitted while anything is
+//! left, so that a limit is passed by less than the cost of one call, however many come at once.
+//! *Strict*: a call is admitted if the most it can cost is left, so that no limit is ever passed.
+//! In both, an admitted call holds the most it can cost until it ends.
 
-use tollgate_pricing::{Amount, BaseCost, Overflow, Quote, Rate, Terms, Usage};
+mod money;
+mod refusal;
 
+use tollgate_pricing::{BaseCost, Overflow, Quote, Rate, Terms, UnitPrices, Usage};
+
+use self::money::{Costs, Purses};
+pub use self::refusal::{Refusal, Reset, Shortage};
 use crate::connection::{Connection, ConnectionStatus};
-use crate::id::{ConnectionId, MerchantId, RequestId, SecretKeyId, WalletId};
+use crate::id::{ConnectionId, MerchantId, RequestId, SecretKeyId, SpendKeyId, WalletId};
+use crate::key::KeyHash;
 use crate::meter::MerchantMeter;
 use crate::record::{Forwarded, MeterVersion, PendingRecord, ProviderKeyType};
+use crate::spend_counters::SpendCounters;
+use crate::spend_key::{Enforcement, RequestShape, SpendKey, SpendKeyStatus, SpendRules};
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
 
@@ -18,7 +31,7 @@ pub struct Call {
     /// Whose call it is, by its key.
     pub merchant_id: MerchantId,
     /// The key it was made with.
-    pub secret_key_id: SecretKeyId,
+    pub key: CallKey,
     /// The customer named in the credential.
     pub connection_id: Option<ConnectionId>,
     /// The meter named in the credential.
@@ -27,19 +40,51 @@ pub struct Call {
     pub disable_billing: bool,
     /// What is forwarded where.
     pub forwarded: Forwarded,
-    /// The most the call can use.
+    /// The format of its body, if it has one of the two.
+    pub shape: Option<RequestShape>,
+    /// The most it can cost.
     pub bound: CostBound,
     /// When it came in.
     pub created_at: Timestamp,
 }
 
-/// The most a call can use, and cost at the provider.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The key a call was made with. What a node remembers of keys may be old, so both are looked up
+/// again when the call is admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallKey {
+    /// A merchant's own key, which is never changed.
+    Secret(SecretKeyId),
+    /// A restricted key, whose id outlives the key when it is rotated.
+    Spend(SpendKeyId, KeyHash),
+}
+
+/// The most a call can use, and the prices it can meet at most. One that is free has none of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CostBound {
-    /// The most it can use.
-    pub usage: Usage,
-    /// The most the provider can charge for it.
-    pub base: BaseCost,
+    /// Tokens that go in.
+    pub input_tokens: u64,
+    /// Tokens of one answer.
+    pub max_tokens: u64,
+    /// Answers.
+    pub answers: u64,
+    /// Calls of the provider's own tools.
+    pub tool_calls: u64,
+    /// The dearest prices that can apply; none when the model has no price.
+    pub prices: Option<UnitPrices>,
+    /// The field that leaves the cost without bound: what is held is then an estimate.
+    pub unbounded: Option<Vec<String>>,
+}
+
+impl CostBound {
+    /// What the call can use if an answer has at most `max_tokens`, and what the provider can
+    /// charge for it.
+    fn most(&self, max_tokens: u64) -> Result<(Usage, BaseCost), Overflow> {
+        let mut usage = Usage::tokens(self.input_tokens, max_tokens.saturating_mul(self.answers));
+        usage.quantities.tool_call = self.tool_calls;
+        usage.quantities.request = 1;
+        let base = self.prices.as_ref().map(|prices| BaseCost::of(&usage, prices)).transpose()?;
+        Ok((usage, base.unwrap_or_default()))
+    }
 }
 
 /// What the decision rests on, as it stands under the store's locks.
@@ -47,11 +92,13 @@ pub struct CostBound {
 pub struct Facts<'a> {
     /// The merchant's own account; absent when the key is no longer valid.
     pub account: Option<Account<'a>>,
+    /// The spend key that the call was made with.
+    pub spend_key: Option<&'a SpendKey>,
     /// The connection that the credential names, if it is this merchant's.
     pub connection: Option<&'a Connection>,
-    /// The wallet of the connection.
+    /// The wallet of the connection, else of the spend key.
     pub wallet: Option<&'a Wallet>,
-    /// The meter that the credential names, if it is this merchant's.
+    /// The meter that the credential or the spend key names, if it is this merchant's.
     pub meter: Option<&'a MerchantMeter>,
 }
 
@@ -65,28 +112,13 @@ pub struct Account<'a> {
     pub limited: Option<&'a Wallet>,
 }
 
-/// Why a call may not go out, in the order in which it is looked at.
+/// A call that may go out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The key is not, or no longer, valid.
-    KeyInvalid,
-    /// The credential's connection is unknown or another merchant's.
-    ConnectionNotFound,
-    /// The credential's meter is unknown or another merchant's.
-    MeterNotFound,
-    /// The connection was deleted.
-    ConnectionDisabled,
-    /// The call's upper bound does not fit an amount.
-    BoundTooLarge,
-    /// There is nothing left on the wallet that would pay.
-    WalletEmpty {
-        /// The wallet.
-        wallet_id: WalletId,
-        /// What could be drawn on; not above zero.
-        available: Amount,
-        /// How much of the wallet is held by calls in flight.
-        held: Amount,
-    },
+pub struct Admission {
+    /// What is stored before a byte goes to the provider.
+    pub pending: PendingRecord,
+    /// The counters of its spend key, with this call.
+    pub counters: Option<SpendCounters>,
 }
 
 /// Admits `call` or refuses it.
@@ -97,26 +129,31 @@ pub fn decide(
     call: &Call,
     facts: &Facts<'_>,
     service_charge_rate: Rate,
-) -> Result<PendingRecord, Refusal> {
+) -> Result<Admission, Refusal> {
     let account = facts.account.ok_or(Refusal::KeyInvalid)?;
-    if call.connection_id.is_some() && facts.connection.is_none() {
-        return Err(Refusal::ConnectionNotFound);
+    find(call, facts)?;
+    if let Some(key) = facts.spend_key {
+        obey(call, key)?;
     }
-    if call.meter_slug.is_some() && facts.meter.is_none() {
-        return Err(Refusal::MeterNotFound);
+    let costs = |max_tokens| most(call, facts, service_charge_rate, max_tokens);
+    let hold = costs(call.bound.max_tokens).map_err(|Overflow| Refusal::BoundTooLarge)?;
+    let created_at = match facts.spend_key {
+        Some(key) => key.counters.admitted_at(call.created_at),
+        None => call.created_at,
+    };
+    let mut counters = facts.spend_key.map(|key| key.counters.at(created_at));
+    if let (Some(key), Some(counters)) = (facts.spend_key, &mut counters) {
+        pace(call, key, counters, created_at)?;
     }
-    if facts.connection.is_some_and(|connection| connection.status == ConnectionStatus::Deleted) {
-        return Err(Refusal::ConnectionDisabled);
+    Purses::of(facts, &account, created_at).afford(&call.bound, costs, &hold)?;
+    if let Some(counters) = &mut counters {
+        counters.admit(created_at, hold.request);
     }
-
-    let bound = bound(call, facts, service_charge_rate).map_err(|_| Refusal::BoundTooLarge)?;
-    let wallet_hold = hold(facts.wallet, bound.total_wallet_cost)?;
-    let merchant_hold = hold(account.limited, bound.total_merchant_cost)?;
-    Ok(PendingRecord {
+    let pending = PendingRecord {
         request_id: call.request_id,
         merchant_id: call.merchant_id,
         connection_id: call.connection_id,
-        spend_key_id: None,
+        spend_key_id: facts.spend_key.map(|key| key.spend_key_id),
         wallet_id: facts.wallet.map(|wallet| wallet.wallet_id),
         merchant_wallet_id: account.wallet_id,
         meter: facts
@@ -124,14 +161,110 @@ pub fn decide(
             .map(|meter| MeterVersion { meter_id: meter.meter_id, version: meter.version }),
         disable_billing: call.disable_billing,
         forwarded: call.forwarded.clone(),
-        wallet_hold,
-        merchant_hold,
-        created_at: call.created_at,
-    })
+        spend_hold: facts.spend_key.map(|_| hold.request).unwrap_or_default(),
+        wallet_hold: facts.wallet.map(|_| hold.wallet).unwrap_or_default(),
+        merchant_hold: account.limited.map(|_| hold.merchant).unwrap_or_default(),
+        created_at,
+    };
+    Ok(Admission { pending, counters })
 }
 
-/// What the call costs at most, and whom.
-fn bound(call: &Call, facts: &Facts<'_>, service_charge_rate: Rate) -> Result<Quote, Overflow> {
+/// Whether all that the call names is there.
+fn find(call: &Call, facts: &Facts<'_>) -> Result<(), Refusal> {
+    if call.connection_id.is_some() && facts.connection.is_none() {
+        return Err(Refusal::ConnectionNotFound);
+    }
+    let names_meter =
+        call.meter_slug.is_some() || facts.spend_key.is_some_and(|key| key.meter_id.is_some());
+    if names_meter && facts.meter.is_none() {
+        return Err(Refusal::MeterNotFound);
+    }
+    match facts.connection.map(|connection| connection.status) {
+        Some(ConnectionStatus::Deleted) => Err(Refusal::ConnectionDisabled),
+        Some(ConnectionStatus::Active) | None => Ok(()),
+    }
+}
+
+impl SpendRules {
+    /// Whether the key may be used at all.
+    ///
+    /// # Errors
+    /// [`Refusal::SpendKeyPaused`] and [`Refusal::SpendKeyExpired`].
+    pub fn may_be_used(&self, now: Timestamp) -> Result<(), Refusal> {
+        match (self.status, self.expires_at) {
+            (SpendKeyStatus::Paused, _) => Err(Refusal::SpendKeyPaused),
+            (SpendKeyStatus::Active, Some(expired_at)) if expired_at <= now => {
+                Err(Refusal::SpendKeyExpired { expired_at })
+            }
+            (SpendKeyStatus::Active, _) => Ok(()),
+        }
+    }
+}
+
+/// Whether the rules of the key allow such a call at all.
+fn obey(call: &Call, key: &SpendKey) -> Result<(), Refusal> {
+    let rules = &key.rules;
+    let forwarded = &call.forwarded;
+    rules.may_be_used(call.created_at)?;
+    // A call without a model has no body either, and so no format.
+    if forwarded.model.is_some() && call.shape != Some(rules.request_shape) {
+        return Err(Refusal::RequestShapeMismatch { accepted: rules.request_shape });
+    }
+    if let Some(model) = forwarded.model.as_deref().filter(|model| !rules.allows_model(model)) {
+        return Err(Refusal::ModelNotAllowed { model: model.to_owned() });
+    }
+    if !rules.allows_provider(&forwarded.provider) {
+        return Err(Refusal::ProviderNotAllowed { provider: forwarded.provider.clone() });
+    }
+    let unpriced = forwarded.metered && call.bound.prices.is_none();
+    if unpriced && rules.spend_limit.is_some() {
+        return Err(Refusal::CostBoundUnknown { field: vec!["model".to_owned()] });
+    }
+    match &call.bound.unbounded {
+        Some(field) if rules.enforcement == Enforcement::Strict => {
+            Err(Refusal::CostBoundUnknown { field: field.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the key may make one more call now; the call is taken from its bucket.
+fn pace(
+    call: &Call,
+    key: &SpendKey,
+    counters: &mut SpendCounters,
+    admitted_at: Timestamp,
+) -> Result<(), Refusal> {
+    if let Some(limit) = key.rules.rate_limit {
+        let taken = counters.bucket.take(call.created_at, limit.rpm, limit.burst);
+        taken.map_err(|too_soon| Refusal::RateLimited {
+            rpm: limit.rpm,
+            reset: Reset::new(call.created_at.plus_micros(too_soon.wait_micros), call.created_at),
+        })?;
+    }
+    match key.rules.request_limit {
+        Some(limit) if *counters.requests.get(limit.cycle) >= limit.count => {
+            Err(Refusal::RequestLimitReached {
+                used: *counters.requests.get(limit.cycle),
+                limit,
+                reset: limit.cycle.ends_at(admitted_at).map(|at| Reset::new(at, admitted_at)),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the call costs at most, and whom, if an answer has at most `max_tokens`.
+fn most(
+    call: &Call,
+    facts: &Facts<'_>,
+    service_charge_rate: Rate,
+    max_tokens: u64,
+) -> Result<Costs, Overflow> {
+    if !call.forwarded.metered {
+        return Ok(Costs::default());
+    }
+    let (usage, base) = call.bound.most(max_tokens)?;
     let dearest = facts.meter.map(|meter| meter.model.at_dearest_rate());
     let terms = Terms {
         meter: dearest.as_ref(),
@@ -139,27 +272,12 @@ fn bound(call: &Call, facts: &Facts<'_>, service_charge_rate: Rate) -> Result<Qu
         service_charge_rate,
         wallet_pays: facts.wallet.is_some() && !call.disable_billing,
         base_due: call.forwarded.provider_key_type == ProviderKeyType::Managed,
-        fee_due: call.forwarded.metered,
+        fee_due: true,
     };
-    Quote::new(&call.bound.usage, call.bound.base, &terms)
-}
-
-/// Holds `cost` on a wallet that has anything left; the last call's hold may cross the limit, so
-/// that the overshoot is less than the cost of one call.
-fn hold(wallet: Option<&Wallet>, cost: Amount) -> Result<Amount, Refusal> {
-    match wallet {
-        Some(wallet)
-            if cost.is_positive()
-                && wallet.overdraft_limit.is_some()
-                && !wallet.available().is_positive() =>
-        {
-            Err(Refusal::WalletEmpty {
-                wallet_id: wallet.wallet_id,
-                available: wallet.available(),
-                held: wallet.held,
-            })
-        }
-        Some(_) => Ok(cost),
-        None => Ok(Amount::ZERO),
-    }
+    let quote = Quote::new(&usage, base, &terms)?;
+    Ok(Costs {
+        request: quote.total_request_cost,
+        wallet: quote.total_wallet_cost,
+        merchant: quote.total_merchant_cost,
+    })
 }

@@ -103,6 +103,8 @@ ids! {
     SecretKeyId = "sec_";
     /// A movement of money.
     TransactionId = "txn_";
+    /// Something that happened and is told.
+    EventId = "evt_";
     /// One life of a serving process: it owns the records it has not settled yet.
     NodeId = "nod_";
 }

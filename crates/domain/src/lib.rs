@@ -7,6 +7,8 @@
 
 pub mod admission;
 mod connection;
+mod cycle;
+mod event;
 mod id;
 mod issue;
 mod key;
@@ -16,13 +18,17 @@ mod meter;
 mod rate_limit;
 mod record;
 pub mod settlement;
+mod spend_counters;
+mod spend_key;
 mod time;
 mod wallet;
 
 pub use connection::{Connection, ConnectionChanges, ConnectionStatus, NewConnection};
+pub use cycle::{Cycle, PerCycle};
+pub use event::{Event, News};
 pub use id::{
-    ConnectionId, MerchantId, MeterId, NodeId, ParseIdError, RequestId, SecretKeyId, SpendKeyId,
-    TransactionId, WalletId,
+    ConnectionId, EventId, MerchantId, MeterId, NodeId, ParseIdError, RequestId, SecretKeyId,
+    SpendKeyId, TransactionId, WalletId,
 };
 pub use issue::Issue;
 pub use key::{Key, KeyHash, KeyKind, ParseKeyError};
@@ -33,6 +39,11 @@ pub use rate_limit::{Gcra, TooSoon};
 pub use record::{
     Forwarded, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,
     RequestStatus, UsageSource,
+};
+pub use spend_counters::SpendCounters;
+pub use spend_key::{
+    Enforcement, NewSpendKey, RateLimit, RequestLimit, RequestShape, SpendKey, SpendKeyChanges,
+    SpendKeyStatus, SpendLimit, SpendRules,
 };
 pub use time::{Clock, Timestamp};
 pub use wallet::{Transaction, TransactionKind, Wallet, WalletChanges};

@@ -1,13 +1,17 @@
+use serde::{Deserialize, Serialize};
+
 use crate::time::Timestamp;
 
 /// A token bucket by the generic cell rate algorithm: one instant is all its state.
 ///
 /// It refills at `per_minute` calls per 60 s and holds `burst` of them, so in any 60 s at most
 /// `per_minute + burst` calls pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Gcra {
-    /// When the bucket will be full again.
-    full_at: Timestamp,
+    /// When the bucket will be full again, in nanoseconds since 1970: at a million calls a minute
+    /// the interval between two has no whole number of microseconds.
+    full_at_nanos: i64,
 }
 
 /// The bucket is empty.
@@ -17,43 +21,96 @@ pub struct TooSoon {
     pub wait_micros: i64,
 }
 
-const MICROS_PER_MINUTE: i64 = 60_000_000;
+const NANOS_PER_MINUTE: u64 = 60_000_000_000;
+const NANOS_PER_MICRO: i64 = 1_000;
 
 impl Gcra {
+    /// A bucket that will be full at this instant, in nanoseconds since 1970.
+    pub const fn from_full_at_nanos(full_at_nanos: i64) -> Self {
+        Self { full_at_nanos }
+    }
+
+    /// When the bucket will be full again, in nanoseconds since 1970.
+    pub const fn full_at_nanos(self) -> i64 {
+        self.full_at_nanos
+    }
+
     /// Takes one call from the bucket, or tells how long to wait. Neither rate may be zero.
     ///
     /// # Errors
     /// [`TooSoon`] when the bucket is empty; it is unchanged then.
     pub fn take(&mut self, now: Timestamp, per_minute: u32, burst: u32) -> Result<(), TooSoon> {
-        let interval = MICROS_PER_MINUTE / i64::from(per_minute.max(1));
-        let capacity = interval * i64::from(burst.max(1));
-        let full_at = self.full_at.unix_micros().max(now.unix_micros()) + interval;
-        let wait_micros = full_at - capacity - now.unix_micros();
-        if wait_micros > 0 {
+        let (interval, capacity) = interval_and_capacity(per_minute, burst);
+        let now = nanos(now);
+        let full_at = self.full_at_nanos.max(now).saturating_add(interval);
+        let wait = full_at.saturating_sub(capacity).saturating_sub(now);
+        if wait > 0 {
+            let wait_micros = wait.saturating_add(NANOS_PER_MICRO - 1) / NANOS_PER_MICRO;
             return Err(TooSoon { wait_micros });
         }
-        self.full_at = Timestamp::from_unix_micros(full_at);
+        self.full_at_nanos = full_at;
         Ok(())
     }
 
-    /// Whether the bucket is full at `now`, so that forgetting it changes nothing.
-    pub fn is_full(&self, now: Timestamp) -> bool {
-        self.full_at <= now
+    /// The bucket under another rate: what was taken under the old one leaves it at most empty.
+    #[must_use]
+    pub fn under_new_rate(self, now: Timestamp, per_minute: u32, burst: u32) -> Self {
+        let (_, capacity) = interval_and_capacity(per_minute, burst);
+        Self { full_at_nanos: self.full_at_nanos.min(nanos(now).saturating_add(capacity)) }
     }
+
+    /// Whether the bucket is full at `now`, so that forgetting it changes nothing.
+    pub const fn is_full(&self, now: Timestamp) -> bool {
+        self.full_at_nanos <= nanos(now)
+    }
+}
+
+const fn nanos(at: Timestamp) -> i64 {
+    at.unix_micros().saturating_mul(NANOS_PER_MICRO)
+}
+
+/// Between two calls, and for a whole bucket. Rounded up, so that never more pass than may.
+fn interval_and_capacity(per_minute: u32, burst: u32) -> (i64, i64) {
+    let interval = NANOS_PER_MINUTE.div_ceil(u64::from(per_minute.max(1)));
+    let capacity = interval.saturating_mul(u64::from(burst.max(1)));
+    (i64::try_from(interval).unwrap_or(i64::MAX), i64::try_from(capacity).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const NOW: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
+
     #[test]
     fn two_pass_at_once_under_two_a_minute_and_the_third_waits_half_a_minute() {
-        let now = Timestamp::from_unix_micros(1_000_000);
         let mut bucket = Gcra::default();
-        assert_eq!(bucket.take(now, 2, 2), Ok(()));
-        assert_eq!(bucket.take(now, 2, 2), Ok(()));
-        assert_eq!(bucket.take(now, 2, 2), Err(TooSoon { wait_micros: 30_000_000 }));
-        assert_eq!(bucket.take(now.plus_millis(30_000), 2, 2), Ok(()));
-        assert!(bucket.is_full(now.plus_millis(90_000)));
+        assert_eq!(bucket.take(NOW, 2, 2), Ok(()));
+        assert_eq!(bucket.take(NOW, 2, 2), Ok(()));
+        assert_eq!(bucket.take(NOW, 2, 2), Err(TooSoon { wait_micros: 30_000_000 }));
+        assert_eq!(bucket.take(NOW.plus_millis(30_000), 2, 2), Ok(()));
+        assert!(bucket.is_full(NOW.plus_millis(90_000)));
+    }
+
+    #[test]
+    fn in_any_minute_at_most_the_rate_and_the_burst_pass() {
+        for (rate, burst) in [(1, 1), (7, 3), (60, 1), (999_999, 10)] {
+            let mut bucket = Gcra::default();
+            let passed = (0..60_000)
+                .filter(|&millis| bucket.take(NOW.plus_millis(millis), rate, burst).is_ok())
+                .count();
+            assert!(passed <= usize::try_from(rate + burst).unwrap(), "{rate}: {passed}");
+            assert!(passed >= usize::try_from(rate.min(60_000)).unwrap(), "{rate}: {passed}");
+        }
+    }
+
+    #[test]
+    fn a_rate_that_is_raised_lets_go_at_once() {
+        let mut bucket = Gcra::default();
+        assert_eq!(bucket.take(NOW, 1, 1), Ok(()));
+        assert_eq!(bucket.take(NOW, 1, 1), Err(TooSoon { wait_micros: 60_000_000 }));
+        bucket = bucket.under_new_rate(NOW, 60, 1);
+        assert_eq!(bucket.take(NOW, 60, 1), Err(TooSoon { wait_micros: 1_000_000 }));
+        assert_eq!(bucket.take(NOW.plus_millis(1_000), 60, 1), Ok(()));
     }
 }

@@ -108,6 +108,8 @@ pub struct PendingRecord {
     pub disable_billing: bool,
     /// What is forwarded where.
     pub forwarded: Forwarded,
+    /// What is held on the spend key, whoever pays.
+    pub spend_hold: Amount,
     /// What is held on the wallet of the request.
     pub wallet_hold: Amount,
     /// What is held on the merchant's own wallet.

@@ -32,6 +32,17 @@ impl Timestamp {
         Self(self.0.saturating_add(millis.saturating_mul(1_000)))
     }
 
+    /// The instant `micros` later.
+    pub const fn plus_micros(self, micros: i64) -> Self {
+        Self(self.0.saturating_add(micros))
+    }
+
+    /// The first instant of a day in UTC.
+    pub fn at_midnight(day: Date) -> Self {
+        let seconds = day.midnight().assume_utc().unix_timestamp();
+        Self(seconds.saturating_mul(1_000_000))
+    }
+
     /// The day in UTC.
     pub fn date(self) -> Date {
         self.to_datetime().date()

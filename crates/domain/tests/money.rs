@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
-use tollgate_domain::admission::{Account, Call, CostBound, Facts, Refusal, decide};
+use tollgate_domain::admission::{Account, Call, CallKey, CostBound, Facts, Refusal, decide};
 use tollgate_domain::settlement::{Ending, Report, Settled, settle};
 use tollgate_domain::*;
 use tollgate_pricing::*;
@@ -86,16 +86,21 @@ fn forwarded(provider_key_type: ProviderKeyType) -> Forwarded {
 
 /// A call that can use a million tokens, which cost the provider 2 USD.
 fn call() -> Call {
-    let most = priced(1_000_000, "2");
     Call {
         request_id: RequestId::generate(NOW),
         merchant_id: MerchantId::generate(NOW),
-        secret_key_id: SecretKeyId::generate(NOW),
+        key: CallKey::Secret(SecretKeyId::generate(NOW)),
         connection_id: Some(ConnectionId::generate(NOW)),
         meter_slug: Some("plan".to_owned()),
         disable_billing: false,
         forwarded: forwarded(ProviderKeyType::Managed),
-        bound: CostBound { usage: most.usage, base: most.base },
+        shape: Some(RequestShape::ShapeA),
+        bound: CostBound {
+            input_tokens: 1_000_000,
+            answers: 1,
+            prices: Some(UnitPrices { input: Some(2.into()), ..UnitPrices::default() }),
+            ..CostBound::default()
+        },
         created_at: NOW,
     }
 }
@@ -109,7 +114,8 @@ fn refusals_come_in_their_order() {
     let plan = meter(Payer::Wallet);
     let refused = |account: Option<&Wallet>, connection, meter, wallet| {
         let account = account.map(account_of);
-        decide(&call(), &Facts { account, connection, wallet, meter }, Rate::ZERO).err()
+        decide(&call(), &Facts { account, spend_key: None, connection, wallet, meter }, Rate::ZERO)
+            .err()
     };
 
     assert_eq!(refused(None, None, None, None), Some(Refusal::KeyInvalid));
@@ -124,7 +130,7 @@ fn refusals_come_in_their_order() {
     );
     assert!(matches!(
         refused(Some(&own), Some(&active), Some(&plan), Some(&empty)),
-        Some(Refusal::WalletEmpty { .. })
+        Some(Refusal::WalletInsufficient { .. })
     ));
     assert_eq!(refused(Some(&own), Some(&active), Some(&plan), Some(&full)), None);
 }
@@ -137,11 +143,12 @@ fn the_hold_is_the_upper_bound_of_what_the_wallet_would_pay() {
     let held = |call: &Call, meter: &MerchantMeter| {
         let facts = Facts {
             account: Some(account_of(&own)),
+            spend_key: None,
             connection: Some(&active),
             wallet: Some(&full),
             meter: Some(meter),
         };
-        let pending = decide(call, &facts, Rate::ZERO).unwrap();
+        let pending = decide(call, &facts, Rate::ZERO).unwrap().pending;
         (pending.wallet_hold.to_string(), pending.merchant_hold.to_string())
     };
     let nothing = "0.0000000000".to_owned();
@@ -174,6 +181,7 @@ fn a_wallet_admits_while_anything_is_left_and_not_after() {
         let wallet = wallet(balance, held, overdraft);
         let facts = Facts {
             account: Some(account_of(&own)),
+            spend_key: None,
             connection: Some(&active),
             wallet: Some(&wallet),
             meter: Some(&plan),
@@ -190,6 +198,7 @@ fn what_costs_the_wallet_nothing_is_not_refused_for_its_balance() {
     let plan = meter(Payer::Wallet);
     let facts = Facts {
         account: Some(account_of(&own)),
+        spend_key: None,
         connection: Some(&active),
         wallet: Some(&empty),
         meter: Some(&plan),
@@ -203,11 +212,16 @@ fn a_merchants_account_is_guarded_once_it_has_a_limit() {
     let bare = Call { connection_id: None, meter_slug: None, ..call() };
     for (limit, admitted) in [(None, true), (Some("0"), false), (Some("1"), true)] {
         let own = wallet("0", "0", limit);
-        let facts =
-            Facts { account: Some(account_of(&own)), connection: None, wallet: None, meter: None };
+        let facts = Facts {
+            account: Some(account_of(&own)),
+            spend_key: None,
+            connection: None,
+            wallet: None,
+            meter: None,
+        };
         let decision = decide(&bare, &facts, Rate::ZERO);
         assert_eq!(decision.is_ok(), admitted, "{limit:?}");
-        let held = decision.map(|pending| pending.merchant_hold);
+        let held = decision.map(|admission| admission.pending.merchant_hold);
         assert_eq!(
             held.ok(),
             admitted.then(|| if limit.is_some() { amount("2") } else { Amount::ZERO })
@@ -226,6 +240,7 @@ fn pending(wallet_id: Option<WalletId>) -> PendingRecord {
         meter: None,
         disable_billing: false,
         forwarded: forwarded(ProviderKeyType::Managed),
+        spend_hold: Amount::ZERO,
         wallet_hold: Amount::ZERO,
         merchant_hold: Amount::ZERO,
         created_at: NOW,

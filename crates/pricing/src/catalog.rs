@@ -1,12 +1,10 @@
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use time::Date;
 
-use crate::amount::Amount;
-use crate::base_cost::BaseCost;
-use crate::usage::{Unit, UnitPrices, Usage};
+use crate::usage::{Unit, UnitPrices};
 
 /// A model id, exact or with a trailing `*` that stands for any rest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -32,7 +30,8 @@ impl ModelPattern {
         &self.0
     }
 
-    fn is_exact(&self) -> bool {
+    /// Whether it matches one id only.
+    pub fn is_exact(&self) -> bool {
         !self.0.ends_with('*')
     }
 }
@@ -75,9 +74,11 @@ impl PriceRow {
         band.map_or(&self.prices, |band| &band.prices)
     }
 
-    /// The most that so many tokens can cost: each at the dearest price of its side, in the
-    /// dearest band. Beyond the range of an amount it is the largest amount.
-    pub fn upper_bound(&self, input_tokens: u64, output_tokens: u64) -> BaseCost {
+    /// The dearest prices that a call of at most `input_tokens` can meet: each side at the highest
+    /// price of its units, in the dearest band within reach. Only `input`, `output`, `request` and
+    /// `tool_call` are set. Whatever a call of so many tokens turns out to be (cached, written to a
+    /// cache, audio, reasoning), it costs no more than by these.
+    pub fn dearest(&self, input_tokens: u64) -> UnitPrices {
         const INPUT: [Unit; 6] = [
             Unit::Input,
             Unit::CachedInput,
@@ -93,16 +94,13 @@ impl PriceRow {
             std::iter::once(&self.prices).chain(in_reach.map(|band| &band.prices)).collect();
         let dearest =
             |units: &[Unit]| lists.iter().filter_map(|prices| prices.dearest(units)).max();
-        let prices = UnitPrices {
+        UnitPrices {
             input: dearest(&INPUT),
             output: dearest(&OUTPUT),
-            request: lists.iter().filter_map(|prices| prices.request).max(),
+            request: dearest(&[Unit::Request]),
+            tool_call: dearest(&[Unit::ToolCall]),
             ..UnitPrices::default()
-        };
-        let mut usage = Usage::tokens(input_tokens, output_tokens);
-        usage.quantities.request = 1;
-        let too_much = BaseCost { input: Amount::ZERO, output: Amount::MAX };
-        BaseCost::of(&usage, &prices).unwrap_or(too_much)
+        }
     }
 }
 
@@ -176,6 +174,17 @@ impl Catalog {
         Self::from_json(include_str!("../catalog.json"))
     }
 
+    /// The ids that are listed as they stand for `provider` on the UTC day `on`, in their order, with
+    /// the day on which their prices took effect. What only a pattern matches is not among them.
+    pub fn models(&self, provider: &str, on: Date) -> BTreeMap<&str, Option<Date>> {
+        let exact = self.providers.get(provider).map(|prices| &prices.exact);
+        let listed = exact.into_iter().flatten().filter_map(|(model, rows)| {
+            let row = rows.iter().find(|row| row.effective_from.is_none_or(|from| from <= on))?;
+            Some((model.as_str(), row.effective_from))
+        });
+        listed.collect()
+    }
+
     /// The row for `model` at `provider` on the UTC day `on`.
     pub fn find(&self, provider: &str, model: &str, on: Date) -> Option<&PriceRow> {
         let prices = self.providers.get(provider)?;
@@ -211,6 +220,14 @@ impl PriceBook {
     /// A book of two lists; `custom` is looked up first.
     pub fn new(custom: Catalog, catalog: Catalog) -> Self {
         Self { custom, catalog }
+    }
+
+    /// The ids that either list has as they stand for `provider` on the UTC day `on`, in their
+    /// order, with the day on which their prices took effect.
+    pub fn models(&self, provider: &str, on: Date) -> BTreeMap<&str, Option<Date>> {
+        let mut models = self.catalog.models(provider, on);
+        models.extend(self.custom.models(provider, on));
+        models
     }
 
     /// The row for `model` at `provider` on the UTC day `on`, and whose it is.

@@ -39,6 +39,15 @@ pub(crate) enum KeyHeader {
     XApiKey,
 }
 
+/// Tokens that a provider counts beyond those of the bytes of a body, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HiddenTokens {
+    /// An image, however few bytes it was packed into.
+    pub(crate) per_image: u64,
+    /// What is written for a tool, and once for tools as such, into the prompt.
+    pub(crate) per_tool: u64,
+}
+
 /// One endpoint that a dialect knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -99,6 +108,21 @@ impl Dialect {
         match self {
             Self::OpenAi | Self::None => KeyHeader::Bearer,
             Self::Anthropic => KeyHeader::XApiKey,
+        }
+    }
+
+    /// Figures of the providers' own documentation ("Images and vision", "Vision", "Tool use"),
+    /// rounded up.
+    pub(crate) const fn hidden_tokens(self) -> HiddenTokens {
+        match self {
+            // gpt-4o-mini counts most: 2,833 and 5,667 for each of at most 8 tiles are 48,169.
+            // Tools are counted as the text that they are.
+            Self::OpenAi => HiddenTokens { per_image: 50_000, per_tool: 0 },
+            // At most 4,784 for an image in high resolution. The prompt for tools has up to 530
+            // tokens; of Anthropic's own, the text editor has 700 and the computer 735, with a
+            // prompt of 499.
+            Self::Anthropic => HiddenTokens { per_image: 5_000, per_tool: 1_000 },
+            Self::None => HiddenTokens { per_image: 50_000, per_tool: 1_000 },
         }
     }
 

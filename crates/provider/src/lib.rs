@@ -3,33 +3,37 @@
 //! | module | question it answers | IO |
 //! |---|---|---|
 //! | table | Where does this URL lead, and may the operator's key go there? | none |
-//! | request | What does this body ask for, and is it allowed? | none |
+//! | request | What does this body ask for, is it allowed, and what can it use at most? | none |
 //! | headers | Which headers pass? | none |
 //! | usage | What may the client see already, and what did the call use? | none |
 //! | client | Was it sent, and what comes back? | network |
 //!
 //! A call goes through them in that order: [`ProviderTable::resolve`] makes an [`Endpoint`] of the
-//! caller's URL, [`CallBody::inspect`] reads the few fields that decide about money,
+//! caller's URL, or [`Provider::endpoint`] of a path below a provider's; [`CallBody::inspect`] reads
+//! the few fields that decide about money, and [`CallBody::bound`] says how much they allow;
 //! [`request_headers`] chooses what is sent along, [`ProviderClient::send`] sends it, and a
 //! [`ResponseMeter`] is fed the answer piece by piece. It says which bytes may go on and which wait
 //! for the settlement, and gives a [`Reading`] in the end.
 //!
 //! # What holds everywhere
-//! - **Bytes are sacred.** No body is parsed and written again. The one change is a token that asks
-//!   for usage in a stream, and the removal of the event that it brings.
+//! - **Bytes are sacred.** No body is parsed and written again. What is changed is a token that asks
+//!   for usage in a stream, with the removal of the event that it brings, and the name of the model
+//!   where the caller put the provider's before it.
 //! - **A key goes to one place.** A URL that can be read in two ways is refused, redirects are not
 //!   followed, and addresses are checked as they are connected to, not as they were looked up.
 //! - **Figures are honest.** A [`Reading`] says whether the provider reported its figures or we
 //!   estimated them. An explicit 0 is 0; absent and null are not.
+//! - **A bound is a bound.** A [`UsageBound`] is rather too large than too small, and what has none
+//!   is named. A kind of tool that is not known is one that nothing bounds.
 //! - **Memory is bounded**, whatever a provider sends: endless lines, bombs, huge bodies.
 //!
 //! # How to add a provider
 //! 1. If it speaks a dialect that is known, add a row to `BUILTIN` in `table/mod.rs`: name, base
 //!    URL, dialect, and whether `stream_options` may be inserted. That is all.
 //! 2. Otherwise add the dialect to [`Dialect`]: its word in the configuration, its rows
-//!    ([`Operation`]: method, path below the base URL, metered or free), and how it takes its key.
-//!    A managed key is used on the rows and nowhere else, so list only what is metered by an
-//!    extractor, and what is free and harmless.
+//!    ([`Operation`]: method, path below the base URL, metered or free), how it takes its key, and
+//!    what it counts beyond the bytes of a body. A managed key is used on the rows and nowhere
+//!    else, so list only what is metered by an extractor, and what is free and harmless.
 //! 3. If it reports usage in a place of its own, add a file in `usage/` beside `openai.rs` and an
 //!    arm to each function of `usage/extractor.rs`. An extractor is pure: it is shown one event or
 //!    one body at a time, keeps the last value of each field that is not null, and in the end makes
@@ -50,6 +54,6 @@ mod usage;
 pub use client::{BodyError, Incoming, NotSent, Outgoing, ProviderClient, SendError, Timeouts};
 pub use dialect::{Dialect, Operation, ParseDialectError};
 pub use headers::{ProviderKey, request_headers, response_headers};
-pub use request::CallBody;
+pub use request::{CallBody, OutputBound, UsageBound};
 pub use table::{Endpoint, EndpointError, Provider, ProviderSettings, ProviderTable};
 pub use usage::{Ended, Fed, Reading, ResponseMeter, estimate_input};

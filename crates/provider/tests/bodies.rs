@@ -5,7 +5,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tollgate_domain::Issue;
-use tollgate_provider::{CallBody, Endpoint, ProviderSettings, ProviderTable, estimate_input};
+use tollgate_provider::{
+    CallBody, Endpoint, OutputBound, ProviderSettings, ProviderTable, estimate_input,
+};
 
 fn endpoint(path: &str) -> Endpoint {
     let host = if path.starts_with("/messages") { "anthropic" } else { "openai" };
@@ -34,14 +36,15 @@ fn the_fields_that_decide_about_money_are_read() {
     let call = inspect(CHAT, body, true).unwrap();
     assert_eq!(call.model.as_deref(), Some("m"));
     assert!(call.stream && call.asks_usage);
-    assert_eq!((call.choices, call.max_output_tokens), (3, Some(20)));
+    let bound = call.bound(&endpoint(CHAT));
+    assert_eq!((bound.answers, bound.output), (3, OutputBound::Stated(20)));
     assert_eq!(call.input_bytes, u64::try_from(body.len()).unwrap());
-    assert_eq!(call.unbounded, None);
 
     let call =
         inspect(CHAT, r#"{"model":"m","stream":null,"n":null,"max_tokens":null}"#, true).unwrap();
     assert!(!call.stream && !call.asks_usage);
-    assert_eq!((call.choices, call.max_output_tokens), (1, None));
+    let bound = call.bound(&endpoint(CHAT));
+    assert_eq!((bound.answers, bound.output), (1, OutputBound::Unstated));
     assert_eq!(estimate_input(&call).quantities.input, 16);
 }
 
@@ -56,8 +59,9 @@ fn everything_that_is_wrong_is_told_at_once() {
     for model in ["", ",\"model\":null", ",\"model\":\"\"", ",\"model\":\" \"", ",\"model\":7"] {
         assert_eq!(paths(CHAT, &format!("{{\"a\":1{model}}}"), true), ["model"], "{model}");
     }
-    let body = r#"{"stream":"yes","n":1.5,"max_tokens":-1,"max_output_tokens":true}"#;
-    let expected = ["model", "stream", "n", "max_tokens", "max_output_tokens"];
+    let body =
+        r#"{"stream":"yes","n":1.5,"max_tokens":-1,"max_output_tokens":true,"max_tool_calls":"x"}"#;
+    let expected = ["model", "stream", "n", "max_tokens", "max_output_tokens", "max_tool_calls"];
     assert_eq!(paths(CHAT, body, true), expected);
     let deep = format!("{{\"model\":\"m\",\"input\":{}{}}}", "[".repeat(500), "]".repeat(500));
     assert_eq!(paths(RESPONSES, &deep, true), [""]);
@@ -73,6 +77,7 @@ fn a_field_that_decides_about_money_stands_only_once() {
         "max_tokens",
         "max_completion_tokens",
         "max_output_tokens",
+        "max_tool_calls",
     ] {
         let body = format!(r#"{{"model":"a","{field}":null,"{field}":null}}"#);
         let found = paths(CHAT, &body, false);
@@ -142,7 +147,8 @@ fn with_a_managed_key_nothing_stored_is_named() {
         "model": "m", "background": false, "previous_response_id": null, "prompt": "text",
         "metadata": {"file_id": "mine"}, "user": "file_id", "input": "file_id",
         "tools": [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": []}},
-            {"type": "function", "parameters": {"properties": {"file_id": {"type": "string"}}}}],
+            {"type": "function", "parameters": {"properties":
+                {"file_id": {"type": "string"}, "file_ids": {"type": "array"}}}}],
     });
     assert!(paths(RESPONSES, &harmless.to_string(), true).is_empty());
     let both = json!({"model": "m", "background": true, "input": [{"file_id": "b"}],
@@ -153,49 +159,10 @@ fn with_a_managed_key_nothing_stored_is_named() {
     );
 }
 
-#[test]
-fn what_makes_the_cost_unbounded_is_named() {
-    let table = [
-        (
-            json!({"messages": [{"content": [{"image_url": {"url": "https://x/y.png"}}]}]}),
-            Some("messages.0.content.0.image_url.url"),
-        ),
-        (
-            json!({"input": [{"content": [{"image_url": "https://x/y.png"}]}]}),
-            Some("input.0.content.0.image_url"),
-        ),
-        (
-            json!({"input": [{"content": [{"file_url": "https://x/y.pdf"}]}]}),
-            Some("input.0.content.0.file_url"),
-        ),
-        (
-            json!({"messages": [{"content": [{"source": {"type": "url", "url": "https://x"}}]}]}),
-            Some("messages.0.content.0.source.url"),
-        ),
-        (
-            json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
-            Some("tools.0.type"),
-        ),
-        (json!({"tools": [{"type": "web_search_preview"}]}), Some("tools.0.type")),
-        (json!({"web_search_options": {}}), Some("web_search_options")),
-        (json!({"tools": [{"type": "web_search_20250305", "max_uses": 3}]}), None),
-        (json!({"tools": [{"type": "function", "name": "web_search"}]}), None),
-        (
-            json!({"messages": [{"content": [{"image_url": {"url": "data:image/png;base64,AA"}}]}]}),
-            None,
-        ),
-        (json!({"input": [{"type": "web_search_call", "id": "ws_1"}]}), None),
-    ];
-    for (mut body, expected) in table {
-        body["model"] = json!("m");
-        let call = inspect(RESPONSES, &body.to_string(), true).unwrap();
-        assert_eq!(call.unbounded.map(|path| path.join(".")).as_deref(), expected, "{body}");
-    }
-}
-
 fn edited(path: &str, body: &str) -> Option<String> {
     let call = inspect(path, body, false).ok()?;
-    let edited = call.include_usage(&Bytes::copy_from_slice(body.as_bytes()))?;
+    let edited = call.edited(&Bytes::copy_from_slice(body.as_bytes()))?;
+    assert!(call.inserts_usage());
     String::from_utf8(edited.to_vec()).ok()
 }
 
@@ -258,7 +225,68 @@ fn nothing_is_changed_where_nothing_is_to_be_asked() {
     let url = "https://api.openai.com/v1/chat/completions";
     let endpoint = providers.resolve(&Method::POST, url).unwrap();
     let call = CallBody::inspect(stream.as_bytes(), &endpoint, true).unwrap();
-    assert_eq!(call.include_usage(&Bytes::from_static(stream.as_bytes())), None);
+    assert_eq!(call.edited(&Bytes::from_static(stream.as_bytes())), None);
+    assert!(!call.inserts_usage());
+}
+
+#[test]
+fn the_provider_before_the_model_is_cut_out_and_nothing_else() {
+    let table = [
+        (
+            r#"{ "model" : "openai/gpt-4o" ,"a":"openai/gpt-4o","model2":1}"#,
+            r#"{ "model" : "gpt-4o" ,"a":"openai/gpt-4o","model2":1}"#,
+        ),
+        (
+            r#"{"x":{"model":"a"},"model":"openai\/gpt-4o"}"#,
+            r#"{"x":{"model":"a"},"model":"gpt-4o"}"#,
+        ),
+        (r#"{"m\u006fdel":"\u006fpenai/gpt-4\u006f"}"#, r#"{"m\u006fdel":"gpt-4o"}"#),
+        // Usage is asked for before the model,
+        (
+            r#"{"stream":true,"model":"openai\/gpt-4o"}"#,
+            r#"{"stream_options":{"include_usage":true},"stream":true,"model":"gpt-4o"}"#,
+        ),
+        (
+            r#"{"stream":true,"stream_options":{},"model":"openai/gpt-4o", "z":0}"#,
+            r#"{"stream":true,"stream_options":{"include_usage":true},"model":"gpt-4o", "z":0}"#,
+        ),
+        // and after it.
+        (
+            r#"{"model":"\u006fpenai/gpt-4o","stream":true,"stream_options":{"include_usage":false}}"#,
+            r#"{"model":"gpt-4o","stream":true,"stream_options":{"include_usage":true}}"#,
+        ),
+    ];
+    for (body, expected) in table {
+        let mut call = inspect(CHAT, body, true).unwrap();
+        assert_eq!(call.model.as_deref(), Some("openai/gpt-4o"));
+        call.set_model("gpt-4o");
+        assert_eq!(call.model.as_deref(), Some("gpt-4o"));
+        let edited = call.edited(&Bytes::from_static(body.as_bytes())).unwrap();
+        assert_eq!(String::from_utf8_lossy(&edited), expected);
+        assert_eq!(call.inserts_usage(), body.contains("stream"));
+    }
+    let mut call = inspect(CHAT, r#"{"model":"x"}"#, true).unwrap();
+    call.set_model("first");
+    call.set_model("ü \"quoted\"\n");
+    let edited = call.edited(&Bytes::from_static(br#"{"model":"x"}"#)).unwrap();
+    assert_eq!(String::from_utf8_lossy(&edited), r#"{"model":"ü \"quoted\"\n"}"#);
+}
+
+#[test]
+fn the_model_alone_can_be_read_first() {
+    let table = [
+        (r#"{"messages":[{"model":"a"}],"m\u006fdel":"openai\/gpt-4o"}"#, Some("openai/gpt-4o")),
+        (r#"{"model":"a","model":"b"}"#, None),
+        (r#"{"model":" "}"#, None),
+        (r#"{"model":7}"#, None),
+        (r#"{}"#, None),
+        (r#"{"model":"a""#, None),
+        (r#"["a"]"#, None),
+        ("", None),
+    ];
+    for (body, expected) in table {
+        assert_eq!(CallBody::model_of(body.as_bytes()).as_deref(), expected, "{body}");
+    }
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -305,6 +333,14 @@ proptest! {
         }
         expected["stream_options"]["include_usage"] = json!(true);
         prop_assert_eq!(serde_json::from_str::<Value>(&after).unwrap(), expected);
+
+        // Two changes are both of them.
+        let mut call = inspect(CHAT, &text, false).unwrap();
+        call.set_model("another \"model\"");
+        let both = call.edited(&Bytes::copy_from_slice(text.as_bytes())).unwrap();
+        let key = ["\"model\":\"m\"", "\"model\": \"m\""].into_iter().find(|key| after.contains(*key)).unwrap();
+        let expected = after.replacen(key, &key.replace("\"m\"", r#""another \"model\"""#), 1);
+        prop_assert_eq!(String::from_utf8_lossy(&both), expected);
 
         // Whatever is before and after the change is as it was.
         let same_start = text.bytes().zip(after.bytes()).take_while(|(a, b)| a == b).count();

@@ -1,6 +1,7 @@
 //! Where a URL leads: a corpus of tricks, none of which may carry a key to another place.
 
 use awc::http::Method;
+use tollgate_domain::RequestShape;
 use tollgate_provider::{Endpoint, EndpointError, ProviderSettings, ProviderTable};
 
 fn table() -> ProviderTable {
@@ -298,4 +299,106 @@ fn an_override_keeps_what_it_does_not_name() {
     assert!(openai.has_api_key() && openai.stream_options);
     assert!(table.resolve(&Method::POST, "https://api.openai.com/v1/responses").is_err());
     assert!(table.resolve(&Method::POST, "https://eu.api.openai.com/v1/responses").is_ok());
+}
+
+#[test]
+fn a_route_leads_below_the_base_url_and_nowhere_else() {
+    let table = table();
+    let at = |name: &str, method: Method, path: &str, query: Option<&str>| {
+        let endpoint = table.get(name)?.endpoint(&method, path, query)?;
+        assert_eq!(endpoint.method, method);
+        let resolved = table.resolve(&method, endpoint.url.as_str()).unwrap();
+        assert_eq!(resolved.operation, endpoint.operation);
+        assert_eq!(resolved.provider.name, name);
+        Some(endpoint.url.to_string())
+    };
+    let chat = "/chat/completions";
+    let plain = Some("https://api.openai.com/v1/chat/completions");
+    assert_eq!(at("openai", Method::POST, chat, None).as_deref(), plain);
+    assert_eq!(at("openai", Method::POST, chat, Some("")).as_deref(), plain);
+    assert_eq!(
+        at("anthropic", Method::POST, "/messages", Some("beta=true&x=%20")).as_deref(),
+        Some("https://api.anthropic.com/v1/messages?beta=true&x=%20")
+    );
+    assert_eq!(
+        at("house", Method::GET, "/models/m", Some("a=/../b?c@evil.com")).as_deref(),
+        Some("http://127.0.0.1:9100/v1/models/m?a=/../b?c@evil.com")
+    );
+    for query in ["a b", "a#b", "#", "a\nb", "a\\b", "a\"b", "<", "\u{e9}", "a\0", "'"] {
+        assert_eq!(at("openai", Method::POST, chat, Some(query)), None, "{query:?}");
+    }
+    assert_eq!(at("openai", Method::POST, chat, Some(&"x".repeat(9_000))), None);
+    for path in [
+        "",
+        "/",
+        "chat/completions",
+        "/chat/completions/",
+        "/messages",
+        "/files",
+        "/models",
+        "@evil.com/chat/completions",
+        ".evil.com/chat/completions",
+    ] {
+        assert_eq!(at("house", Method::POST, path, None), None, "{path}");
+    }
+    for model in ["..", ".", "%2e%2e", "a%2fb", "a?b", "a#b", "a b", "", "a\\b", "a/b"] {
+        assert_eq!(at("openai", Method::GET, &format!("/models/{model}"), None), None, "{model}");
+    }
+    assert_eq!(at("nested", Method::POST, chat, None), None, "its dialect has no rows");
+    assert_eq!(at("openai", Method::GET, chat, None), None);
+}
+
+#[test]
+fn the_format_of_a_request_follows_from_the_dialect() {
+    let shape = |method, u| resolve(method, u).unwrap().shape();
+    use RequestShape::*;
+    assert_eq!(shape(Method::POST, "http://127.0.0.1:9100/v1/embeddings"), Some(ShapeA));
+    assert_eq!(shape(Method::POST, "https://api.anthropic.com/v1/messages"), Some(ShapeB));
+    assert_eq!(shape(Method::POST, "https://api.openai.com/v1/nested/x"), None);
+    assert_eq!(shape(Method::GET, "https://api.openai.com/v1/models"), None);
+}
+
+#[test]
+fn a_provider_without_a_key_takes_managed_calls_only_in_a_private_network() {
+    let mut table = table();
+    let takes = |table: &ProviderTable, name| table.get(name).unwrap().takes_managed_calls();
+    assert!(takes(&table, "openai"));
+    assert!(!takes(&table, "anthropic"));
+    let private = |base_url: &str| ProviderSettings {
+        base_url: Some(base_url.to_owned()),
+        dialect: Some("openai".to_owned()),
+        allow_private_network: Some(true),
+        ..ProviderSettings::default()
+    };
+    table.configure("local", private("http://127.0.0.1:8000")).unwrap();
+    assert!(takes(&table, "local"));
+}
+
+#[test]
+fn providers_stand_in_the_order_in_which_they_were_configured() {
+    let names = |table: &ProviderTable| {
+        table.iter().map(|provider| provider.name.clone()).collect::<Vec<_>>().join(" ")
+    };
+    let mut table = ProviderTable::builtin();
+    assert_eq!(names(&table), "anthropic openai");
+    let zulu = || ProviderSettings {
+        base_url: Some("https://api.openai.com/v1".to_owned()),
+        dialect: Some("none".to_owned()),
+        ..ProviderSettings::default()
+    };
+    table.configure("zulu", zulu()).unwrap();
+    assert_eq!(names(&table), "zulu anthropic openai");
+    table.configure("openai", ProviderSettings::default()).unwrap();
+    assert_eq!(names(&table), "zulu openai anthropic");
+    // On equal prefixes the first is meant.
+    let u = "https://api.openai.com/v1/chat/completions";
+    assert_eq!(table.resolve(&Method::POST, u).unwrap().provider.name, "zulu");
+    // Again, and in vain.
+    table.configure("zulu", ProviderSettings { stream_options: Some(true), ..zulu() }).unwrap();
+    table.configure("alpha", ProviderSettings::default()).unwrap_err();
+    assert_eq!(names(&table), "zulu openai anthropic");
+    assert!(table.get("zulu").unwrap().stream_options && table.get("alpha").is_none());
+    table.configure("alpha", zulu()).unwrap();
+    table.configure("anthropic", ProviderSettings::default()).unwrap();
+    assert_eq!(names(&table), "zulu openai alpha anthropic");
 }

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use diesel::prelude::*;
+use tollgate_domain::{Cycle, SpendCounters};
+use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::meters;
-use crate::rows::{RequestRow, TierCounterRow, TransactionRow, WalletRow};
-use crate::schema::{requests, tier_counters, transactions, wallets};
+use crate::rows::{RequestRow, TierCounterRow, TransactionRow, WalletRow, time};
+use crate::schema::{requests, spend_counters, tier_counters, transactions, wallets};
+use crate::spend_keys::SpendCountersRow;
 
 /// What an audit found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +56,8 @@ struct Recomputed {
     holds: BTreeMap<String, i64>,
     costs: BTreeMap<(String, String), i64>,
     counters: BTreeMap<(String, String, String), i64>,
+    /// What is kept of each spend key, and what its records come to.
+    spend: BTreeMap<String, [SpendCounters; 2]>,
 }
 
 /// How many rows are read at a time.
@@ -65,6 +70,7 @@ const CHUNK: i64 = 5_000;
 pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     let mut audit = Audit::default();
     let mut sums = Recomputed::default();
+    read_spend_counters(conn, &mut sums)?;
     read_transactions(conn, &mut audit, &mut sums)?;
     read_requests(conn, &mut audit, &mut sums)?;
 
@@ -94,13 +100,72 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     for ((owner, meter, period), counted) in sums.counters {
         audit.compare(format!("counter of {owner} under {meter} {period}"), 0, counted);
     }
+    for (id, [kept, recomputed]) in std::mem::take(&mut sums.spend) {
+        audit.compare_spend(&id, &kept, &recomputed);
+    }
     Ok(audit)
 }
 
 impl Audit {
+    fn compare_spend(&mut self, id: &str, kept: &SpendCounters, recomputed: &SpendCounters) {
+        for cycle in [Cycle::Daily, Cycle::Weekly, Cycle::Monthly, Cycle::Total] {
+            let of = |counters: &SpendCounters| {
+                [
+                    counters.spent.get(cycle).units(),
+                    counters.held.get(cycle).units(),
+                    i64::try_from(*counters.requests.get(cycle)).unwrap_or(i64::MAX),
+                ]
+            };
+            for (what, (kept, recomputed)) in
+                ["spent", "held", "requests"].iter().zip(of(kept).into_iter().zip(of(recomputed)))
+            {
+                self.compare(format!("spend key {id} {cycle:?} {what}"), kept, recomputed);
+            }
+        }
+    }
+
     fn compare(&mut self, what: String, kept: i64, recomputed: i64) {
         if kept != recomputed {
             self.differences.push(Difference { what, kept, recomputed });
+        }
+    }
+}
+
+fn read_spend_counters(conn: &mut Conn, sums: &mut Recomputed) -> Result<(), StoreError> {
+    let rows: Vec<SpendCountersRow> =
+        spend_counters::table.select(SpendCountersRow::as_select()).load(conn)?;
+    sums.spend = rows
+        .into_iter()
+        .map(|row| {
+            let kept = SpendCounters::from(&row);
+            // Cycles are those of the last use, also of what is recomputed.
+            let nothing =
+                SpendCounters { last_used_at: kept.last_used_at, ..SpendCounters::default() };
+            (row.spend_key_id, [kept, nothing])
+        })
+        .collect();
+    Ok(())
+}
+
+/// Adds a record to what its spend key comes to.
+fn spend(row: &RequestRow, sums: &mut Recomputed) {
+    let Some(id) = &row.spend_key_id else { return };
+    let [_, counted] = sums.spend.entry(id.clone()).or_default();
+    let admitted_at = time(row.created_at);
+    let last = counted.last_used_at.unwrap_or(admitted_at);
+    for (cycle, spent) in counted.spent.each_mut() {
+        if cycle.is_same(admitted_at, last) {
+            *spent = spent.saturating_add(Amount::from_units(row.request_cost()));
+        }
+    }
+    for (cycle, held) in counted.held.each_mut() {
+        if cycle.is_same(admitted_at, last) {
+            *held = held.saturating_add(Amount::from_units(row.spend_hold));
+        }
+    }
+    for (cycle, requests) in counted.requests.each_mut() {
+        if cycle.is_same(admitted_at, last) {
+            *requests = requests.saturating_add(1);
         }
     }
 }
@@ -183,6 +248,7 @@ fn read_requests(
                 let costs = sums.costs.entry((row.request_id.clone(), wallet_id)).or_default();
                 *costs = costs.saturating_add(cost);
             }
+            spend(&row, sums);
             count(conn, &row, &mut periods, sums)?;
         }
     }

@@ -11,12 +11,14 @@ use diesel::{QueryResult, RunQueryDsl};
 use tollgate_domain::MerchantId;
 
 use crate::conn::Conn;
+use crate::events::EventRow;
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow};
 use crate::schema::{
-    connections, idempotent_answers, merchants, request_metadata, requests, secret_keys,
-    tier_counters, transactions, wallets,
+    connections, events, idempotent_answers, merchants, request_metadata, requests, secret_keys,
+    spend_counters, spend_keys, tier_counters, transactions, wallets,
 };
-use crate::statements::{SaveCounter, SaveRequest, SaveWallet};
+use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
+use crate::statements::{SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet};
 
 /// Runs a cached single-row query for each id and keeps what is there.
 fn each<Id, Row>(
@@ -48,18 +50,40 @@ pub(crate) fn lock_merchant(conn: &mut Conn, merchant_id: MerchantId) -> QueryRe
     }
 }
 
-/// The wallets with these ids, locked; `ids` ascend.
-pub(crate) fn lock_wallets(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<WalletRow>> {
+/// Whether rows are read to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// They are only looked at.
+    No,
+    /// Nobody else changes them until the transaction ends.
+    Rows,
+}
+
+/// Whether a lock on rows keeps others waiting, so that a look comes first. On SQLite whoever may
+/// write is alone anyway.
+pub(crate) const fn has_row_locks(conn: &Conn) -> bool {
+    match conn {
+        Conn::Sqlite(_) => false,
+        Conn::Postgres(_) => true,
+    }
+}
+
+/// The wallets with these ids, locked if `lock`; `ids` ascend.
+pub(crate) fn wallets(conn: &mut Conn, ids: &[String], lock: Lock) -> QueryResult<Vec<WalletRow>> {
     match conn {
         Conn::Sqlite(conn) => {
             each(ids, |id| wallets::table.find(id).select(WalletRow::as_select()).get_result(conn))
         }
-        Conn::Postgres(conn) => wallets::table
-            .filter(wallets::wallet_id.eq_any(ids))
-            .order(wallets::wallet_id)
-            .for_no_key_update()
-            .select(WalletRow::as_select())
-            .load(conn),
+        Conn::Postgres(conn) => {
+            let rows = wallets::table
+                .filter(wallets::wallet_id.eq_any(ids))
+                .order(wallets::wallet_id)
+                .select(WalletRow::as_select());
+            match lock {
+                Lock::No => rows.load(conn),
+                Lock::Rows => rows.for_no_key_update().load(conn),
+            }
+        }
     }
 }
 
@@ -103,6 +127,94 @@ pub(crate) fn secret_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<V
             each(ids, |id| facts!().filter(secret_keys::secret_key_id.eq(id)).get_result(conn))
         }
         Conn::Postgres(conn) => facts!().filter(secret_keys::secret_key_id.eq_any(ids)).load(conn),
+    }
+}
+
+/// A spend key, its merchant's wallet, and the limit that wallet has.
+pub(crate) type SpendKeyFacts = (SpendKeyRow, String, Option<i64>);
+
+/// The spend keys with these ids, deleted or not.
+pub(crate) fn spend_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<SpendKeyFacts>> {
+    macro_rules! facts {
+        () => {
+            spend_keys::table
+                .inner_join(merchants::table)
+                .inner_join(wallets::table.on(wallets::wallet_id.eq(merchants::wallet_id)))
+                .select((SpendKeyRow::as_select(), merchants::wallet_id, wallets::overdraft_limit))
+        };
+    }
+    match conn {
+        Conn::Sqlite(conn) => {
+            each(ids, |id| facts!().filter(spend_keys::spend_key_id.eq(id)).get_result(conn))
+        }
+        Conn::Postgres(conn) => facts!().filter(spend_keys::spend_key_id.eq_any(ids)).load(conn),
+    }
+}
+
+/// The counters of the spend keys with these ids, locked if `lock`; `ids` ascend.
+pub(crate) fn spend_counters(
+    conn: &mut Conn,
+    ids: &[String],
+    lock: Lock,
+) -> QueryResult<Vec<SpendCountersRow>> {
+    match conn {
+        Conn::Sqlite(conn) => each(ids, |id| {
+            spend_counters::table.find(id).select(SpendCountersRow::as_select()).get_result(conn)
+        }),
+        Conn::Postgres(conn) => {
+            let rows = spend_counters::table
+                .filter(spend_counters::spend_key_id.eq_any(ids))
+                .order(spend_counters::spend_key_id)
+                .select(SpendCountersRow::as_select());
+            match lock {
+                Lock::No => rows.load(conn),
+                Lock::Rows => rows.for_no_key_update().load(conn),
+            }
+        }
+    }
+}
+
+/// Writes locked counters of spend keys back.
+pub(crate) fn save_spend_counters(conn: &mut Conn, rows: &[SpendCountersRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => for_each(rows, |row| SaveSpendCounters(row).execute(conn)),
+        Conn::Postgres(conn) => diesel::insert_into(spend_counters::table)
+            .values(rows)
+            .on_conflict(spend_counters::spend_key_id)
+            .do_update()
+            .set((
+                spend_counters::day_spent.eq(excluded(spend_counters::day_spent)),
+                spend_counters::week_spent.eq(excluded(spend_counters::week_spent)),
+                spend_counters::month_spent.eq(excluded(spend_counters::month_spent)),
+                spend_counters::total_spent.eq(excluded(spend_counters::total_spent)),
+                spend_counters::day_held.eq(excluded(spend_counters::day_held)),
+                spend_counters::week_held.eq(excluded(spend_counters::week_held)),
+                spend_counters::month_held.eq(excluded(spend_counters::month_held)),
+                spend_counters::total_held.eq(excluded(spend_counters::total_held)),
+                spend_counters::day_requests.eq(excluded(spend_counters::day_requests)),
+                spend_counters::week_requests.eq(excluded(spend_counters::week_requests)),
+                spend_counters::month_requests.eq(excluded(spend_counters::month_requests)),
+                spend_counters::total_requests.eq(excluded(spend_counters::total_requests)),
+                spend_counters::day_told.eq(excluded(spend_counters::day_told)),
+                spend_counters::week_told.eq(excluded(spend_counters::week_told)),
+                spend_counters::month_told.eq(excluded(spend_counters::month_told)),
+                spend_counters::total_told.eq(excluded(spend_counters::total_told)),
+                spend_counters::bucket_full_at.eq(excluded(spend_counters::bucket_full_at)),
+                spend_counters::last_used_at.eq(excluded(spend_counters::last_used_at)),
+            ))
+            .execute(conn)
+            .map(drop),
+    }
+}
+
+pub(crate) fn insert_events(conn: &mut Conn, rows: &[EventRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => {
+            for_each(rows, |row| diesel::insert_into(events::table).values(row).execute(conn))
+        }
+        Conn::Postgres(conn) => {
+            diesel::insert_into(events::table).values(rows).execute(conn).map(drop)
+        }
     }
 }
 
@@ -196,6 +308,7 @@ pub(crate) fn save_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult
             .set((
                 requests::status.eq(excluded(requests::status)),
                 requests::node_id.eq(excluded(requests::node_id)),
+                requests::spend_hold.eq(excluded(requests::spend_hold)),
                 requests::wallet_hold.eq(excluded(requests::wallet_hold)),
                 requests::merchant_hold.eq(excluded(requests::merchant_hold)),
                 requests::wallet_cost.eq(excluded(requests::wallet_cost)),

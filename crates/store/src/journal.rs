@@ -18,6 +18,18 @@ pub(crate) struct Entry {
     pub(crate) report: Report,
 }
 
+/// Keeps an entry, if there is a journal and it can be written; whether it is kept.
+pub(crate) fn keep(journal: Option<&Journal>, entry: &Entry) -> bool {
+    let kept = match journal {
+        Some(journal) => journal.write(entry),
+        None => Err(io::Error::other("there is no journal")),
+    };
+    kept.inspect_err(|cause| {
+        log::error!("{} could not be kept in the journal: {cause}", entry.request_id);
+    })
+    .is_ok()
+}
+
 /// A folder of settlements that wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Journal {

@@ -13,6 +13,7 @@ mod conn;
 pub mod connections;
 mod dialect;
 mod error;
+pub mod events;
 pub mod idempotency;
 mod journal;
 mod ledger;
@@ -24,6 +25,7 @@ mod page;
 pub mod requests;
 mod rows;
 mod schema;
+pub mod spend_keys;
 mod statements;
 pub mod upkeep;
 pub mod wallets;
@@ -274,28 +276,21 @@ impl Store {
             Err(_) => log::error!("{request_id} is not settled yet: the database is slow"),
         }
         let (journal, entry) = (self.0.journal.clone(), Entry { request_id, report });
-        let kept = tokio::task::spawn_blocking(move || match &journal {
-            Some(journal) => journal.write(&entry),
-            None => Err(std::io::Error::other("there is no journal")),
-        });
-        match kept.await.unwrap_or_else(|cause| Err(std::io::Error::other(cause))) {
-            Ok(()) => SettleOutcome::Journaled,
-            Err(cause) => {
-                log::error!("{request_id} could not be kept in the journal: {cause}");
-                SettleOutcome::NotSettled
-            }
+        let kept = tokio::task::spawn_blocking(move || journal::keep(journal.as_ref(), &entry));
+        match kept.await.unwrap_or(false) {
+            true => SettleOutcome::Journaled,
+            false => SettleOutcome::NotSettled,
         }
     }
 
-    /// Settles a call for somebody who cannot wait: a task that is being dropped, or a client that
-    /// is refused. It is kept in the journal like any other settlement.
+    /// Settles a call for somebody who cannot wait: a task that is being dropped, perhaps with all
+    /// that would run another, or a client that is refused. It is kept in the journal like any other
+    /// settlement.
     pub fn settle_in_background(&self, request_id: RequestId, report: Report) {
-        let store = self.clone();
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => {
-                drop(runtime.spawn(async move { store.settle(request_id, report).await }))
-            }
-            Err(_) => log::error!("{request_id} is not settled: there is nobody left to do it"),
+        let (journal, entry) = (self.0.journal.clone(), Entry { request_id, report });
+        match self.ledger() {
+            Ok(ledger) => ledger.settle_unheard(entry, journal),
+            Err(_) => drop(journal::keep(journal.as_ref(), &entry)),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{MeterRow, MeterVersionRow, from_json, to_json, word};
 use crate::schema::{meter_versions, meters};
+use crate::spend_keys;
 
 /// The merchant has another meter with this slug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,7 +196,18 @@ pub fn update(
     Ok(Updated::Meter(Box::new(meter)))
 }
 
-/// Deletes a meter: calls in flight are still priced by it. Whether there was one.
+/// What became of a meter that was to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// It is gone.
+    Deleted,
+    /// The merchant has no such meter.
+    NotFound,
+    /// Spend keys are priced by it, so it stays.
+    InUse,
+}
+
+/// Deletes a meter: calls in flight are still priced by it. Call it in a write transaction.
 ///
 /// # Errors
 /// Those of the store.
@@ -204,13 +216,22 @@ pub fn delete(
     merchant_id: MerchantId,
     meter_id: MeterId,
     now: Timestamp,
-) -> Result<bool, StoreError> {
+) -> Result<Deletion, StoreError> {
+    // No spend key may come to name it meanwhile.
+    dialect::lock_merchant(conn, merchant_id)?;
+    if find(conn, merchant_id, meter_id)?.is_none() {
+        return Ok(Deletion::NotFound);
+    }
+    if spend_keys::any_under(conn, &meter_id.to_string())? {
+        return Ok(Deletion::InUse);
+    }
     let present = meters::table
         .find(meter_id.to_string())
         .filter(meters::merchant_id.eq(merchant_id.to_string()))
         .filter(meters::deleted_at.is_null());
     let deleted = meters::deleted_at.eq(Some(now.unix_micros()));
-    Ok(diesel::update(present).set(deleted).execute(conn)? > 0)
+    diesel::update(present).set(deleted).execute(conn)?;
+    Ok(Deletion::Deleted)
 }
 
 /// What a version of a meter charges and when its counters start anew; it never changes.

@@ -41,7 +41,10 @@ fn from_word<T: for<'a> Deserialize<'a>>(what: &'static str, text: &str) -> Resu
     from_json(what, &format!("\"{text}\""))
 }
 
-fn optional<T: FromStr>(what: &'static str, text: Option<&str>) -> Result<Option<T>, StoreError> {
+pub(crate) fn optional<T: FromStr>(
+    what: &'static str,
+    text: Option<&str>,
+) -> Result<Option<T>, StoreError> {
     text.map(|text| parsed(what, text)).transpose()
 }
 
@@ -296,6 +299,7 @@ pub(crate) struct RequestRow {
     pub(crate) disable_billing: bool,
     pub(crate) status: String,
     pub(crate) node_id: Option<String>,
+    pub(crate) spend_hold: i64,
     pub(crate) wallet_hold: i64,
     pub(crate) merchant_hold: i64,
     pub(crate) wallet_cost: i64,
@@ -322,6 +326,7 @@ impl RequestRow {
             disable_billing: record.disable_billing,
             status: word(&RequestStatus::Pending),
             node_id: Some(node_id.to_owned()),
+            spend_hold: record.spend_hold.units(),
             wallet_hold: record.wallet_hold.units(),
             merchant_hold: record.merchant_hold.units(),
             wallet_cost: 0,
@@ -354,6 +359,7 @@ impl RequestRow {
             meter: self.meter()?,
             disable_billing: self.disable_billing,
             forwarded: from_json::<Forwarded>("requests.forwarded", &self.forwarded)?,
+            spend_hold: Amount::from_units(self.spend_hold),
             wallet_hold: Amount::from_units(self.wallet_hold),
             merchant_hold: Amount::from_units(self.merchant_hold),
             created_at: time(self.created_at),
@@ -372,6 +378,11 @@ impl RequestRow {
         (owner, meter_id.to_owned(), period.key(time(self.created_at)))
     }
 
+    /// What the call was counted at on its spend key so far: nothing while it is pending.
+    pub(crate) const fn request_cost(&self) -> i64 {
+        self.wallet_cost.saturating_add(self.merchant_cost)
+    }
+
     /// Whether the call is not settled yet.
     pub(crate) fn is_pending(&self) -> bool {
         self.outcome.is_none()
@@ -381,6 +392,7 @@ impl RequestRow {
     pub(crate) fn finish(&mut self, record: &RequestRecord, counted_units: i64, swept: bool) {
         self.status = word(&record.status);
         self.node_id = None;
+        self.spend_hold = 0;
         self.wallet_hold = 0;
         self.merchant_hold = 0;
         self.wallet_cost = record.quote.total_wallet_cost.units();

@@ -93,6 +93,7 @@ diesel::table! {
         disable_billing -> Bool,
         status -> Text,
         node_id -> Nullable<Text>,
+        spend_hold -> BigInt,
         wallet_hold -> BigInt,
         merchant_hold -> BigInt,
         wallet_cost -> BigInt,
@@ -130,6 +131,55 @@ diesel::table! {
 }
 
 diesel::table! {
+    spend_keys (spend_key_id) {
+        spend_key_id -> Text,
+        merchant_id -> Text,
+        wallet_id -> Text,
+        meter_id -> Nullable<Text>,
+        name -> Text,
+        key_hash -> Binary,
+        key_preview -> Text,
+        rules -> Text,
+        created_at -> BigInt,
+        deleted_at -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    spend_counters (spend_key_id) {
+        spend_key_id -> Text,
+        day_spent -> BigInt,
+        week_spent -> BigInt,
+        month_spent -> BigInt,
+        total_spent -> BigInt,
+        day_held -> BigInt,
+        week_held -> BigInt,
+        month_held -> BigInt,
+        total_held -> BigInt,
+        day_requests -> BigInt,
+        week_requests -> BigInt,
+        month_requests -> BigInt,
+        total_requests -> BigInt,
+        day_told -> Integer,
+        week_told -> Integer,
+        month_told -> Integer,
+        total_told -> Integer,
+        bucket_full_at -> BigInt,
+        last_used_at -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    events (event_id) {
+        event_id -> Text,
+        merchant_id -> Text,
+        kind -> Text,
+        news -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
     idempotent_answers (scope, idempotency_key) {
         scope -> Text,
         idempotency_key -> Text,
@@ -148,8 +198,17 @@ diesel::table! {
 }
 
 diesel::joinable!(secret_keys -> merchants (merchant_id));
+diesel::joinable!(spend_keys -> merchants (merchant_id));
+diesel::joinable!(spend_counters -> spend_keys (spend_key_id));
 diesel::joinable!(meter_versions -> meters (meter_id));
 
-diesel::allow_tables_to_appear_in_same_query!(merchants, secret_keys, wallets, connections);
+diesel::allow_tables_to_appear_in_same_query!(
+    merchants,
+    secret_keys,
+    spend_keys,
+    spend_counters,
+    wallets,
+    connections
+);
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(requests, request_metadata);

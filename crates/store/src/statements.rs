@@ -1,14 +1,15 @@
-//! The three updates of SQLite's hot path, as statements that are prepared once.
+//! The updates of SQLite's hot path, as statements that are prepared once.
 //!
 //! Diesel prepares an `UPDATE` anew each time, because its builder cannot know which columns it
 //! will set. These always set the same.
 
 use diesel::QueryResult;
 use diesel::query_builder::{AstPass, QueryFragment, QueryId};
-use diesel::sql_types::{BigInt, Bool, Nullable, Text};
+use diesel::sql_types::{BigInt, Bool, Integer, Nullable, Text};
 use diesel::sqlite::Sqlite;
 
 use crate::rows::{RequestRow, TierCounterRow, WalletRow};
+use crate::spend_keys::SpendCountersRow;
 
 macro_rules! fixed_statement {
     ($(
@@ -53,6 +54,7 @@ fixed_statement! {
     SaveRequest(row: RequestRow) =
         "UPDATE requests SET status = " &row.status => Text,
         ", node_id = " &row.node_id => Nullable<Text>,
+        ", spend_hold = " &row.spend_hold => BigInt,
         ", wallet_hold = " &row.wallet_hold => BigInt,
         ", merchant_hold = " &row.merchant_hold => BigInt,
         ", wallet_cost = " &row.wallet_cost => BigInt,
@@ -61,6 +63,28 @@ fixed_statement! {
         ", swept = " &row.swept => Bool,
         ", outcome = " &row.outcome => Nullable<Text>,
         " WHERE request_id = " &row.request_id => Text; "";
+
+    /// Writes the counters of a spend key back.
+    SaveSpendCounters(row: SpendCountersRow) =
+        "UPDATE spend_counters SET day_spent = " &row.day_spent => BigInt,
+        ", week_spent = " &row.week_spent => BigInt,
+        ", month_spent = " &row.month_spent => BigInt,
+        ", total_spent = " &row.total_spent => BigInt,
+        ", day_held = " &row.day_held => BigInt,
+        ", week_held = " &row.week_held => BigInt,
+        ", month_held = " &row.month_held => BigInt,
+        ", total_held = " &row.total_held => BigInt,
+        ", day_requests = " &row.day_requests => BigInt,
+        ", week_requests = " &row.week_requests => BigInt,
+        ", month_requests = " &row.month_requests => BigInt,
+        ", total_requests = " &row.total_requests => BigInt,
+        ", day_told = " &row.day_told => Integer,
+        ", week_told = " &row.week_told => Integer,
+        ", month_told = " &row.month_told => Integer,
+        ", total_told = " &row.total_told => Integer,
+        ", bucket_full_at = " &row.bucket_full_at => BigInt,
+        ", last_used_at = " &row.last_used_at => Nullable<BigInt>,
+        " WHERE spend_key_id = " &row.spend_key_id => Text; "";
 
     /// Writes a counter back, or makes it. What is written is the whole row: it may be replaced.
     SaveCounter(row: TierCounterRow) =

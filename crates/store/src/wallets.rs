@@ -8,7 +8,7 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
-use crate::dialect;
+use crate::dialect::{self, Lock};
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{Reason, TransactionRow, WalletRow, parsed};
@@ -158,7 +158,7 @@ fn locked(
     merchant_id: MerchantId,
     wallet_id: WalletId,
 ) -> Result<Option<WalletRow>, StoreError> {
-    let found = dialect::lock_wallets(conn, &[wallet_id.to_string()])?;
+    let found = dialect::wallets(conn, &[wallet_id.to_string()], Lock::Rows)?;
     Ok(found.into_iter().find(|row| row.merchant_id == merchant_id.to_string()))
 }
 

@@ -116,7 +116,7 @@ fn a_refusal_writes_nothing() {
         let shop = shop(store, "0").await;
         let call = shop.call(store);
         let refusal = store.store.admit(Box::new(call)).await.unwrap().unwrap_err();
-        assert!(matches!(refusal, Refusal::WalletEmpty { .. }));
+        assert!(matches!(refusal, Refusal::WalletInsufficient { .. }));
         assert_eq!(store.store.audit().await.unwrap().requests, 0);
     });
 }
@@ -323,7 +323,7 @@ fn a_merchants_account_with_a_limit_is_held_and_refused_like_any_wallet() {
         assert_eq!(shop.own_wallet(store).await.held, amount("4"));
         assert!(matches!(
             store.store.admit(call()).await.unwrap(),
-            Err(Refusal::WalletEmpty { .. })
+            Err(Refusal::WalletInsufficient { .. })
         ));
         for id in ids {
             store.store.settle(id, answered(10, "0.5")).await;

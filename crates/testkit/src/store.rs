@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tollgate_domain::admission::{Call, CostBound};
+use tollgate_domain::admission::{Call, CallKey, CostBound};
 use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::*;
 use tollgate_pricing::*;
@@ -137,11 +137,10 @@ impl TestStore {
 
     /// A call that can use a million input tokens, at 2 USD to the provider.
     pub fn call(&self, merchant_id: MerchantId, secret_key_id: SecretKeyId) -> Call {
-        let most = priced(1_000_000, "2");
         Call {
             request_id: RequestId::generate(self.clock.now()),
             merchant_id,
-            secret_key_id,
+            key: CallKey::Secret(secret_key_id),
             connection_id: None,
             meter_slug: None,
             disable_billing: false,
@@ -157,7 +156,8 @@ impl TestStore {
                     ..priced(100, "0.25")
                 },
             },
-            bound: CostBound { usage: most.usage, base: most.base },
+            shape: Some(RequestShape::ShapeA),
+            bound: million_tokens(),
             created_at: self.clock.now(),
         }
     }
@@ -175,6 +175,16 @@ impl TestStore {
             tollgate_store::SettleOutcome::Settled(record) => Ok(*record),
             other => panic!("not settled: {other:?}"),
         }
+    }
+}
+
+/// A call of a million input tokens at 2 USD per million.
+pub fn million_tokens() -> CostBound {
+    CostBound {
+        input_tokens: 1_000_000,
+        answers: 1,
+        prices: Some(UnitPrices { input: Some(2.into()), ..UnitPrices::default() }),
+        ..CostBound::default()
     }
 }
 

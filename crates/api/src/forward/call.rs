@@ -15,8 +15,8 @@ use tollgate_provider::{
 };
 use tollgate_store::{Store, StoreError};
 
-use super::asked::Asked;
 use super::calls::Tracked;
+use super::outbound::Outbound;
 use super::price;
 use super::relay::{ClientLeft, Head, ToClient, request_id_header};
 use crate::app::{App, OnDisconnect};
@@ -29,7 +29,7 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Call {
     pub(super) app: web::Data<App>,
     pub(super) client: web::Data<ProviderClient>,
-    pub(super) asked: Asked,
+    pub(super) outbound: Outbound,
     pub(super) admission: Box<admission::Call>,
     pub(super) tracked: Tracked,
 }
@@ -37,8 +37,8 @@ pub(super) struct Call {
 impl Call {
     /// Admits, sends, relays and settles.
     pub(super) async fn run(self, mut to_client: ToClient) {
-        let Self { app, client, mut asked, admission, mut tracked } = self;
-        let (key, request_id) = (admission.secret_key_id, admission.request_id);
+        let Self { app, client, mut outbound, admission, mut tracked } = self;
+        let (key, request_id) = (admission.key, admission.request_id);
         let admitted = tokio::time::timeout(ADMISSION_TIMEOUT, app.store.admit(admission)).await;
         let open = match admitted.unwrap_or_else(|_| Err(StoreError::Interrupted)) {
             Ok(Ok(pending)) => Open { store: app.store.clone(), pending, settled: false },
@@ -56,9 +56,10 @@ impl Call {
                 return to_client.refuse(cause.into());
             }
         };
-        let (headers, body) = (std::mem::take(&mut asked.headers), std::mem::take(&mut asked.body));
-        let outgoing =
-            Outgoing { endpoint: &asked.endpoint, method: asked.method.clone(), headers, body };
+        let headers = std::mem::take(&mut outbound.headers);
+        let body = std::mem::take(&mut outbound.body);
+        let method = outbound.endpoint.method.clone();
+        let outgoing = Outgoing { endpoint: &outbound.endpoint, method, headers, body };
         let sent = tokio::select! {
             biased;
             sent = client.send(outgoing) => sent,
@@ -66,7 +67,7 @@ impl Call {
         };
         match sent {
             Ok(incoming) => {
-                Answer::new(&app, &asked, open, incoming, tracked).relay(to_client).await
+                Answer::new(&app, &outbound, open, incoming, tracked).relay(to_client).await
             }
             Err(why) => fail(&app, open, why, to_client).await,
         }
@@ -133,7 +134,7 @@ impl Drop for Open {
 /// A provider's answer on its way to the client.
 struct Answer<'a> {
     app: &'a App,
-    asked: &'a Asked,
+    outbound: &'a Outbound,
     /// Until it is settled, which may be before the provider has sent its last byte.
     unsettled: Option<(Open, ResponseMeter)>,
     came_in: Timestamp,
@@ -161,17 +162,17 @@ enum Next {
 impl<'a> Answer<'a> {
     fn new(
         app: &'a App,
-        asked: &'a Asked,
+        outbound: &'a Outbound,
         open: Open,
         incoming: Incoming,
         tracked: Tracked,
     ) -> Self {
         let meter = ResponseMeter::new(
-            &asked.endpoint,
+            &outbound.endpoint,
             incoming.status,
             &incoming.headers,
-            &asked.call_body,
-            asked.usage_inserted,
+            &outbound.call_body,
+            outbound.call_body.inserts_usage(),
         );
         let length = incoming.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         Self {
@@ -181,7 +182,7 @@ impl<'a> Answer<'a> {
             held: Vec::new(),
             left: None,
             app,
-            asked,
+            outbound,
             incoming,
             tracked,
         }
@@ -203,7 +204,7 @@ impl<'a> Answer<'a> {
                 Next::End => break Ended::Complete,
                 Next::Stop => break Ended::Left,
                 Next::Broken(why) => {
-                    log::warn!("{}: {why}", self.asked.endpoint.provider.name);
+                    log::warn!("{}: {why}", self.outbound.endpoint.provider.name);
                     break Ended::Broken;
                 }
             }
@@ -219,7 +220,7 @@ impl<'a> Answer<'a> {
 
     fn head(&self) -> Head {
         // An event is taken out of a stream that we asked for usage, so its length is not known.
-        let strips = self.asked.usage_inserted;
+        let strips = self.outbound.call_body.inserts_usage();
         let mut headers = response_headers(&self.incoming.headers, strips);
         if let Some((open, _)) = &self.unsettled {
             let (name, value) = request_id_header(open.pending.request_id);
@@ -337,7 +338,7 @@ impl<'a> Answer<'a> {
         let report = Report {
             ending,
             provider_status: Some(self.incoming.status),
-            priced: price::reading(&reading, self.asked, self.app, self.came_in),
+            priced: price::reading(&reading, self.outbound, self.app, self.came_in),
             model: reading.model,
             response_id: reading.response_id,
             timestamp: stated.unwrap_or(now),

@@ -6,15 +6,15 @@ use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value};
-use tollgate_domain::{Issue, Key};
+use tollgate_domain::{Issue, Key, KeyKind};
 use tollgate_provider::ProviderKey;
 
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::Query;
 
 /// What a forward is authorised by: a token that names all of it, or a bare key.
-pub(super) struct Credential {
-    pub(super) secret_key: Key,
+pub(crate) struct Credential {
+    pub(crate) key: Key,
     /// As it was written: whether there is such a connection is the store's to say.
     pub(super) connection_id: Option<String>,
     pub(super) meter_slug: Option<String>,
@@ -28,23 +28,25 @@ const KEY_HEADERS: [&str; 3] = ["x-api-key", "x-goog-api-key", "xi-api-key"];
 impl Credential {
     /// The credential of a request: the first that is there of `Authorization: Bearer`, the key
     /// headers, and the query parameter `key`.
-    pub(super) fn of(http: &HttpRequest) -> Result<Self, ApiError> {
+    pub(crate) fn of(http: &HttpRequest) -> Result<Self, ApiError> {
         let shown = shown(http).ok_or_else(|| {
             ApiError::new(
                 ErrorCode::AuthHeaderMissing,
                 "Send a forward token, or a key, in the header `Authorization: Bearer …`.",
             )
         })?;
-        match shown.starts_with("tgs_") || shown.starts_with("tgk_") {
+        let is_key = [KeyKind::Secret, KeyKind::Spend].map(KeyKind::prefix);
+        match is_key.iter().any(|prefix| shown.starts_with(prefix)) {
             true => Self::bare(&shown),
             false => Self::from_token(&shown),
         }
     }
 
-    /// A bare key: the merchant pays, and no meter charges.
+    /// A bare key: a merchant's own, which pays and is not charged by a meter, or a spend key, which
+    /// brings its wallet and its meter.
     fn bare(key: &str) -> Result<Self, ApiError> {
         Ok(Self {
-            secret_key: Key::parse(key).map_err(|_| ApiError::auth_invalid())?,
+            key: Key::parse(key).map_err(|_| ApiError::auth_invalid())?,
             connection_id: None,
             meter_slug: None,
             disable_billing: false,
@@ -60,8 +62,16 @@ impl Credential {
         })?;
         let mut token = Fields { fields, issues: Vec::new() };
         let secret_key = token.text("secret_key");
-        if secret_key.is_none() && token.issues.is_empty() {
-            token.issues.push(Issue::at(["secret_key"], "is required"));
+        match &secret_key {
+            None if token.issues.is_empty() => {
+                token.issues.push(Issue::at(["secret_key"], "is required"));
+            }
+            // Its wallet and meter are not the caller's to choose.
+            Some(key) if key.starts_with(KeyKind::Spend.prefix()) => {
+                let issue = "must be a secret key; a spend key is sent as it is, without a token";
+                token.issues.push(Issue::at(["secret_key"], issue));
+            }
+            _ => {}
         }
         let customer_id = token.text("customer_id");
         let connection_id = token.text("connection_id").or(customer_id);
@@ -88,7 +98,7 @@ impl Credential {
         match secret_key.filter(|_| issues.is_empty()) {
             None => Err(token_invalid(issues)),
             Some(secret_key) => Ok(Self {
-                secret_key: Key::parse(&secret_key).map_err(|_| ApiError::auth_invalid())?,
+                key: Key::parse(&secret_key).map_err(|_| ApiError::auth_invalid())?,
                 connection_id,
                 meter_slug,
                 disable_billing,

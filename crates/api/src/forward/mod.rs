@@ -1,49 +1,94 @@
 //! The path of a forwarded call, from top to bottom:
 //!
 //! 1. [`credential`]: who calls, for which connection, under which meter, with whose provider key;
-//! 2. [`asked`]: what is called: URL, body, metadata, each parsed once and wholly checked;
+//! 2. [`outbound`]: what is called: URL, body, metadata, each parsed once and wholly checked; on
+//!    the drop-in routes [`drop_in`] finds the provider by the model first;
 //! 3. [`price`]: what it can cost at most;
 //! 4. [`call`]: a task of its own from here on: admitted, sent, relayed while it is measured,
 //!    settled;
-//! 5. [`relay`]: how its bytes reach the client.
+//! 5. [`relay`]: how its bytes reach the client; [`refusal`]: what is said when they may not.
 //!
 //! The server drops a handler whose client has left. So from its admission on, a call is a task
 //! that nobody can drop, and the handler only relays from it.
 
-mod asked;
 mod call;
 pub(crate) mod calls;
 mod credential;
+mod drop_in;
+mod outbound;
 mod price;
+mod refusal;
 mod relay;
 
 use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
 use tollgate_provider::ProviderClient;
 
-use self::asked::Asked;
 use self::call::Call;
-use self::credential::Credential;
-use crate::app::App;
+use self::calls::Tracked;
+pub(crate) use self::credential::Credential;
+use self::outbound::Outbound;
+use crate::app::{App, KeyOwner};
 use crate::http::body;
 use crate::http::error::ApiError;
 
-/// `POST /forward` and `GET /forward`
+/// `POST /forward` and `GET /forward`: the caller names the provider's URL.
 pub(crate) async fn forward(
     http: HttpRequest,
     payload: web::Payload,
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let tracked = app.calls.enter()?;
-    let credential = Credential::of(&http)?;
-    let owner = app.owner_of(&credential.secret_key).await?;
-    let limit = app.settings.forward_body_limit_bytes;
-    let body = body::read(&http, &mut payload.into_inner(), limit).await?;
-    let asked = Asked::of(&http, body, &credential, &app)?;
-    let admission = price::admission(owner, &credential, &asked, &app)?;
+    let inbound = Inbound::read(&http, payload, &app).await?;
+    let outbound = Outbound::to_url(&http, inbound.body.clone(), &inbound.credential, &app)?;
+    inbound.send(outbound, app, client).await
+}
 
-    let (to_client, from_call) = relay::channel();
-    let call = Call { app, client, asked, admission, tracked };
-    actix_web::rt::spawn(call.run(to_client));
-    from_call.response().await
+/// The routes of the providers' own SDKs: the model names the provider.
+pub(crate) async fn drop_in(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    let route = drop_in::Route::of(&http);
+    let answer = async {
+        let inbound = Inbound::read(&http, payload, &app).await?;
+        let outbound =
+            route.outbound(&http, inbound.body.clone(), &inbound.credential, &app).await?;
+        inbound.send(outbound, app, client).await
+    };
+    answer.await.map_err(|error: ApiError| error.for_sdk(route.shape()))
+}
+
+/// A call as it came in: its caller is known, and nothing else of it is checked.
+struct Inbound {
+    tracked: Tracked,
+    credential: Credential,
+    owner: KeyOwner,
+    body: Bytes,
+}
+
+impl Inbound {
+    async fn read(http: &HttpRequest, payload: web::Payload, app: &App) -> Result<Self, ApiError> {
+        let tracked = app.calls.enter()?;
+        let credential = Credential::of(http)?;
+        let owner = app.owner_of(&credential.key).await?;
+        let limit = app.settings.forward_body_limit_bytes;
+        let body = body::read(http, &mut payload.into_inner(), limit).await?;
+        Ok(Self { tracked, credential, owner, body })
+    }
+
+    async fn send(
+        self,
+        outbound: Outbound,
+        app: web::Data<App>,
+        client: web::Data<ProviderClient>,
+    ) -> Result<HttpResponse, ApiError> {
+        let admission = price::admission(self.owner, &self.credential, &outbound, &app)?;
+        let (to_client, from_call) = relay::channel();
+        let call = Call { app, client, outbound, admission, tracked: self.tracked };
+        actix_web::rt::spawn(call.run(to_client));
+        from_call.response().await
+    }
 }

@@ -5,10 +5,10 @@ use tollgate_domain::{
     Forwarded, Issue, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
 use tollgate_pricing::{BaseCost, PriceRow, PriceSource, Usage};
-use tollgate_provider::{Reading, estimate_input};
+use tollgate_provider::{OutputBound, Reading, UsageBound, estimate_input};
 
-use super::asked::Asked;
 use super::credential::Credential;
+use super::outbound::Outbound;
 use crate::app::{App, KeyOwner, Unpriced};
 use crate::http::error::{ApiError, ErrorCode};
 
@@ -19,42 +19,43 @@ const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
 pub(super) fn admission(
     owner: KeyOwner,
     credential: &Credential,
-    asked: &Asked,
+    outbound: &Outbound,
     app: &App,
 ) -> Result<Box<admission::Call>, ApiError> {
     let connection_id = credential.connection_id.as_deref().map(str::parse).transpose();
     let now = app.clock.now();
-    let endpoint = &asked.endpoint;
-    let model = asked.call_body.model.as_deref();
+    let endpoint = &outbound.endpoint;
+    let model = outbound.call_body.model.as_deref();
     let row = find(app, &endpoint.provider.name, model, now);
     let metered = endpoint.metered();
     if metered && row.is_none() {
-        refuse_unpriced(asked, app)?;
+        refuse_unpriced(outbound, app)?;
     }
     let (bound, input_estimate) = match metered {
-        true => (bound(asked, row), input_estimate(asked, row)),
+        true => (bound(outbound, row), input_estimate(outbound, row)),
         false => (CostBound::default(), PricedUsage::nothing()),
     };
     Ok(Box::new(admission::Call {
         request_id: RequestId::generate(now),
         merchant_id: owner.merchant_id,
-        secret_key_id: owner.secret_key_id,
+        key: owner.key,
         connection_id: connection_id
             .map_err(|_| ApiError::from(admission::Refusal::ConnectionNotFound))?,
         meter_slug: credential.meter_slug.clone(),
         disable_billing: credential.disable_billing,
         forwarded: Forwarded {
             provider: endpoint.provider.name.clone(),
-            endpoint: format!("{} {}", asked.method, endpoint.recorded_url()),
+            endpoint: format!("{} {}", endpoint.method, endpoint.recorded_url()),
             metered,
-            provider_key_type: match asked.managed {
+            provider_key_type: match outbound.managed {
                 true => ProviderKeyType::Managed,
                 false => ProviderKeyType::Unmanaged,
             },
-            model: asked.call_body.model.clone(),
-            metadata: asked.metadata.clone(),
+            model: outbound.call_body.model.clone(),
+            metadata: outbound.metadata.clone(),
             input_estimate,
         },
+        shape: endpoint.shape(),
         bound,
         created_at: now,
     }))
@@ -67,16 +68,16 @@ fn find<'a>(app: &'a App, provider: &str, model: Option<&str>, at: Timestamp) ->
     app.prices.find(provider, model?, at.date())
 }
 
-fn refuse_unpriced(asked: &Asked, app: &App) -> Result<(), ApiError> {
+fn refuse_unpriced(outbound: &Outbound, app: &App) -> Result<(), ApiError> {
     let allowed = match app.settings.unpriced {
         Unpriced::Allow => true,
         Unpriced::Refuse => false,
-        Unpriced::RefuseManaged => !asked.managed,
+        Unpriced::RefuseManaged => !outbound.managed,
     };
     if allowed {
         return Ok(());
     }
-    let provider = &asked.endpoint.provider.name;
+    let provider = &outbound.endpoint.provider.name;
     let issue = format!("has no price at {provider}; the operator can set one in [[prices]]");
     Err(ApiError::with_issues(
         ErrorCode::ModelPriceUnknown,
@@ -85,39 +86,63 @@ fn refuse_unpriced(asked: &Asked, app: &App) -> Result<(), ApiError> {
     ))
 }
 
-/// An upper bound: no tokenizer makes more tokens than there are bytes, and no answer has more
-/// than the maximum that was asked for, times the number of answers.
-fn bound(asked: &Asked, row: Priced<'_>) -> CostBound {
-    let body = &asked.call_body;
-    let most = row.and_then(|(row, _)| row.max_output_tokens);
-    let output = body.max_output_tokens.or(most).unwrap_or(UNKNOWN_OUTPUT_TOKENS);
-    let (input, output) = (body.input_bytes, output.saturating_mul(body.choices.max(1)));
-    let mut usage = Usage::tokens(input, output);
-    usage.quantities.request = 1;
-    let base = row.map(|(row, _)| row.upper_bound(input, output)).unwrap_or_default();
-    CostBound { usage, base }
+/// The most that the call can use, and the dearest prices that it can meet.
+fn bound(outbound: &Outbound, row: Priced<'_>) -> CostBound {
+    let UsageBound { input_tokens, output, answers, tool_calls, unbounded } =
+        outbound.call_body.bound(&outbound.endpoint);
+    let listed = row.and_then(|(row, _)| row.max_output_tokens);
+    let (max_tokens, is_unknown) = match (output, listed) {
+        (OutputBound::None, _) => (0, false),
+        (OutputBound::Stated(most), _) | (OutputBound::Unstated, Some(most)) => (most, false),
+        (OutputBound::Unstated, None) => (UNKNOWN_OUTPUT_TOKENS, true),
+    };
+    let prices = row.map(|(row, _)| row.dearest(input_tokens));
+    let tools_unpriced =
+        tool_calls > 0 && prices.as_ref().is_some_and(|prices| prices.tool_call.is_none());
+    let without_bound = [
+        (prices.is_none(), "model"),
+        (is_unknown, max_tokens_field(outbound)),
+        (tools_unpriced, "tools"),
+    ];
+    let field = without_bound.into_iter().find(|(holds, _)| *holds);
+    CostBound {
+        input_tokens,
+        max_tokens,
+        answers,
+        tool_calls,
+        prices,
+        unbounded: unbounded.or_else(|| field.map(|(_, field)| vec![field.to_owned()])),
+    }
+}
+
+/// How the format of the endpoint names the most tokens of an answer.
+fn max_tokens_field(outbound: &Outbound) -> &'static str {
+    match outbound.endpoint.operation {
+        Some(operation) if operation.path == "/responses" => "max_output_tokens",
+        _ => "max_tokens",
+    }
 }
 
 /// What the input alone comes to, should no answer ever tell.
-fn input_estimate(asked: &Asked, row: Priced<'_>) -> PricedUsage {
-    price(estimate_input(&asked.call_body), UsageSource::Estimated, row)
+fn input_estimate(outbound: &Outbound, row: Priced<'_>) -> PricedUsage {
+    price(estimate_input(&outbound.call_body), UsageSource::Estimated, row)
 }
 
 /// Prices what was read from an answer: by the model that served it, at the prices of the day on
 /// which the call came in.
 pub(super) fn reading(
     reading: &Reading,
-    asked: &Asked,
+    outbound: &Outbound,
     app: &App,
     came_in: Timestamp,
 ) -> PricedUsage {
-    if !asked.endpoint.metered() {
+    if !outbound.endpoint.metered() {
         return PricedUsage::nothing();
     }
-    let provider = &asked.endpoint.provider.name;
+    let provider = &outbound.endpoint.provider.name;
     let served = find(app, provider, reading.model.as_deref(), came_in);
     // A provider may serve under a name that no list has; what was asked for was priced.
-    let row = served.or_else(|| find(app, provider, asked.call_body.model.as_deref(), came_in));
+    let row = served.or_else(|| find(app, provider, outbound.call_body.model.as_deref(), came_in));
     price(reading.usage, reading.source, row)
 }
 

@@ -6,7 +6,7 @@ use actix_web::{FromRequest, HttpRequest, web};
 use futures_util::future::LocalBoxFuture;
 use subtle::ConstantTimeEq;
 use tollgate_domain::{Key, KeyKind, MerchantId};
-use tollgate_store::merchants;
+use tollgate_store::{merchants, spend_keys};
 
 use super::error::{ApiError, ErrorCode};
 use crate::app::App;
@@ -48,10 +48,17 @@ impl FromRequest for Caller {
             let app = app(&http)?;
             // A key whose checksum is wrong does not touch the store.
             let key = Key::parse(bearer(&http)?).map_err(|_| ApiError::auth_invalid())?;
-            if key.kind() != KeyKind::Secret {
-                return Err(ApiError::auth_invalid());
-            }
             let hash = key.hash();
+            if key.kind() == KeyKind::Spend {
+                let known = move |conn: &mut _| spend_keys::find_by_hash(conn, &hash);
+                return Err(match app.store.read(known).await? {
+                    Some(_) => ApiError::new(
+                        ErrorCode::OperationNotAllowed,
+                        "A spend key only forwards calls. Use a secret key of the merchant here.",
+                    ),
+                    None => ApiError::auth_invalid(),
+                });
+            }
             let found = app.store.read(move |conn| merchants::find_secret_key(conn, &hash)).await?;
             let key = found.ok_or_else(ApiError::auth_invalid)?;
             app.rate_limits.take(key.secret_key_id, app.clock.now())?;

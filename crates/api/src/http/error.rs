@@ -6,8 +6,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{HttpResponse, ResponseError};
 use serde::Serialize;
-use tollgate_domain::admission::Refusal;
-use tollgate_domain::{Issue, Timestamp};
+use tollgate_domain::{Issue, RequestShape, Timestamp};
 use tollgate_store::StoreError;
 
 macro_rules! error_codes {
@@ -41,24 +40,35 @@ error_codes! {
     ForwardEndpointNotSupported = 400 "forward_endpoint_not_supported";
     MetadataInvalid = 400 "metadata_invalid";
     ModelPriceUnknown = 400 "model_price_unknown";
+    CostBoundUnknown = 400 "cost_bound_unknown";
     CursorInvalid = 400 "cursor_invalid";
     AuthHeaderMissing = 401 "auth_header_missing";
     AuthInvalid = 401 "auth_invalid";
     WalletBalanceInsufficient = 402 "wallet_balance_insufficient";
+    SpendLimitReached = 402 "spend_limit_reached";
     ConnectionDisabled = 403 "connection_disabled";
+    OperationNotAllowed = 403 "operation_not_allowed";
+    SpendKeyPaused = 403 "spend_key_paused";
+    SpendKeyExpired = 403 "spend_key_expired";
+    SpendKeyRequestShapeMismatch = 403 "spend_key_request_shape_mismatch";
+    SpendKeyModelNotAllowed = 403 "spend_key_model_not_allowed";
+    SpendKeyProviderNotAllowed = 403 "spend_key_provider_not_allowed";
     RouteNotFound = 404 "route_not_found";
     ConnectionNotFound = 404 "connection_not_found";
     MeterNotFound = 404 "meter_not_found";
     RequestNotFound = 404 "request_not_found";
     SecretKeyNotFound = 404 "secret_key_not_found";
+    SpendKeyNotFound = 404 "spend_key_not_found";
     WalletNotFound = 404 "wallet_not_found";
     MethodNotAllowed = 405 "method_not_allowed";
     MeterSlugTaken = 409 "meter_slug_taken";
+    MeterInUse = 409 "meter_in_use";
     IdempotencyKeyReused = 409 "idempotency_key_reused";
     LastSecretKey = 409 "last_secret_key";
     BodyTooLarge = 413 "body_too_large";
     ContentTypeUnsupported = 415 "content_type_unsupported";
     RateLimited = 429 "rate_limited";
+    RequestLimitReached = 429 "request_limit_reached";
     InternalError = 500 "internal_error";
     ProviderUnreachable = 502 "provider_unreachable";
     StoreUnavailable = 503 "store_unavailable";
@@ -73,12 +83,19 @@ pub struct ApiError {
     message: String,
     issues: Vec<Issue>,
     headers: Vec<(HeaderName, HeaderValue)>,
+    dialect: Option<RequestShape>,
 }
 
 impl ApiError {
     /// An error with `code`; `message` says what is wrong and what would be right.
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), issues: Vec::new(), headers: Vec::new() }
+        Self {
+            code,
+            message: message.into(),
+            issues: Vec::new(),
+            headers: Vec::new(),
+            dialect: None,
+        }
     }
 
     /// An error that names each thing that is wrong.
@@ -107,15 +124,47 @@ impl ApiError {
         self.header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// The same, naming the limit that was reached, what is left of it, and when there is more.
-    pub(crate) fn limit(self, limit: u64, remaining: u64, resets_at: Timestamp) -> Self {
+    /// The same, naming the limit that was reached, what is left of it, and when there is more, if
+    /// ever.
+    pub(crate) fn limit(
+        mut self,
+        limit: impl fmt::Display,
+        remaining: impl fmt::Display,
+        resets_at: Option<Timestamp>,
+    ) -> Self {
         const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
         const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
         const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-        let reset = HeaderValue::from_str(&resets_at.to_string());
-        self.header(LIMIT, HeaderValue::from(limit))
-            .header(REMAINING, HeaderValue::from(remaining))
-            .header(RESET, reset.unwrap_or(HeaderValue::from_static("")))
+        let stated = [
+            (LIMIT, Some(limit.to_string())),
+            (REMAINING, Some(remaining.to_string())),
+            (RESET, resets_at.map(|at| at.to_string())),
+        ];
+        for (name, text) in stated {
+            let value = text.and_then(|text| HeaderValue::from_str(&text).ok());
+            self.headers.extend(value.map(|value| (name, value)));
+        }
+        self
+    }
+
+    /// The same, with what an SDK of this format reads beside our envelope.
+    pub(crate) fn for_sdk(self, shape: RequestShape) -> Self {
+        Self { dialect: Some(shape), ..self }
+    }
+
+    /// The word under which the SDKs of both formats know such an error.
+    const fn sdk_type(&self) -> &'static str {
+        match self.code.status() {
+            401 => "authentication_error",
+            402 => "billing_error",
+            403 => "permission_error",
+            404 | 405 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            504 => "timeout_error",
+            400..=499 => "invalid_request_error",
+            _ => "api_error",
+        }
     }
 
     /// Which error it is.
@@ -134,6 +183,9 @@ impl std::error::Error for ApiError {}
 
 #[derive(Serialize)]
 struct Envelope<'a> {
+    /// Format b: what kind of answer this is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'a str>,
     error: Body<'a>,
 }
 
@@ -143,6 +195,12 @@ struct Body<'a> {
     code: &'a str,
     status: u16,
     issues: &'a [Issue],
+    /// Both formats: what kind of error it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'a str>,
+    /// Format a: the field that is wrong, or null.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    param: Option<Option<String>>,
 }
 
 impl ResponseError for ApiError {
@@ -155,12 +213,16 @@ impl ResponseError for ApiError {
         for header in &self.headers {
             response.insert_header(header.clone());
         }
+        let field = || self.issues.first().map(|issue| issue.path.join("."));
         response.json(Envelope {
+            r#type: (self.dialect == Some(RequestShape::ShapeB)).then_some("error"),
             error: Body {
                 message: &self.message,
                 code: self.code.name(),
                 status: self.code.status(),
                 issues: &self.issues,
+                r#type: self.dialect.map(|_| self.sdk_type()),
+                param: (self.dialect == Some(RequestShape::ShapeA)).then(field),
             },
         })
     }
@@ -185,41 +247,6 @@ impl From<StoreError> for ApiError {
             StoreError::Database(_) | StoreError::Corrupt { .. } => {
                 Self::new(ErrorCode::InternalError, "Something went wrong in the service.")
             }
-        }
-    }
-}
-
-impl From<Refusal> for ApiError {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::KeyInvalid => Self::auth_invalid(),
-            Refusal::ConnectionNotFound => Self::new(
-                ErrorCode::ConnectionNotFound,
-                "The connection_id of the credential is not a connection of this merchant.",
-            ),
-            Refusal::MeterNotFound => Self::new(
-                ErrorCode::MeterNotFound,
-                "The meter_slug of the credential is not a meter of this merchant.",
-            ),
-            Refusal::ConnectionDisabled => {
-                Self::new(ErrorCode::ConnectionDisabled, "The connection was deleted.")
-            }
-            Refusal::BoundTooLarge => Self::invalid(vec![Issue::at(
-                [],
-                "what this call may cost is beyond 922337203.6854775807 USD",
-            )]),
-            Refusal::WalletEmpty { wallet_id, available, held } if held.is_positive() => Self::new(
-                ErrorCode::WalletBalanceInsufficient,
-                format!(
-                    "The wallet {wallet_id} has {available} USD available; {held} USD are held by \
-                     calls in flight and may become available when those end.",
-                ),
-            )
-            .retry_after(1_000_000),
-            Refusal::WalletEmpty { wallet_id, available, .. } => Self::new(
-                ErrorCode::WalletBalanceInsufficient,
-                format!("The wallet {wallet_id} has {available} USD available. Add credit to it."),
-            ),
         }
     }
 }

@@ -10,7 +10,9 @@ use deserr::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tollgate_domain::{Issue, Metadata, TierPeriod};
+use tollgate_domain::{
+    Cycle, Enforcement, Issue, Metadata, RequestShape, SpendKeyStatus, TierPeriod,
+};
 use tollgate_pricing::{Amount, Payer, RateType, TierUnit, TokenBasis};
 
 /// Everything that is wrong with a body.
@@ -169,6 +171,26 @@ fn amount_where<V: IntoValue, E: DeserializeError>(
     if holds(amount) { Ok(amount) } else { Err(refuse(otherwise, location)) }
 }
 
+/// A whole number from 1 to `MAX`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Whole<const MAX: u32>(pub(crate) u32);
+
+impl<const MAX: u32, E: DeserializeError> Deserr<E> for Whole<MAX> {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        let number = match value {
+            Value::Integer(number) => u32::try_from(number).ok(),
+            _ => None,
+        };
+        let number = number.filter(|number| (1..=MAX).contains(number));
+        number
+            .map(Self)
+            .ok_or_else(|| refuse(format!("must be an integer from 1 to {MAX}"), location))
+    }
+}
+
 /// A text of 1 to 255 characters.
 #[derive(Clone, Debug)]
 pub(crate) struct Name(pub(crate) String);
@@ -232,6 +254,10 @@ words! {
     TokenBasis { InputOutput, Output }
     Payer { Merchant, Wallet }
     TierPeriod { Lifetime, Month }
+    SpendKeyStatus { Active, Paused }
+    RequestShape { ShapeA, ShapeB }
+    Enforcement { Bounded, Strict }
+    Cycle { Daily, Weekly, Monthly, Total }
 }
 
 impl<T: Words, E: DeserializeError> Deserr<E> for OneOf<T> {
@@ -309,6 +335,28 @@ fn to_json<V: IntoValue>(value: Value<V>) -> serde_json::Value {
         }
         Value::Map(map) => {
             map.into_iter().map(|(key, value)| (key, to_json(value.into_value()))).collect()
+        }
+    }
+}
+
+/// A field of a change that cannot be cleared: absent leaves it, null is refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Given<T>(pub(crate) Option<T>);
+
+impl<T> Default for Given<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Deserr<E>, E: DeserializeError> Deserr<E> for Given<T> {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        match value {
+            Value::Null => Err(refuse("must not be null; leave it out to keep it", location)),
+            value => T::deserialize_from_value(value, location).map(|value| Self(Some(value))),
         }
     }
 }

@@ -35,9 +35,9 @@ impl RateLimits {
             let message = format!("This key may make {} calls a minute.", self.per_minute);
             let reset = now.unix_micros().saturating_add(too_soon.wait_micros);
             ApiError::new(ErrorCode::RateLimited, message).retry_after(too_soon.wait_micros).limit(
-                u64::from(self.per_minute),
+                self.per_minute,
                 0,
-                Timestamp::from_unix_micros(reset),
+                Some(Timestamp::from_unix_micros(reset)),
             )
         })
     }

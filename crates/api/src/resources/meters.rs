@@ -7,7 +7,7 @@ use tollgate_domain::{
     Issue, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod, Timestamp,
 };
 use tollgate_pricing::{Meter, MeterError, Payer, Rate, RateType, Tier, TierUnit, TokenBasis};
-use tollgate_store::meters::{self, Updated};
+use tollgate_store::meters::{self, Deletion, Updated};
 
 use super::Deleted;
 use crate::app::{App, InterfaceShape};
@@ -290,8 +290,12 @@ pub(crate) async fn delete(
     let id: MeterId = id.parse().map_err(|_| not_found())?;
     let now = app.clock.now();
     app.write(None, move |conn| match meters::delete(conn, caller.merchant_id, id, now)? {
-        true => Ok(Reply::ok(&Deleted { id: id.to_string(), deleted: true })),
-        false => Err(not_found()),
+        Deletion::Deleted => Ok(Reply::ok(&Deleted { id: id.to_string(), deleted: true })),
+        Deletion::NotFound => Err(not_found()),
+        Deletion::InUse => Err(ApiError::new(
+            ErrorCode::MeterInUse,
+            "Spend keys are priced by this meter. Give them another, or delete them, first.",
+        )),
     })
     .await
 }

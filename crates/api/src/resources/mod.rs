@@ -4,8 +4,10 @@ pub(crate) mod connections;
 pub(crate) mod health;
 pub(crate) mod merchants;
 pub(crate) mod meters;
+pub(crate) mod models;
 pub(crate) mod requests;
 pub(crate) mod secret_keys;
+pub(crate) mod spend_keys;
 pub(crate) mod wallets;
 
 use serde::Serialize;

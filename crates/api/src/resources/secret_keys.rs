@@ -3,6 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::Deserr;
 use serde::Serialize;
+use tollgate_domain::admission::CallKey;
 use tollgate_domain::{SecretKey, SecretKeyId, Timestamp};
 use tollgate_store::merchants::{self, Deletion};
 
@@ -94,6 +95,6 @@ pub(crate) async fn delete(
         )),
     };
     let response = app.write(None, work).await?;
-    app.forget_key(key_id);
+    app.forget_key(CallKey::Secret(key_id));
     Ok(response)
 }

@@ -1,14 +1,16 @@
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// One replacement in a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Edit {
     range: Range<usize>,
-    text: &'static str,
+    text: Cow<'static, str>,
 }
 
 /// What a body says about usage in the stream.
@@ -35,13 +37,26 @@ fn as_it_stands<'de, D: Deserializer<'de>>(value: D) -> Result<Option<&'de RawVa
 }
 
 impl Edit {
-    pub(super) fn apply(&self, body: &Bytes) -> Option<Bytes> {
-        let before = body.get(..self.range.start)?;
-        let after = body.get(self.range.end..)?;
-        let mut edited = BytesMut::with_capacity(body.len().saturating_add(self.text.len()));
-        edited.put_slice(before);
-        edited.put_slice(self.text.as_bytes());
-        edited.put_slice(after);
+    /// Writes a JSON string in place of what stands at `range`.
+    pub(super) fn string(range: Range<usize>, text: &str) -> Self {
+        Self { range, text: Value::from(text).to_string().into() }
+    }
+
+    /// The body with all `edits`, which must not overlap; `None` when there are none.
+    pub(super) fn apply_all(mut edits: Vec<&Self>, body: &[u8]) -> Option<Bytes> {
+        if edits.is_empty() {
+            return None;
+        }
+        edits.sort_by_key(|edit| edit.range.start);
+        let added: usize = edits.iter().map(|edit| edit.text.len()).sum();
+        let mut edited = BytesMut::with_capacity(body.len().saturating_add(added));
+        let mut from = 0;
+        for edit in edits {
+            edited.put_slice(body.get(from..edit.range.start)?);
+            edited.put_slice(edit.text.as_bytes());
+            from = edit.range.end;
+        }
+        edited.put_slice(body.get(from..)?);
         Some(edited.freeze())
     }
 }
@@ -60,8 +75,13 @@ pub(super) fn usage_option(body: &[u8], options: Option<&RawValue>) -> UsageOpti
         Some(text) => match serde_json::from_str::<StreamOptions<'_>>(text) {
             Err(_) => None,
             Ok(StreamOptions { include_usage: None }) => {
-                start_of(body, options).and_then(|start| {
-                    after_brace(body, start, r#""include_usage":true"#, r#""include_usage":true,"#)
+                range_of(body, options).and_then(|range| {
+                    after_brace(
+                        body,
+                        range.start,
+                        r#""include_usage":true"#,
+                        r#""include_usage":true,"#,
+                    )
                 })
             }
             Ok(StreamOptions { include_usage: Some(value) }) => match value.get() {
@@ -86,16 +106,17 @@ fn after_brace(
     let at = from.checked_add(rest.iter().position(|&b| b == b'{')?)?.checked_add(1)?;
     let next = body.get(at..)?.iter().find(|b| !b.is_ascii_whitespace())?;
     let text = if *next == b'}' { alone } else { before_others };
-    Some(Edit { range: at..at, text })
+    Some(Edit { range: at..at, text: text.into() })
 }
 
 fn replace(body: &[u8], value: Option<&RawValue>, text: &'static str) -> Option<Edit> {
-    let start = start_of(body, value)?;
-    Some(Edit { range: start..start.checked_add(value?.get().len())?, text })
+    Some(Edit { range: range_of(body, value)?, text: text.into() })
 }
 
 /// Where a value that was borrowed from `body` stands in it.
-fn start_of(body: &[u8], value: Option<&RawValue>) -> Option<usize> {
-    let start = value?.get().as_ptr().addr().checked_sub(body.as_ptr().addr())?;
-    (start < body.len()).then_some(start)
+pub(super) fn range_of(body: &[u8], value: Option<&RawValue>) -> Option<Range<usize>> {
+    let value = value?.get();
+    let start = value.as_ptr().addr().checked_sub(body.as_ptr().addr())?;
+    let end = start.checked_add(value.len())?;
+    (end <= body.len()).then_some(start..end)
 }

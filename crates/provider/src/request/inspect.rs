@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 use tollgate_domain::Issue;
 
 use super::CallBody;
-use super::edit::{UsageOption, usage_option};
-use super::scan::{Findings, Key, Scan};
+use super::edit::{UsageOption, range_of, usage_option};
+use super::scan::{Findings, Key, Kind, Scan};
 use crate::dialect::{Api, Dialect};
 use crate::number::count;
 use crate::table::Endpoint;
@@ -24,21 +24,24 @@ struct TopLevel<'a> {
     max_tokens: Option<&'a RawValue>,
     max_completion_tokens: Option<&'a RawValue>,
     max_output_tokens: Option<&'a RawValue>,
+    max_tool_calls: Option<&'a RawValue>,
     background: Option<&'a RawValue>,
     previous_response_id: Option<&'a RawValue>,
     conversation: Option<&'a RawValue>,
     prompt: Option<&'a RawValue>,
     container: Option<&'a RawValue>,
     web_search_options: Option<&'a RawValue>,
+    mcp_servers: Option<&'a RawValue>,
     duplicates: Vec<&'static str>,
     /// The first handle to stored state in each scanned field.
     handles: Vec<Vec<String>>,
     findings: Findings,
 }
 
-/// Parts in which handles, remote files and tools stand.
-const SCANNED: [&str; 6] =
-    ["messages", "input", "system", "tools", "attachments", "tool_resources"];
+/// The tools that are offered.
+const TOOLS: &str = "tools";
+/// Parts in which handles, files, images and tools stand.
+const SCANNED: [&str; 6] = ["messages", "input", "system", TOOLS, "attachments", "tool_resources"];
 
 impl<'de> Deserialize<'de> for TopLevel<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -62,8 +65,9 @@ impl<'de> Deserialize<'de> for TopLevel<'de> {
                             }
                         }
                         None if SCANNED.contains(&&*key) => {
-                            let mut found = map.next_value_seed(Scan)?.within(&key);
-                            top.handles.extend(found.handle.take());
+                            let scan = if key == TOOLS { Scan::Tools } else { Scan::Part };
+                            let mut found = map.next_value_seed(scan)?.within(&key);
+                            top.handles.extend(found.take(Kind::Handle));
                             top.findings = std::mem::take(&mut top.findings).or(found);
                         }
                         None => drop(map.next_value::<IgnoredAny>()?),
@@ -99,12 +103,14 @@ slots!(
     max_tokens,
     max_completion_tokens,
     max_output_tokens,
+    max_tool_calls,
     background,
     previous_response_id,
     conversation,
     prompt,
     container,
-    web_search_options
+    web_search_options,
+    mcp_servers
 );
 
 pub(super) fn inspect(
@@ -127,36 +133,71 @@ pub(super) fn inspect(
         .collect();
     let model = read_model(&top, &mut issues);
     let stream = read_stream(&top, &mut issues);
-    let choices =
+    let answers =
         read_count("n", top.n, &mut issues).max(read_count("best_of", top.best_of, &mut issues));
-    let max_output_tokens = [
-        read_count("max_tokens", top.max_tokens, &mut issues),
-        read_count("max_completion_tokens", top.max_completion_tokens, &mut issues),
-        read_count("max_output_tokens", top.max_output_tokens, &mut issues),
-    ];
+    let max_output_tokens = read_max_output_tokens(&top, endpoint, &mut issues);
+    let max_tool_calls = read_count("max_tool_calls", top.max_tool_calls, &mut issues);
+    let mut stored = stored_state(&mut top);
     if managed && !endpoint.provider.allow_stored_state {
-        refuse_stored_state(&mut top, &mut issues);
+        refuse_stored_state(&top, std::mem::take(&mut stored), &mut issues);
     }
     let option = stream.then(|| usage_option(body, top.stream_options));
     if !issues.is_empty() {
         return Err(issues);
     }
-    let findings = top.findings;
-    let web_search = present(top.web_search_options).then(|| vec!["web_search_options".to_owned()]);
+    let endless = [
+        ("web_search_options", present(top.web_search_options)),
+        ("mcp_servers", top.mcp_servers.is_some_and(|v| !matches!(v.get(), "null" | "[]"))),
+    ];
+    let endless = endless.into_iter().find(|(_, present)| *present);
     Ok(CallBody {
         model,
         stream,
-        max_output_tokens: max_output_tokens.into_iter().flatten().max(),
-        choices: choices.unwrap_or(1).max(1),
         asks_usage: option == Some(UsageOption::Asked),
         input_bytes: u64::try_from(body.len()).unwrap_or(u64::MAX),
-        unbounded: findings.remote.or(findings.server_tool).or(web_search),
+        max_output_tokens,
+        choices: answers.unwrap_or(1).max(1).saturating_mul(prompts(top.prompt)),
         hour_cache: memchr::memmem::find(body, br#""1h""#).is_some(),
-        edit: match option {
+        max_tool_calls,
+        findings: top.findings,
+        open_ended: stored.into_iter().next().or(endless.map(|(field, _)| vec![field.to_owned()])),
+        model_range: range_of(body, top.model),
+        model_edit: None,
+        usage_edit: match option {
             Some(UsageOption::Insert(edit)) if may_include_usage(endpoint) => Some(edit),
             _ => None,
         },
     })
+}
+
+/// The largest of the maximum-token fields. One that the endpoint does not have may be ignored
+/// there, so it bounds nothing.
+fn read_max_output_tokens(
+    top: &TopLevel<'_>,
+    endpoint: &Endpoint,
+    issues: &mut Vec<Issue>,
+) -> Option<u64> {
+    let [chat_or_messages, chat, responses] = [
+        read_count("max_tokens", top.max_tokens, issues),
+        read_count("max_completion_tokens", top.max_completion_tokens, issues),
+        read_count("max_output_tokens", top.max_output_tokens, issues),
+    ];
+    match endpoint.operation.map(|operation| operation.api) {
+        Some(Api::Chat) => chat_or_messages.max(chat),
+        Some(Api::Messages) => chat_or_messages,
+        Some(Api::Responses) => responses,
+        Some(Api::Embeddings | Api::Opaque) | None => chat_or_messages.max(chat).max(responses),
+    }
+}
+
+/// How many prompts a body of the older completions has; each is answered.
+fn prompts(prompt: Option<&RawValue>) -> u64 {
+    let list = prompt.and_then(|prompt| prompt.get().strip_prefix('['));
+    // A list of numbers is one prompt, already in tokens.
+    let several = list.filter(|list| !list.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+    let prompts = several.and(prompt).map(RawValue::get).map(serde_json::from_str);
+    let count = prompts.and_then(Result::ok).map_or(1, |prompts: Vec<IgnoredAny>| prompts.len());
+    u64::try_from(count).unwrap_or(u64::MAX).max(1)
 }
 
 fn may_include_usage(endpoint: &Endpoint) -> bool {
@@ -207,9 +248,25 @@ fn read_count(
     number
 }
 
+/// The paths to everything that the body names of what the provider stores.
+fn stored_state(top: &mut TopLevel<'_>) -> Vec<Vec<String>> {
+    let fields = [
+        ("previous_response_id", present(top.previous_response_id)),
+        ("conversation", present(top.conversation)),
+        // A text in the older completions; an object names a stored one.
+        ("prompt", top.prompt.is_some_and(|value| value.get().starts_with('{'))),
+        ("container", present(top.container)),
+    ];
+    let fields = fields.into_iter().filter(|(_, present)| *present);
+    fields
+        .map(|(field, _)| vec![field.to_owned()])
+        .chain(std::mem::take(&mut top.handles))
+        .collect()
+}
+
 /// A managed key opens the operator's whole account, in which every caller's files and answers
 /// lie side by side. Until it is known whose they are, nobody may name them.
-fn refuse_stored_state(top: &mut TopLevel<'_>, issues: &mut Vec<Issue>) {
+fn refuse_stored_state(top: &TopLevel<'_>, stored: Vec<Vec<String>>, issues: &mut Vec<Issue>) {
     const MESSAGE: &str = "refers to what the provider stores, which the managed key may not; use \
                            your own provider key";
     if top.background.is_some_and(|value| !matches!(value.get(), "false" | "null")) {
@@ -218,17 +275,5 @@ fn refuse_stored_state(top: &mut TopLevel<'_>, issues: &mut Vec<Issue>) {
             "background answers are not possible with the managed key; use your own provider key",
         ));
     }
-    let handles = [
-        ("previous_response_id", present(top.previous_response_id)),
-        ("conversation", present(top.conversation)),
-        // A text in the older completions; an object names a stored one.
-        ("prompt", top.prompt.is_some_and(|value| value.get().starts_with('{'))),
-        ("container", present(top.container)),
-    ];
-    for (field, _) in handles.into_iter().filter(|(_, present)| *present) {
-        issues.push(Issue::at([field], MESSAGE));
-    }
-    for path in std::mem::take(&mut top.handles) {
-        issues.push(Issue { path, message: MESSAGE.to_owned() });
-    }
+    issues.extend(stored.into_iter().map(|path| Issue { path, message: MESSAGE.to_owned() }));
 }

@@ -1,43 +1,67 @@
 //! What must be known of a request body before it is sent. The body itself is never parsed and
-//! written again: it reaches the provider byte for byte, or with one token inserted.
+//! written again: it reaches the provider byte for byte, or with a token inserted or replaced.
 
+mod bound;
 mod edit;
 mod inspect;
 mod scan;
 
+use std::ops::Range;
+
 use bytes::Bytes;
+use serde::Deserialize;
 use tollgate_domain::Issue;
 
+pub use self::bound::{OutputBound, UsageBound};
 use self::edit::Edit;
+use self::scan::Findings;
 use crate::table::Endpoint;
 
-/// The few facts of a request body that decide about money, and how to ask for usage.
+/// The few facts of a request body that decide about money, and what is to be changed in it.
 #[derive(Clone, Debug, Default)]
 pub struct CallBody {
     /// The model that is asked for.
     pub model: Option<String>,
     /// Whether the answer is to be an event stream.
     pub stream: bool,
-    /// The largest of the maximum-token fields, which bounds each choice.
-    pub max_output_tokens: Option<u64>,
-    /// How many answers are made at most (`n`, `best_of`); at least 1.
-    pub choices: u64,
     /// Whether the body itself asks for usage in the stream.
     pub asks_usage: bool,
     /// The length of the body. A tokenizer that works on bytes makes at most as many tokens.
     pub input_bytes: u64,
-    /// The first field that makes the cost unbounded by what the body states: a remote image or
-    /// file, or a tool of the provider's without a maximum of uses.
-    pub unbounded: Option<Vec<String>>,
+    /// The largest of the maximum-token fields that the endpoint has; it bounds each answer.
+    pub(crate) max_output_tokens: Option<u64>,
+    /// How many answers are made at most (`n`, `best_of`, a list of prompts); at least 1.
+    pub(crate) choices: u64,
     /// Whether one-hour cache entries are asked for anywhere in the body.
     pub(crate) hour_cache: bool,
-    edit: Option<Edit>,
+    /// How often tools of the provider's are called at most, all together.
+    max_tool_calls: Option<u64>,
+    findings: Findings,
+    /// The first top-level field, or handle to something stored, that no length is known of.
+    open_ended: Option<Vec<String>>,
+    /// Where the model stands.
+    model_range: Option<Range<usize>>,
+    model_edit: Option<Edit>,
+    usage_edit: Option<Edit>,
 }
 
 impl CallBody {
     /// The body of a call that has none.
     pub fn empty() -> Self {
         Self { choices: 1, ..Self::default() }
+    }
+
+    /// The model that a body asks for, for when it decides where the call goes. Nothing else is
+    /// looked at; `None` unless the body is a JSON object that names one.
+    pub fn model_of(body: &[u8]) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Named {
+            model: String,
+        }
+        // A list of one string would do for the struct as well.
+        let object = Some(body).filter(|body| body.trim_ascii_start().starts_with(b"{"))?;
+        let named: Named = serde_json::from_slice(object).ok()?;
+        Some(named.model).filter(|model| !model.trim().is_empty())
     }
 
     /// Reads a JSON body. `managed` says that the operator's key will be used, with which handles
@@ -49,12 +73,25 @@ impl CallBody {
         inspect::inspect(body, endpoint, managed)
     }
 
-    /// The body with `"include_usage": true` in its `stream_options`, when it is a streamed chat
-    /// body that does not ask for usage, on a provider that has the option; every other byte is
-    /// as it was. `None` when the body is to be sent as it is.
+    /// Asks for another model: its name alone, where the caller's began with the provider's.
+    pub fn set_model(&mut self, model: &str) {
+        self.model_edit = self.model_range.clone().map(|range| Edit::string(range, model));
+        self.model = Some(model.to_owned());
+    }
+
+    /// Whether usage is asked for on the client's behalf: by `"include_usage": true` in the
+    /// `stream_options` of a streamed chat body that does not ask, on a provider that has the
+    /// option.
+    pub fn inserts_usage(&self) -> bool {
+        self.usage_edit.is_some()
+    }
+
+    /// The body as it is to be sent: usage asked for, the model set, every other byte as it was.
+    /// `None` when nothing is to be changed.
     ///
     /// `body` must be the one that was inspected.
-    pub fn include_usage(&self, body: &Bytes) -> Option<Bytes> {
-        self.edit.as_ref()?.apply(body)
+    pub fn edited(&self, body: &Bytes) -> Option<Bytes> {
+        let edits = [&self.model_edit, &self.usage_edit];
+        Edit::apply_all(edits.into_iter().flatten().collect(), body)
     }
 }

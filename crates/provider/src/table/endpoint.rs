@@ -2,10 +2,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use awc::http::{Method, Uri};
+use tollgate_domain::RequestShape;
 use url::Url;
 
 use super::{Provider, ProviderTable};
-use crate::dialect::{Api, Operation, path_matches};
+use crate::dialect::{Api, Dialect, Operation, path_matches};
 
 /// Longer URLs are refused before they are parsed.
 const MAX_URL_BYTES: usize = 8 * 1024;
@@ -44,6 +45,15 @@ impl Endpoint {
                 .any(|(method, pattern)| *method == self.method && path_matches(pattern, path))
     }
 
+    /// The format of its requests, if it has any and the format is known.
+    pub fn shape(&self) -> Option<RequestShape> {
+        match (self.provider.dialect, &self.method) {
+            (Dialect::None, _) | (_, &Method::GET) => None,
+            (Dialect::OpenAi, _) => Some(RequestShape::ShapeA),
+            (Dialect::Anthropic, _) => Some(RequestShape::ShapeB),
+        }
+    }
+
     /// The URL without the query parameters that may carry a secret.
     pub fn recorded_url(&self) -> String {
         let mut recorded = self.url.clone();
@@ -52,6 +62,25 @@ impl Endpoint {
         let kept: Vec<_> = query.split('&').filter(|pair| !carries_secret(pair)).collect();
         recorded.set_query((!kept.is_empty()).then(|| kept.join("&")).as_deref());
         recorded.into()
+    }
+
+    /// What `path` below the base URL of `provider` is, where `url` leads.
+    fn new(
+        provider: &Arc<Provider>,
+        method: &Method,
+        path: &str,
+        url: &Url,
+    ) -> Result<Self, EndpointError> {
+        let rows = provider.dialect.operations();
+        Ok(Self {
+            provider: Arc::clone(provider),
+            method: method.clone(),
+            operation: rows
+                .iter()
+                .find(|row| row.method == *method && path_matches(row.path, path)),
+            uri: client_uri(url).ok_or(EndpointError::NotNormal)?,
+            url: url.clone(),
+        })
     }
 
     pub(crate) fn api(&self) -> Api {
@@ -139,19 +168,36 @@ impl ProviderTable {
                 .then(|| relative_path(&provider.base_url, &url))??;
             Some((provider, path))
         });
-        // Of two providers on one host, the one with the longer prefix is meant.
+        // Of two providers on one host, the one with the longer prefix is meant; of two with the
+        // same prefix, the first.
         let (provider, path) =
             candidates.min_by_key(|(_, path)| path.len()).ok_or(EndpointError::UnknownProvider)?;
-        let rows = provider.dialect.operations();
-        let operation =
-            rows.iter().find(|row| row.method == *method && path_matches(row.path, path));
-        Ok(Endpoint {
-            provider: Arc::clone(provider),
-            method: method.clone(),
-            operation,
-            uri: client_uri(&url).ok_or(EndpointError::NotNormal)?,
-            url,
-        })
+        Endpoint::new(provider, method, path, &url)
+    }
+}
+
+impl Provider {
+    /// The endpoint at `path` below the base URL, if a row of the dialect lists it. Path and query
+    /// come from the caller and are held to the rules of [`ProviderTable::resolve`]: they cannot
+    /// lead anywhere else, and `None` says as well that they break a rule.
+    pub fn endpoint(
+        self: &Arc<Self>,
+        method: &Method,
+        path: &str,
+        query: Option<&str>,
+    ) -> Option<Endpoint> {
+        let query = query.filter(|query| !query.is_empty());
+        let mut u = format!("{}{path}", self.base_url.as_str().trim_end_matches('/'));
+        if let Some(query) = query {
+            u.push('?');
+            u.push_str(query);
+        }
+        let url = parse(&u).ok()?;
+        let as_given = same_origin(&self.base_url, &url)
+            && relative_path(&self.base_url, &url) == Some(path)
+            && url.query() == query;
+        let endpoint = as_given.then(|| Endpoint::new(self, method, path, &url).ok())??;
+        endpoint.operation.is_some().then_some(endpoint)
     }
 }
 

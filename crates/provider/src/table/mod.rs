@@ -3,7 +3,6 @@
 mod endpoint;
 mod settings;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -68,6 +67,12 @@ impl Provider {
         self.api_key.is_some()
     }
 
+    /// Whether calls may be made without a key of the caller's: the operator has configured one, or
+    /// it stands in a network of their own, where it may well want none.
+    pub fn takes_managed_calls(&self) -> bool {
+        self.has_api_key() || self.allow_private_network
+    }
+
     pub(crate) fn api_key(&self) -> Option<&str> {
         self.api_key.as_deref()
     }
@@ -89,10 +94,13 @@ impl fmt::Debug for Provider {
     }
 }
 
-/// Every provider that is known, by name.
+/// Every provider that is known.
 #[derive(Clone, Debug)]
 pub struct ProviderTable {
-    providers: BTreeMap<String, Arc<Provider>>,
+    /// Those that are configured, then the other built-in ones.
+    providers: Vec<Arc<Provider>>,
+    /// How many are configured.
+    configured: usize,
 }
 
 impl ProviderTable {
@@ -100,7 +108,7 @@ impl ProviderTable {
     pub fn builtin() -> Self {
         // A row whose URL does not parse would be left out; a test parses them all.
         let providers = BUILTIN.iter().filter_map(|row| {
-            let provider = Provider {
+            Some(Arc::new(Provider {
                 name: row.name.to_owned(),
                 dialect: row.dialect,
                 base_url: Url::parse(row.base_url).ok()?,
@@ -109,10 +117,9 @@ impl ProviderTable {
                 stream_options: row.stream_options,
                 managed_endpoints: Vec::new(),
                 api_key: None,
-            };
-            Some((provider.name.clone(), Arc::new(provider)))
+            }))
         });
-        Self { providers: providers.collect() }
+        Self { providers: providers.collect(), configured: 0 }
     }
 
     /// Overrides a provider of the table, or adds one, which must have `base_url` and `dialect`.
@@ -121,20 +128,26 @@ impl ProviderTable {
     /// Everything that is wrong with the settings; paths start at the provider. Then the table is
     /// unchanged.
     pub fn configure(&mut self, name: &str, settings: ProviderSettings) -> Result<(), Vec<Issue>> {
-        let present = self.providers.get(name).map(Arc::as_ref);
-        let provider = settings.apply(name, present)?;
-        self.providers.insert(name.to_owned(), Arc::new(provider));
+        let provider = Arc::new(settings.apply(name, self.get(name).map(Arc::as_ref))?);
+        let present = self.providers.iter().position(|provider| provider.name == name);
+        let place = present.unwrap_or(usize::MAX).min(self.configured);
+        if let Some(present) = present {
+            self.providers.remove(present);
+        }
+        self.providers.insert(place, provider);
+        self.configured = self.configured.max(place.saturating_add(1));
         Ok(())
     }
 
     /// The provider of a name.
     pub fn get(&self, name: &str) -> Option<&Arc<Provider>> {
-        self.providers.get(name)
+        self.iter().find(|provider| provider.name == name)
     }
 
-    /// All providers, ordered by name.
+    /// All providers: the configured ones in the order in which they were first configured, then
+    /// the other built-in ones by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Provider>> {
-        self.providers.values()
+        self.providers.iter()
     }
 }
 

@@ -5,14 +5,16 @@
 //! a group to fill. Other writes go through the same queue, each in its own transaction: on SQLite
 //! that makes one writer per store, which never meets "database is locked".
 
+mod accounts;
 mod batch;
+mod parties;
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::Report;
@@ -21,8 +23,9 @@ use tollgate_pricing::Rate;
 
 use crate::conn::{Conn, Manager, is_broken};
 use crate::error::StoreError;
-use crate::meters::Version;
+use crate::journal::{self, Entry, Journal};
 use batch::{Answer, Item, Settlement};
+use parties::Versions;
 
 /// How many may wait for a writer; who comes then is told that the store cannot keep up.
 const QUEUE_LENGTH: usize = 8_192;
@@ -53,7 +56,20 @@ type Work = Box<dyn FnOnce(&mut Conn) + Send>;
 enum Job {
     Admit(Box<Call>, oneshot::Sender<Result<Result<Box<PendingRecord>, Refusal>, StoreError>>),
     Settle(Box<Settlement>, oneshot::Sender<Result<SettleOutcome, StoreError>>),
+    SettleUnheard(Box<Unheard>),
     Write(Work),
+}
+
+/// A settlement whose outcome nobody waits for, and where it is kept if it cannot be booked.
+struct Unheard {
+    entry: Entry,
+    journal: Option<Journal>,
+}
+
+impl Unheard {
+    fn keep(&self) {
+        journal::keep(self.journal.as_ref(), &self.entry);
+    }
 }
 
 /// The sending end of the ledger's queue.
@@ -88,7 +104,7 @@ impl Ledger {
                 last_used: Instant::now(),
                 away: false,
                 context: context.clone(),
-                versions: HashMap::new(),
+                versions: Versions::new(),
             };
             std::thread::Builder::new()
                 .name(format!("ledger-{number}"))
@@ -116,6 +132,16 @@ impl Ledger {
         // A settlement waits for its place: it must not be lost for a full queue.
         self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| gave_up())?;
         answer.await.map_err(|_| gave_up())?
+    }
+
+    /// Settles without anybody waiting for it.
+    pub(crate) fn settle_unheard(&self, entry: Entry, journal: Option<Journal>) {
+        let job = Job::SettleUnheard(Box::new(Unheard { entry, journal }));
+        if let Err(TrySendError::Full(job) | TrySendError::Closed(job)) = self.jobs.try_send(job)
+            && let Job::SettleUnheard(unheard) = job
+        {
+            unheard.keep();
+        }
     }
 
     pub(crate) async fn write<T, E>(
@@ -156,7 +182,7 @@ struct Writer {
     away: bool,
     context: Context,
     /// Meter versions never change, so what was read once holds for ever.
-    versions: HashMap<(String, i32), Version>,
+    versions: Versions,
 }
 
 impl Writer {
@@ -194,6 +220,14 @@ impl Writer {
                 Job::Settle(settlement, reply) => {
                     items.push(Item::Settle(settlement));
                     replies.push(Reply::Settle(reply));
+                }
+                Job::SettleUnheard(unheard) => {
+                    let Entry { request_id, report } = unheard.entry.clone();
+                    items.push(Item::Settle(Box::new(Settlement {
+                        request_id,
+                        report: Some(report),
+                    })));
+                    replies.push(Reply::Unheard(unheard));
                 }
                 Job::Write(work) => self.run_alone(work),
             }
@@ -308,6 +342,7 @@ impl Writer {
 enum Reply {
     Admit(oneshot::Sender<Result<Result<Box<PendingRecord>, Refusal>, StoreError>>),
     Settle(oneshot::Sender<Result<SettleOutcome, StoreError>>),
+    Unheard(Box<Unheard>),
 }
 
 impl Reply {
@@ -316,11 +351,18 @@ impl Reply {
         match (self, result) {
             (Self::Admit(reply), Ok(Answer::Admitted(decision))) => drop(reply.send(Ok(decision))),
             (Self::Settle(reply), Ok(Answer::Settled(outcome))) => drop(reply.send(Ok(outcome))),
+            (Self::Unheard(_), Ok(Answer::Settled(_))) => {}
+            (Self::Unheard(unheard), Err(cause)) => {
+                log::error!("{} is not settled yet: {cause}", unheard.entry.request_id);
+                unheard.keep();
+            }
             (Self::Admit(reply), Err(cause)) => drop(reply.send(Err(cause))),
             (Self::Settle(reply), Err(cause)) => drop(reply.send(Err(cause))),
             // Answers come in the order of their items; a mismatch is dropped, and who asked
             // learns that the ledger gave up.
-            (Self::Admit(_) | Self::Settle(_), Ok(_)) => log::error!("an answer went astray"),
+            (Self::Admit(_) | Self::Settle(_) | Self::Unheard(_), Ok(_)) => {
+                log::error!("an answer went astray")
+            }
         }
     }
 }

@@ -126,3 +126,12 @@ fn an_estimate_keeps_to_what_the_call_can_bring() {
     assert_eq!(output("/chat/completions", r#"{"model":"m","max_tokens":100,"n":3}"#), 300);
     assert!(output("/chat/completions", r#"{"model":"m"}"#) > 2_000_000);
 }
+
+#[cfg(feature = "faults")]
+#[test]
+#[should_panic(expected = "ordered by x-fault")]
+fn a_fault_comes_when_it_is_ordered() {
+    let mut headers = headers("application/json", "identity");
+    headers.insert(header::HeaderName::from_static("x-fault"), "panic".parse().unwrap());
+    ResponseMeter::new(&endpoint(), 200, &headers, &CallBody::empty(), false);
+}

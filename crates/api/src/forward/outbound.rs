@@ -1,37 +1,34 @@
-//! What is called: the URL, the body and the metadata, each parsed once and wholly checked.
+//! What is sent: where to, with which headers and body, each checked before.
 
 use actix_web::HttpRequest;
 use actix_web::http::Method;
 use actix_web::http::header::HeaderMap;
 use bytes::Bytes;
 use tollgate_domain::{Issue, Metadata, MetadataError};
-use tollgate_provider::{CallBody, Endpoint, ProviderKey, request_headers};
+use tollgate_provider::{CallBody, Endpoint, Provider, ProviderKey, request_headers};
 
 use super::credential::Credential;
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
 
 /// A call that may be sent as it is, once it is admitted.
-pub(super) struct Asked {
+pub(super) struct Outbound {
     pub(super) endpoint: Endpoint,
-    pub(super) method: Method,
     /// As they go to the provider.
     pub(super) headers: HeaderMap,
     /// As it goes to the provider.
     pub(super) body: Bytes,
     /// What was read of the caller's body.
     pub(super) call_body: CallBody,
-    /// Whether usage was asked for on the client's behalf, so that its event is to be removed.
-    pub(super) usage_inserted: bool,
     pub(super) managed: bool,
     pub(super) metadata: Metadata,
 }
 
 const METADATA_HEADER: &str = "x-service-metadata";
 
-impl Asked {
-    /// Reads what is called; nothing of it is trusted before.
-    pub(super) fn of(
+impl Outbound {
+    /// What `/forward` sends: the caller names the URL, and nothing of it is trusted before.
+    pub(super) fn to_url(
         http: &HttpRequest,
         body: Bytes,
         credential: &Credential,
@@ -45,19 +42,25 @@ impl Asked {
             Method::GET => CallBody::empty(),
             _ => CallBody::inspect(&body, &endpoint, managed).map_err(body_invalid)?,
         };
-        let with_usage = call_body.include_usage(&body);
-        let usage_inserted = with_usage.is_some();
-        let key = &credential.provider_key;
-        Ok(Self {
-            headers: request_headers(http.headers(), &endpoint, key, usage_inserted),
-            body: with_usage.unwrap_or(body),
-            method: http.method().clone(),
+        Ok(Self::new(http, endpoint, call_body, body, metadata, &credential.provider_key))
+    }
+
+    pub(super) fn new(
+        http: &HttpRequest,
+        endpoint: Endpoint,
+        call_body: CallBody,
+        body: Bytes,
+        metadata: Metadata,
+        key: &ProviderKey,
+    ) -> Self {
+        Self {
+            headers: request_headers(http.headers(), &endpoint, key, call_body.inserts_usage()),
+            body: call_body.edited(&body).unwrap_or(body),
+            managed: *key == ProviderKey::Managed,
             endpoint,
             call_body,
-            usage_inserted,
-            managed,
             metadata,
-        })
+        }
     }
 }
 
@@ -95,7 +98,7 @@ impl Parameters {
 }
 
 /// Metadata in the header wins over that in the query.
-fn metadata(http: &HttpRequest, in_query: Option<&str>) -> Result<Metadata, ApiError> {
+pub(super) fn metadata(http: &HttpRequest, in_query: Option<&str>) -> Result<Metadata, ApiError> {
     let header = http.headers().get(METADATA_HEADER);
     // Header values are bytes; JSON is UTF-8, and what is not is no JSON.
     let in_header = header.map(|value| std::str::from_utf8(value.as_bytes()).unwrap_or(""));
@@ -116,13 +119,8 @@ fn endpoint(method: &Method, u: &str, managed: bool, app: &App) -> Result<Endpoi
     };
     let endpoint = app.providers.resolve(method, u).map_err(|why| refused(why.to_string()))?;
     let provider = &endpoint.provider;
-    // A provider in the operator's own network may well want no key.
-    if managed && !provider.has_api_key() && !provider.allow_private_network {
-        return Err(refused(format!(
-            "the operator has set no key for {}: put your own into the forward token as \
-             provider_key",
-            provider.name
-        )));
+    if managed && !provider.takes_managed_calls() {
+        return Err(refused(no_key(provider)));
     }
     if managed && !endpoint.allows_managed_key() {
         return Err(refused(format!(
@@ -134,7 +132,15 @@ fn endpoint(method: &Method, u: &str, managed: bool, app: &App) -> Result<Endpoi
     Ok(endpoint)
 }
 
-fn body_invalid(issues: Vec<Issue>) -> ApiError {
+/// What to do about a provider for which the operator has no key.
+pub(super) fn no_key(provider: &Provider) -> String {
+    format!(
+        "the operator has set no key for {}: put your own into the forward token as provider_key",
+        provider.name
+    )
+}
+
+pub(super) fn body_invalid(issues: Vec<Issue>) -> ApiError {
     let message = "The body to be forwarded is not valid.";
     ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
 }

@@ -1,0 +1,186 @@
+//! The routes of the providers' own SDKs. They are the forward path with another front: the path is
+//! the provider's, and the provider is found by the model.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use actix_web::HttpRequest;
+use bytes::Bytes;
+use tollgate_domain::admission::CallKey;
+use tollgate_domain::{Issue, RequestShape, SpendRules};
+use tollgate_provider::{CallBody, Endpoint, Provider, ProviderKey};
+use tollgate_store::spend_keys;
+
+use super::credential::Credential;
+use super::outbound::{Outbound, body_invalid, metadata};
+use crate::app::App;
+use crate::http::error::{ApiError, ErrorCode};
+
+/// A route of ours with the path of a provider.
+pub(super) struct Route {
+    /// Below the provider's base URL, such as `/chat/completions`.
+    path: String,
+    /// What of the query is the provider's.
+    query: Option<String>,
+    metadata: Option<String>,
+}
+
+impl Route {
+    pub(super) fn of(http: &HttpRequest) -> Self {
+        let path = http.path();
+        let (mut metadata, mut query) = (None, Vec::new());
+        for pair in http.query_string().split('&').filter(|pair| !pair.is_empty()) {
+            let parsed = url::form_urlencoded::parse(pair.as_bytes()).next();
+            match parsed.as_ref().map(|(name, value)| (name.as_ref(), value)) {
+                Some(("metadata", value)) => metadata = Some(value.clone().into_owned()),
+                // A key of ours.
+                Some(("key", _)) => {}
+                _ => query.push(pair),
+            }
+        }
+        Self {
+            path: path.strip_prefix("/v1").unwrap_or(path).to_owned(),
+            query: (!query.is_empty()).then(|| query.join("&")),
+            metadata,
+        }
+    }
+
+    /// The format that is spoken here.
+    pub(super) fn shape(&self) -> RequestShape {
+        match self.path.starts_with("/messages") {
+            true => RequestShape::ShapeB,
+            false => RequestShape::ShapeA,
+        }
+    }
+
+    /// What is sent, and to whom.
+    pub(super) async fn outbound(
+        &self,
+        http: &HttpRequest,
+        body: Bytes,
+        credential: &Credential,
+        app: &App,
+    ) -> Result<Outbound, ApiError> {
+        let metadata = metadata(http, self.metadata.as_deref())?;
+        let managed = credential.provider_key == ProviderKey::Managed;
+        let asked = CallBody::model_of(&body);
+        let named = match &asked {
+            Some(model) => self.served(http, model, managed, app),
+            None => self.any(http, managed, app),
+        };
+        let served = match named.as_slice() {
+            [] => return Err(self.nobody(asked.as_deref())),
+            [only] => only,
+            [first, ..] => {
+                let rules = rules_of(credential, app).await?;
+                named.iter().find(|served| served.is_allowed(&rules)).unwrap_or(first)
+            }
+        };
+        let endpoint = served.endpoint.clone();
+        let mut call_body = CallBody::inspect(&body, &endpoint, managed).map_err(body_invalid)?;
+        if asked.as_deref() != Some(&served.model) {
+            call_body.set_model(&served.model);
+        }
+        Ok(Outbound::new(http, endpoint, call_body, body, metadata, &credential.provider_key))
+    }
+
+    /// Who serves a model, the best first. An id that is listed as it stands goes before
+    /// `provider/model`, because some ids have a slash; that goes before patterns, of which the
+    /// widest would match it too. Then longer patterns go before shorter, and among equals the
+    /// configured order decides.
+    fn served(&self, http: &HttpRequest, model: &str, managed: bool, app: &App) -> Vec<Served> {
+        let today = app.clock.now().date();
+        let mut found: Vec<(Rank, Served)> = Vec::new();
+        for provider in app.providers.iter() {
+            let Some(endpoint) = self.endpoint(http, provider, managed) else { continue };
+            let prefixed = model.strip_prefix(provider.name.as_str());
+            let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
+            let price = |model| app.prices.find(&provider.name, model, today);
+            let whole = price(model).map(|(row, _)| match row.model.is_exact() {
+                true => (Rank::Listed, model),
+                false => (Rank::Pattern(Reverse(row.model.as_str().len())), model),
+            });
+            let named = named.map(|model| match price(model) {
+                Some(_) => (Rank::Named, model),
+                None => (Rank::NamedWithoutPrice, model),
+            });
+            found.extend(whole.into_iter().chain(named).map(|(rank, model)| {
+                (rank, Served { endpoint: endpoint.clone(), model: model.to_owned() })
+            }));
+        }
+        // Stable, so that the configured order stays among equals.
+        found.sort_by_key(|(rank, _)| *rank);
+        let best = found.first().map(|(rank, _)| *rank);
+        let best = found.into_iter().filter(|(rank, _)| Some(*rank) == best);
+        best.map(|(_, served)| served).collect()
+    }
+
+    /// Whoever has the route: a body without a model is refused by what inspects it.
+    fn any(&self, http: &HttpRequest, managed: bool, app: &App) -> Vec<Served> {
+        let endpoints =
+            app.providers.iter().filter_map(|provider| self.endpoint(http, provider, managed));
+        let first = endpoints.take(1);
+        first.map(|endpoint| Served { endpoint, model: String::new() }).collect()
+    }
+
+    /// This route at a provider that speaks its format and may be called with such a key.
+    fn endpoint(
+        &self,
+        http: &HttpRequest,
+        provider: &Arc<Provider>,
+        managed: bool,
+    ) -> Option<Endpoint> {
+        if managed && !provider.takes_managed_calls() {
+            return None;
+        }
+        let endpoint = provider.endpoint(http.method(), &self.path, self.query.as_deref())?;
+        (endpoint.shape() == Some(self.shape())).then_some(endpoint)
+    }
+
+    fn nobody(&self, model: Option<&str>) -> ApiError {
+        match model {
+            Some(_) => ApiError::with_issues(
+                ErrorCode::ModelPriceUnknown,
+                "No configured provider serves this model in this format at a known price.",
+                vec![Issue::at(["model"], "GET /v1/models lists what is served")],
+            ),
+            None => ApiError::new(
+                ErrorCode::ForwardEndpointNotSupported,
+                "No configured provider speaks the format of this route.",
+            ),
+        }
+    }
+}
+
+/// How well a model names a provider; the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// The id is in its price list as it stands.
+    Listed,
+    /// The provider is named before a slash, and lists what stands behind it.
+    Named,
+    /// A pattern of this length matches; the longer the better.
+    Pattern(Reverse<usize>),
+    /// The provider is named, and what stands behind the slash has no price there.
+    NamedWithoutPrice,
+}
+
+/// A provider's endpoint, and the model as that provider knows it.
+struct Served {
+    endpoint: Endpoint,
+    model: String,
+}
+
+impl Served {
+    fn is_allowed(&self, rules: &SpendRules) -> bool {
+        rules.allows_provider(&self.endpoint.provider.name) && rules.allows_model(&self.model)
+    }
+}
+
+/// The rules of a spend key as they stand; a merchant's own key has none.
+async fn rules_of(credential: &Credential, app: &App) -> Result<SpendRules, ApiError> {
+    let owner = app.owner_of(&credential.key).await?;
+    let CallKey::Spend(_, hash) = owner.key else { return Ok(SpendRules::default()) };
+    let key = app.store.read(move |conn| spend_keys::find_by_hash(conn, &hash)).await?;
+    Ok(key.ok_or_else(ApiError::auth_invalid)?.rules)
+}

@@ -1,0 +1,183 @@
+//! What is said of a call that may not go out.
+
+use tollgate_domain::admission::{Refusal, Reset, Shortage};
+use tollgate_domain::{Cycle, Issue, RequestLimit, RequestShape, SpendLimit};
+use tollgate_pricing::Amount;
+
+use crate::http::error::{ApiError, ErrorCode};
+
+/// How soon to try again while calls in flight hold what is missing.
+const HELD_MICROS: i64 = 1_000_000;
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::KeyInvalid => Self::auth_invalid(),
+            Refusal::ConnectionNotFound => Self::new(
+                ErrorCode::ConnectionNotFound,
+                "The connection_id of the credential is not a connection of this merchant.",
+            ),
+            Refusal::MeterNotFound => Self::new(
+                ErrorCode::MeterNotFound,
+                "The meter of the credential is not a meter of this merchant.",
+            ),
+            Refusal::ConnectionDisabled => {
+                Self::new(ErrorCode::ConnectionDisabled, "The connection was deleted.")
+            }
+            Refusal::SpendKeyPaused => {
+                Self::new(ErrorCode::SpendKeyPaused, "This spend key is paused.")
+            }
+            Refusal::SpendKeyExpired { expired_at } => Self::new(
+                ErrorCode::SpendKeyExpired,
+                format!("This spend key expired at {expired_at}."),
+            ),
+            Refusal::RequestShapeMismatch { accepted } => shape_mismatch(accepted),
+            Refusal::ModelNotAllowed { model } => Self::with_issues(
+                ErrorCode::SpendKeyModelNotAllowed,
+                "This spend key may not use the model.",
+                vec![Issue::at(["model"], format!("{model:?} is not in its allowed_models"))],
+            ),
+            Refusal::ProviderNotAllowed { provider } => Self::new(
+                ErrorCode::SpendKeyProviderNotAllowed,
+                format!("This spend key may not use {provider}: see its allowed_providers."),
+            ),
+            Refusal::CostBoundUnknown { field } => cost_bound_unknown(field),
+            Refusal::BoundTooLarge => Self::invalid(vec![Issue::at(
+                [],
+                "what this call may cost is beyond 922337203.6854775807 USD",
+            )]),
+            Refusal::RateLimited { rpm, reset } => Self::new(
+                ErrorCode::RateLimited,
+                format!(
+                    "This spend key may make {rpm} calls a minute; the next one passes at {}.",
+                    reset.at
+                ),
+            )
+            .retry_after(reset.wait_micros)
+            .limit(rpm, 0, Some(reset.at)),
+            Refusal::RequestLimitReached { limit, used, reset } => {
+                request_limit(limit, used, reset)
+            }
+            Refusal::SpendLimitReached { limit, spent, shortage, reset } => {
+                spend_limit(limit, spent, &shortage, reset)
+            }
+            Refusal::WalletInsufficient { wallet_id, shortage } => {
+                let message = format!(
+                    "The wallet {wallet_id} has {} USD available{}{}",
+                    shortage.left,
+                    needed(&shortage),
+                    remedy(&shortage, "Add credit to it.")
+                );
+                let error = Self::new(ErrorCode::WalletBalanceInsufficient, message);
+                match shortage.is_held_by_calls_in_flight() {
+                    true => error.retry_after(HELD_MICROS),
+                    false => error,
+                }
+            }
+        }
+    }
+}
+
+fn shape_mismatch(accepted: RequestShape) -> ApiError {
+    let (word, route) = match accepted {
+        RequestShape::ShapeA => ("shape_a", "/v1/chat/completions and its siblings"),
+        RequestShape::ShapeB => ("shape_b", "/v1/messages"),
+    };
+    ApiError::new(
+        ErrorCode::SpendKeyRequestShapeMismatch,
+        format!("This spend key accepts {word}, the format of {route}, and no other."),
+    )
+}
+
+fn cost_bound_unknown(field: Vec<String>) -> ApiError {
+    let message = match field.as_slice() {
+        [model] if model == "model" => "has no price, so what the call may cost is not known",
+        [most] if most.starts_with("max_") => {
+            "is needed: the longest answer of this model is not known"
+        }
+        _ => "leaves what the call may cost without a bound",
+    };
+    ApiError::with_issues(
+        ErrorCode::CostBoundUnknown,
+        "What this call may cost has no bound, and the limits of this spend key need one.",
+        vec![Issue { path: field, message: message.to_owned() }],
+    )
+}
+
+fn request_limit(limit: RequestLimit, used: u64, reset: Option<Reset>) -> ApiError {
+    let message = format!(
+        "This spend key has made {used} of {} calls {}; {}.",
+        limit.count,
+        of(limit.cycle),
+        until(reset)
+    );
+    let error = ApiError::new(ErrorCode::RequestLimitReached, message);
+    wait(error, reset).limit(limit.count, 0, reset.map(|reset| reset.at))
+}
+
+fn spend_limit(
+    limit: SpendLimit,
+    spent: Amount,
+    shortage: &Shortage,
+    reset: Option<Reset>,
+) -> ApiError {
+    let remaining = shortage.left.max(Amount::ZERO);
+    let message = format!(
+        "Of the {} USD that this spend key may spend {}, {spent} USD are spent and {} USD are held \
+         by calls in flight{}{}",
+        limit.amount,
+        of(limit.cycle),
+        shortage.held,
+        needed(shortage),
+        remedy(shortage, &format!("The limit is used up: {}.", until(reset))),
+    );
+    let error = ApiError::new(ErrorCode::SpendLimitReached, message);
+    let error = match shortage.is_held_by_calls_in_flight() {
+        true => error.retry_after(HELD_MICROS),
+        false => wait(error, reset),
+    };
+    error.limit(limit.amount, remaining, reset.map(|reset| reset.at))
+}
+
+/// What a strict limit would have needed.
+fn needed(shortage: &Shortage) -> String {
+    match shortage.needed {
+        None => ".".to_owned(),
+        Some(needed) => format!("; this call can cost up to {needed} USD."),
+    }
+}
+
+/// What would help.
+fn remedy(shortage: &Shortage, when_spent: &str) -> String {
+    if let Some(largest) = shortage.largest_max_tokens {
+        return format!(" With a maximum of {largest} tokens it would be admitted.");
+    }
+    match shortage.is_held_by_calls_in_flight() {
+        true => " What is held may become available when those calls end.".to_owned(),
+        false => format!(" {when_spent}"),
+    }
+}
+
+/// Waiting for the next cycle helps, if there is one.
+fn wait(error: ApiError, reset: Option<Reset>) -> ApiError {
+    match reset {
+        Some(reset) => error.retry_after(reset.wait_micros),
+        None => error,
+    }
+}
+
+fn of(cycle: Cycle) -> &'static str {
+    match cycle {
+        Cycle::Daily => "a day",
+        Cycle::Weekly => "a week",
+        Cycle::Monthly => "a month",
+        Cycle::Total => "in total",
+    }
+}
+
+fn until(reset: Option<Reset>) -> String {
+    match reset {
+        Some(reset) => format!("it resets at {}", reset.at),
+        None => "it never resets".to_owned(),
+    }
+}

@@ -1,0 +1,375 @@
+//! Spend keys: restricted keys that forward within limits.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
+use serde::Serialize;
+use tollgate_domain::{
+    Cycle, Enforcement, MeterId, NewSpendKey, RateLimit, RequestLimit, RequestShape, SpendKey,
+    SpendKeyChanges, SpendKeyId, SpendKeyStatus, SpendLimit, SpendRules, Timestamp, WalletId,
+};
+use tollgate_pricing::Amount;
+use tollgate_store::spend_keys::{self, Missing, Updated};
+
+use super::Success;
+use crate::app::App;
+use crate::http::auth::Caller;
+use crate::http::body::{Asked, Input};
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::{Change, Given, Issues, Name, OneOf, Parsed, Positive, Whole, refuse};
+use crate::http::idempotency::Reply;
+use crate::http::list::{page, respond};
+
+#[derive(Serialize)]
+struct SpendKeyView {
+    spend_key_id: SpendKeyId,
+    key_preview: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    name: String,
+    status: SpendKeyStatus,
+    request_shape: RequestShape,
+    wallet_id: WalletId,
+    meter_id: Option<MeterId>,
+    current_spend: Amount,
+    total_spend: Amount,
+    current_requests: u64,
+    total_requests: u64,
+    allowed_models: Option<Vec<String>>,
+    allowed_providers: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spend_limit: Option<SpendLimit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_limit: Option<RequestLimit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate_limit: Option<RateLimit>,
+    enforcement: Enforcement,
+    expires_at: Option<Timestamp>,
+    last_used_at: Option<Timestamp>,
+    created_at: Timestamp,
+}
+
+impl SpendKeyView {
+    fn of(key: &SpendKey, now: Timestamp) -> Self {
+        let (rules, counters) = (&key.rules, key.counters.at(now));
+        Self {
+            spend_key_id: key.spend_key_id,
+            key_preview: key.key_preview.clone(),
+            key: None,
+            name: key.name.clone(),
+            status: rules.status,
+            request_shape: rules.request_shape,
+            wallet_id: key.wallet_id,
+            meter_id: key.meter_id,
+            current_spend: *counters.spent.get(rules.spend_cycle()),
+            total_spend: counters.spent.total,
+            current_requests: *counters.requests.get(rules.request_cycle()),
+            total_requests: counters.requests.total,
+            allowed_models: rules.allowed_models.clone(),
+            allowed_providers: rules.allowed_providers.clone(),
+            spend_limit: rules.spend_limit,
+            request_limit: rules.request_limit,
+            rate_limit: rules.rate_limit,
+            enforcement: rules.enforcement,
+            expires_at: rules.expires_at,
+            last_used_at: counters.last_used_at,
+            created_at: key.created_at,
+        }
+    }
+
+    /// With the key itself, which is shown this once.
+    fn revealing(key: &SpendKey, revealed: &tollgate_domain::Key, now: Timestamp) -> Self {
+        Self { key: Some(revealed.reveal().to_owned()), ..Self::of(key, now) }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct SpendLimitInput {
+    amount: Positive,
+    cycle: OneOf<Cycle>,
+}
+
+impl SpendLimitInput {
+    fn limit(self) -> SpendLimit {
+        SpendLimit { amount: self.amount.0, cycle: self.cycle.0 }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct RequestLimitInput {
+    count: Whole<1_000_000_000>,
+    cycle: OneOf<Cycle>,
+}
+
+impl RequestLimitInput {
+    fn limit(self) -> RequestLimit {
+        RequestLimit { count: u64::from(self.count.0), cycle: self.cycle.0 }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct RateLimitInput {
+    rpm: Whole<1_000_000>,
+    #[deserr(default)]
+    burst: Option<Whole<1_000_000>>,
+}
+
+impl RateLimitInput {
+    fn limit(self) -> RateLimit {
+        RateLimit { rpm: self.rpm.0, burst: self.burst.map_or(self.rpm.0, |burst| burst.0) }
+    }
+}
+
+/// A list of names or patterns, `AT_LEAST` so many. Each admission reads it, so it is short.
+pub(crate) struct Allowed<const AT_LEAST: usize>(Vec<String>);
+
+const MOST_ALLOWED: usize = 1_000;
+
+impl<const AT_LEAST: usize> Deserr<Issues> for Allowed<AT_LEAST> {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        let names = Vec::<Name>::deserialize_from_value(value, location)?;
+        match (AT_LEAST..=MOST_ALLOWED).contains(&names.len()) {
+            true => Ok(Self(names.into_iter().map(|name| name.0).collect())),
+            false if names.is_empty() => {
+                Err(refuse("must have at least 1 element; null allows all", location))
+            }
+            false => Err(refuse(format!("must have at most {MOST_ALLOWED} elements"), location)),
+        }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct CreateSpendKey {
+    name: Name,
+    #[deserr(default)]
+    wallet_id: Option<Name>,
+    #[deserr(default)]
+    meter_id: Option<Name>,
+    #[deserr(default)]
+    status: Option<OneOf<SpendKeyStatus>>,
+    #[deserr(default)]
+    request_shape: Option<OneOf<RequestShape>>,
+    #[deserr(default)]
+    allowed_models: Option<Allowed<0>>,
+    #[deserr(default)]
+    allowed_providers: Option<Allowed<1>>,
+    #[deserr(default)]
+    spend_limit: Option<SpendLimitInput>,
+    #[deserr(default)]
+    request_limit: Option<RequestLimitInput>,
+    #[deserr(default)]
+    rate_limit: Option<RateLimitInput>,
+    #[deserr(default)]
+    enforcement: Option<OneOf<Enforcement>>,
+    #[deserr(default)]
+    expires_at: Option<Parsed<Timestamp>>,
+}
+
+impl Input for CreateSpendKey {}
+
+fn wallet_not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::WalletNotFound, "wallet")
+}
+
+fn meter_not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::MeterNotFound, "meter")
+}
+
+impl CreateSpendKey {
+    fn new_key(self) -> Result<NewSpendKey, ApiError> {
+        let wallet_id = self.wallet_id.map(|id| id.0.parse().map_err(|_| wallet_not_found()));
+        let meter_id = self.meter_id.map(|id| id.0.parse().map_err(|_| meter_not_found()));
+        Ok(NewSpendKey {
+            name: self.name.0,
+            wallet_id: wallet_id.transpose()?,
+            meter_id: meter_id.transpose()?,
+            rules: SpendRules {
+                status: self.status.map(|word| word.0).unwrap_or_default(),
+                request_shape: self.request_shape.map(|word| word.0).unwrap_or_default(),
+                allowed_models: self.allowed_models.map(|allowed| allowed.0),
+                allowed_providers: self.allowed_providers.map(|allowed| allowed.0),
+                spend_limit: self.spend_limit.map(SpendLimitInput::limit),
+                request_limit: self.request_limit.map(RequestLimitInput::limit),
+                rate_limit: self.rate_limit.map(RateLimitInput::limit),
+                enforcement: self.enforcement.map(|word| word.0).unwrap_or_default(),
+                expires_at: self.expires_at.map(|at| at.0),
+            },
+        })
+    }
+}
+
+/// `POST /spend_keys`
+pub(crate) async fn create(
+    app: web::Data<App>,
+    asked: Asked<Caller, CreateSpendKey>,
+) -> Result<HttpResponse, ApiError> {
+    let new = asked.what.new_key()?;
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        match spend_keys::create(conn, merchant_id, &new, now)? {
+            Ok((made, key)) => Ok(Reply::created(&SpendKeyView::revealing(&made, &key, now))),
+            Err(Missing::Wallet) => Err(wallet_not_found()),
+            Err(Missing::Meter) => Err(meter_not_found()),
+        }
+    })
+    .await
+}
+
+/// `GET /spend_keys`
+pub(crate) async fn list(
+    app: web::Data<App>,
+    caller: Caller,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let page = page::<SpendKeyId>(&http)?;
+    let read = move |conn: &mut _| spend_keys::list(conn, caller.merchant_id, &page);
+    let found = app.store.read(read).await?;
+    let now = app.clock.now();
+    Ok(respond(
+        found,
+        page.limit,
+        |one| one.spend_key_id.to_string(),
+        |one| SpendKeyView::of(one, now),
+    ))
+}
+
+fn not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::SpendKeyNotFound, "spend key")
+}
+
+/// `GET /spend_keys/{id}`
+pub(crate) async fn get(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SpendKeyId = id.parse().map_err(|_| not_found())?;
+    let read = move |conn: &mut _| spend_keys::find(conn, caller.merchant_id, id);
+    let key = app.store.read(read).await?.ok_or_else(not_found)?;
+    Ok(HttpResponse::Ok().json(SpendKeyView::of(&key, app.clock.now())))
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct UpdateSpendKey {
+    #[deserr(default)]
+    name: Given<Name>,
+    #[deserr(default)]
+    status: Given<OneOf<SpendKeyStatus>>,
+    #[deserr(default)]
+    request_shape: Given<OneOf<RequestShape>>,
+    #[deserr(default)]
+    enforcement: Given<OneOf<Enforcement>>,
+    #[deserr(default)]
+    meter_id: Change<Name>,
+    #[deserr(default)]
+    allowed_models: Change<Allowed<0>>,
+    #[deserr(default)]
+    allowed_providers: Change<Allowed<1>>,
+    #[deserr(default)]
+    spend_limit: Change<SpendLimitInput>,
+    #[deserr(default)]
+    request_limit: Change<RequestLimitInput>,
+    #[deserr(default)]
+    rate_limit: Change<RateLimitInput>,
+    #[deserr(default)]
+    expires_at: Change<Parsed<Timestamp>>,
+}
+
+impl Input for UpdateSpendKey {
+    const READ_ONLY: &'static [&'static str] = &[
+        "spend_key_id",
+        "key_preview",
+        "key",
+        "wallet_id",
+        "current_spend",
+        "total_spend",
+        "current_requests",
+        "total_requests",
+        "last_used_at",
+        "created_at",
+    ];
+}
+
+impl UpdateSpendKey {
+    fn changes(self) -> Result<SpendKeyChanges, ApiError> {
+        let meter_id = match self.meter_id.into_option(|id| id.0) {
+            Some(Some(id)) => Some(Some(id.parse().map_err(|_| meter_not_found())?)),
+            Some(None) => Some(None),
+            None => None,
+        };
+        Ok(SpendKeyChanges {
+            name: self.name.0.map(|name| name.0),
+            meter_id,
+            status: self.status.0.map(|word| word.0),
+            request_shape: self.request_shape.0.map(|word| word.0),
+            allowed_models: self.allowed_models.into_option(|allowed| allowed.0),
+            allowed_providers: self.allowed_providers.into_option(|allowed| allowed.0),
+            spend_limit: self.spend_limit.into_option(SpendLimitInput::limit),
+            request_limit: self.request_limit.into_option(RequestLimitInput::limit),
+            rate_limit: self.rate_limit.into_option(RateLimitInput::limit),
+            enforcement: self.enforcement.0.map(|word| word.0),
+            expires_at: self.expires_at.into_option(|at| at.0),
+        })
+    }
+}
+
+/// `PUT /spend_keys/{id}`: what is left out stays, what is null is cleared.
+pub(crate) async fn update(
+    app: web::Data<App>,
+    asked: Asked<Caller, UpdateSpendKey>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SpendKeyId = id.parse().map_err(|_| not_found())?;
+    let changes = asked.what.changes()?;
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(None, move |conn| match spend_keys::update(conn, merchant_id, id, changes, now)? {
+        Updated::SpendKey(key) => Ok(Reply::ok(&SpendKeyView::of(&key, now))),
+        Updated::NotFound => Err(not_found()),
+        Updated::MeterNotFound => Err(meter_not_found()),
+    })
+    .await
+}
+
+/// Rotation takes nothing in its body.
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+impl Input for Nothing {}
+
+/// `POST /spend_keys/{id}/rotate`: a new key for the same rules and counters.
+pub(crate) async fn rotate(
+    app: web::Data<App>,
+    asked: Asked<Caller, Nothing>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SpendKeyId = id.parse().map_err(|_| not_found())?;
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        let (rotated, key) = spend_keys::rotate(conn, merchant_id, id)?.ok_or_else(not_found)?;
+        Ok(Reply::ok(&SpendKeyView::revealing(&rotated, &key, now)))
+    })
+    .await
+}
+
+/// `DELETE /spend_keys/{id}`
+pub(crate) async fn delete(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SpendKeyId = id.parse().map_err(|_| not_found())?;
+    let now = app.clock.now();
+    app.write(None, move |conn| match spend_keys::delete(conn, caller.merchant_id, id, now)? {
+        true => Ok(Reply::ok(&Success { success: true })),
+        false => Err(not_found()),
+    })
+    .await
+}

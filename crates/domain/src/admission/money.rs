@@ -1,0 +1,132 @@
+use tollgate_pricing::{Amount, Overflow};
+
+use super::{Account, CostBound, Facts, Refusal, Reset, Shortage};
+use crate::spend_key::{Enforcement, SpendLimit};
+use crate::time::Timestamp;
+use crate::wallet::Wallet;
+
+/// What a call costs at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Costs {
+    pub(super) request: Amount,
+    pub(super) wallet: Amount,
+    pub(super) merchant: Amount,
+}
+
+/// Everything of which enough must be left, in the order in which it is looked at.
+pub(super) struct Purses<'a> {
+    purses: [Option<Purse<'a>>; 3],
+    enforcement: Enforcement,
+}
+
+struct Purse<'a> {
+    of: Owner<'a>,
+    /// What a new call may draw on.
+    left: Amount,
+    held: Amount,
+    /// What of a call is drawn on it.
+    share: fn(&Costs) -> Amount,
+}
+
+enum Owner<'a> {
+    SpendLimit { limit: SpendLimit, spent: Amount, reset: Option<Reset> },
+    Wallet(&'a Wallet),
+}
+
+impl<'a> Purses<'a> {
+    pub(super) fn of(facts: &Facts<'a>, account: &Account<'a>, now: Timestamp) -> Self {
+        let limit = facts.spend_key.and_then(|key| {
+            let (limit, counters) = (key.rules.spend_limit?, key.counters.at(now));
+            let (spent, held) = (*counters.spent.get(limit.cycle), *counters.held.get(limit.cycle));
+            let reset = limit.cycle.ends_at(now).map(|at| Reset::new(at, now));
+            Some(Purse {
+                of: Owner::SpendLimit { limit, spent, reset },
+                left: limit.amount.saturating_sub(spent).saturating_sub(held),
+                held,
+                share: |costs| costs.request,
+            })
+        });
+        let wallet = facts.wallet.filter(|wallet| wallet.overdraft_limit.is_some());
+        // A spend key may draw on the merchant's own wallet: then that pays both parts.
+        let is_merchants = wallet.is_some_and(|wallet| wallet.wallet_id == account.wallet_id);
+        let of_wallet = |wallet: &'a Wallet, share| Purse {
+            of: Owner::Wallet(wallet),
+            left: wallet.available(),
+            held: wallet.held,
+            share,
+        };
+        let share: fn(&Costs) -> Amount = match is_merchants {
+            true => |costs| costs.wallet.saturating_add(costs.merchant),
+            false => |costs| costs.wallet,
+        };
+        let merchants = account.limited.filter(|_| !is_merchants);
+        Self {
+            purses: [
+                limit,
+                wallet.map(|wallet| of_wallet(wallet, share)),
+                merchants.map(|wallet| of_wallet(wallet, |costs| costs.merchant)),
+            ],
+            enforcement: facts.spend_key.map_or(Enforcement::Bounded, |key| key.rules.enforcement),
+        }
+    }
+
+    /// Whether a call that costs at most `hold` may draw on all of them. `costs` tells what it would
+    /// cost with another maximum of tokens.
+    pub(super) fn afford(
+        &self,
+        bound: &CostBound,
+        costs: impl Fn(u64) -> Result<Costs, Overflow>,
+        hold: &Costs,
+    ) -> Result<(), Refusal> {
+        let short = self.purses.iter().flatten().find(|purse| !self.suffices(purse, hold));
+        let Some(purse) = short else { return Ok(()) };
+        let is_strict = self.enforcement == Enforcement::Strict;
+        let fits = |max_tokens| {
+            let all = |costs: Costs| {
+                self.purses.iter().flatten().all(|purse| self.suffices(purse, &costs))
+            };
+            costs(max_tokens).is_ok_and(all)
+        };
+        let shortage = Shortage {
+            left: purse.left,
+            held: purse.held,
+            needed: is_strict.then_some((purse.share)(hold)),
+            largest_max_tokens: match is_strict {
+                true => largest(bound.max_tokens, fits),
+                false => None,
+            },
+        };
+        Err(match purse.of {
+            Owner::SpendLimit { limit, spent, reset } => {
+                Refusal::SpendLimitReached { limit, spent, shortage, reset }
+            }
+            Owner::Wallet(wallet) => {
+                Refusal::WalletInsufficient { wallet_id: wallet.wallet_id, shortage }
+            }
+        })
+    }
+
+    /// Whether enough is left in a purse. What costs nothing is never refused for money.
+    fn suffices(&self, purse: &Purse<'_>, costs: &Costs) -> bool {
+        let share = (purse.share)(costs);
+        match self.enforcement {
+            _ if !share.is_positive() => true,
+            Enforcement::Bounded => purse.left.is_positive(),
+            Enforcement::Strict => share <= purse.left,
+        }
+    }
+}
+
+/// The largest number from 1 to below `above` that fits, if the smaller always fit where a larger
+/// does.
+fn largest(above: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    let (mut fitting, mut too_large) = (0, above);
+    while too_large.saturating_sub(fitting) > 1 {
+        let middle = fitting.midpoint(too_large);
+        match fits(middle) {
+            true => fitting = middle,
+            false => too_large = middle,
+        }
+    }
+    (fitting > 0).then_some(fitting)
+}

@@ -1,0 +1,113 @@
+//! What was done with a spend key so far, in the cycles of its last use.
+
+use serde::{Deserialize, Serialize};
+use tollgate_pricing::Amount;
+
+use crate::cycle::PerCycle;
+use crate::rate_limit::Gcra;
+use crate::spend_key::SpendLimit;
+use crate::time::Timestamp;
+
+/// The counters of a key. They are those of the cycles that its last use lies in: whatever looks
+/// at them later first brings them [up to then](SpendCounters::at), and a cycle that has ended
+/// meanwhile counts from nothing.
+///
+/// A call belongs to the cycles in which it was admitted, also when it ends after them: it then
+/// moves the totals only. All cycles are counted at once, so a limit may change its cycle at any
+/// time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpendCounters {
+    /// What the calls of the cycle cost that have ended.
+    pub spent: PerCycle<Amount>,
+    /// What the calls of the cycle that are on their way can cost at most.
+    pub held: PerCycle<Amount>,
+    /// How many calls were admitted.
+    pub requests: PerCycle<u64>,
+    /// The highest threshold of the spend limit, in percent, that was told of in the cycle.
+    pub told_percent: PerCycle<u8>,
+    /// When the next call may follow.
+    pub bucket: Gcra,
+    /// When a call was last admitted.
+    pub last_used_at: Option<Timestamp>,
+}
+
+/// Shares of a spend limit, in percent, at which the merchant is told: once each per cycle.
+const THRESHOLDS: [u8; 3] = [80, 95, 100];
+
+impl SpendCounters {
+    /// When a call that comes in at `now` counts as admitted: time does not go back for a key, even
+    /// if a node's clock does.
+    pub fn admitted_at(&self, now: Timestamp) -> Timestamp {
+        self.last_used_at.map_or(now, |last| last.max(now))
+    }
+
+    /// The counters as they stand at `now`.
+    #[must_use]
+    pub fn at(mut self, now: Timestamp) -> Self {
+        let Some(last) = self.last_used_at else { return self };
+        let now = self.admitted_at(now);
+        let amounts = self.spent.each_mut().into_iter().chain(self.held.each_mut());
+        for (_, amount) in amounts.filter(|(cycle, _)| !cycle.is_same(last, now)) {
+            *amount = Amount::ZERO;
+        }
+        for (cycle, requests) in self.requests.each_mut() {
+            if !cycle.is_same(last, now) {
+                *requests = 0;
+            }
+        }
+        for (cycle, told) in self.told_percent.each_mut() {
+            if !cycle.is_same(last, now) {
+                *told = 0;
+            }
+        }
+        self
+    }
+
+    /// Counts a call that is admitted at `at`, which [`SpendCounters::admitted_at`] told, and holds
+    /// what it can cost.
+    pub fn admit(&mut self, at: Timestamp, hold: Amount) {
+        *self = self.at(at);
+        for (_, held) in self.held.each_mut() {
+            *held = held.saturating_add(hold);
+        }
+        for (_, requests) in self.requests.each_mut() {
+            *requests = requests.saturating_add(1);
+        }
+        self.last_used_at = Some(at);
+    }
+
+    /// Ends a call that was admitted at `admitted_at`: gives back what it held and counts what it
+    /// cost; the difference, where something was counted before.
+    pub fn settle(&mut self, admitted_at: Timestamp, hold: Amount, cost: Amount) {
+        let last = self.last_used_at.unwrap_or(admitted_at);
+        for (cycle, held) in self.held.each_mut() {
+            if cycle.is_same(admitted_at, last) {
+                *held = held.saturating_sub(hold);
+            }
+        }
+        for (cycle, spent) in self.spent.each_mut() {
+            if cycle.is_same(admitted_at, last) {
+                *spent = spent.saturating_add(cost);
+            }
+        }
+    }
+
+    /// The thresholds of `limit` that are reached and were not told of in this cycle, in percent
+    /// and ascending. They count as told of from now on.
+    pub fn tell(&mut self, limit: SpendLimit) -> impl Iterator<Item = u8> + use<> {
+        let spent = i128::from(self.spent.get(limit.cycle).units());
+        let whole = i128::from(limit.amount.units());
+        let told = self.told_percent.get(limit.cycle);
+        let new = THRESHOLDS.map(|percent| {
+            (percent > *told && spent * 100 >= whole * i128::from(percent)).then_some(percent)
+        });
+        if let Some(highest) = new.iter().flatten().max() {
+            for (cycle, told) in self.told_percent.each_mut() {
+                if cycle == limit.cycle {
+                    *told = *highest;
+                }
+            }
+        }
+        new.into_iter().flatten()
+    }
+}

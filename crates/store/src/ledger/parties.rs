@@ -1,0 +1,253 @@
+//! Who takes part in a batch: what its settlements and its admissions name, read once for all.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use tollgate_domain::admission::{Call, CallKey};
+use tollgate_domain::settlement::{self, Ending, Report};
+use tollgate_domain::{Connection, MerchantMeter};
+
+use super::batch::Settlement;
+use crate::conn::Conn;
+use crate::dialect;
+use crate::error::StoreError;
+use crate::meters::{self, Version};
+use crate::rows::{RequestRow, parsed};
+use crate::spend_keys::SpendKeyRow;
+
+/// Meter versions by meter and number.
+pub(super) type Versions = HashMap<(String, i32), Version>;
+
+/// What the settlements of a batch rest on.
+pub(super) struct Endings {
+    pub(super) rows: BTreeMap<String, RequestRow>,
+    pub(super) wallet_ids: BTreeSet<String>,
+    pub(super) counter_keys: BTreeSet<(String, String, String)>,
+}
+
+impl Endings {
+    /// Reads the calls that are to end, and locks them.
+    pub(super) fn load<'a>(
+        conn: &mut Conn,
+        settlements: impl Iterator<Item = &'a Settlement>,
+        versions: &mut Versions,
+    ) -> Result<Self, StoreError> {
+        let by_id: BTreeMap<_, _> =
+            settlements.map(|one| (one.request_id.to_string(), one)).collect();
+        let ids: Vec<_> = by_id.keys().cloned().collect();
+        let rows = if ids.is_empty() { Vec::new() } else { dialect::lock_requests(conn, &ids)? };
+        let mut wallet_ids = BTreeSet::new();
+        let mut counter_keys = BTreeSet::new();
+        for row in &rows {
+            let version = match (&row.meter_id, row.meter_version) {
+                (Some(meter_id), Some(number)) => {
+                    let version = known_version(conn, versions, meter_id, number)?;
+                    counter_keys.insert(row.counter_key(meter_id, version.tier_period));
+                    Some(version)
+                }
+                _ => None,
+            };
+            wallet_ids.extend(row.wallet_id.clone());
+            let report = by_id.get(&row.request_id).and_then(|one| one.report.as_ref());
+            if may_touch_merchant(row, report, version) {
+                wallet_ids.insert(row.merchant_wallet_id.clone());
+            }
+        }
+        let rows = rows.into_iter().map(|row| (row.request_id.clone(), row)).collect();
+        Ok(Self { rows, wallet_ids, counter_keys })
+    }
+
+    /// The spend keys that they were made with.
+    pub(super) fn spend_key_ids(&self) -> impl Iterator<Item = String> + '_ {
+        self.rows.values().filter_map(|row| row.spend_key_id.clone())
+    }
+}
+
+/// A meter's version, read once and remembered.
+fn known_version<'a>(
+    conn: &mut Conn,
+    versions: &'a mut Versions,
+    meter_id: &str,
+    number: i32,
+) -> Result<&'a Version, StoreError> {
+    match versions.entry((meter_id.to_owned(), number)) {
+        Entry::Occupied(known) => Ok(known.into_mut()),
+        Entry::Vacant(unknown) => Ok(unknown.insert(meters::model_of(conn, meter_id, number)?)),
+    }
+}
+
+/// Whether the merchant's own wallet has to be locked: it is a row that all its calls share.
+fn may_touch_merchant(
+    row: &RequestRow,
+    report: Option<&Report>,
+    version: Option<&Version>,
+) -> bool {
+    let ending = report.map_or(Ending::Lost, |report| report.ending);
+    let meter = version.map(|version| &version.model);
+    row.merchant_hold != 0
+        || row.merchant_cost != 0
+        || settlement::merchant_may_pay(row.wallet_id.is_some(), row.disable_billing, ending, meter)
+}
+
+/// A merchant's own account, as a key leads to it.
+struct Holder {
+    merchant_id: String,
+    wallet_id: String,
+    wallet_is_limited: bool,
+}
+
+/// All that the calls and the endings of a batch name, but for what they change.
+pub(super) struct Parties {
+    secret_keys: HashMap<String, Holder>,
+    spend_keys: HashMap<String, (SpendKeyRow, Holder)>,
+    connections: HashMap<String, Connection>,
+    meters: HashMap<MeterName, MerchantMeter>,
+}
+
+/// How a call names a meter of its merchant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum MeterName {
+    /// By its slug in the credential: merchant and slug.
+    Slug(String, String),
+    /// By its id in the spend key.
+    Id(String),
+}
+
+/// What one call names.
+pub(super) struct Party<'a> {
+    /// The merchant's own wallet and whether it has a limit; absent when the key is not valid.
+    pub(super) account: Option<(&'a str, bool)>,
+    pub(super) spend_key: Option<&'a SpendKeyRow>,
+    pub(super) connection: Option<&'a Connection>,
+    pub(super) meter: Option<&'a MerchantMeter>,
+}
+
+impl Party<'_> {
+    /// The wallet of the request: the connection's, else the spend key's.
+    pub(super) fn wallet_id(&self) -> Option<String> {
+        let of_connection = self.connection.map(|one| one.wallet_id.to_string());
+        of_connection.or_else(|| self.spend_key.map(|key| key.wallet_id.clone()))
+    }
+
+    /// The merchant's own wallet, if it has a limit: one without guards nothing, and is not locked
+    /// for an admission.
+    pub(super) fn limited_account(&self) -> Option<&str> {
+        self.account.filter(|(_, is_limited)| *is_limited).map(|(wallet_id, _)| wallet_id)
+    }
+}
+
+impl Parties {
+    pub(super) fn load<'a>(
+        conn: &mut Conn,
+        calls: impl Iterator<Item = &'a Call> + Clone,
+        ending: &Endings,
+    ) -> Result<Self, StoreError> {
+        let mut secret_ids = BTreeSet::new();
+        let mut spend_ids: BTreeSet<_> = ending.spend_key_ids().collect();
+        for call in calls.clone() {
+            match call.key {
+                CallKey::Secret(id) => secret_ids.insert(id.to_string()),
+                CallKey::Spend(id, _) => spend_ids.insert(id.to_string()),
+            };
+        }
+        let mut parties = Self {
+            secret_keys: secret_keys(conn, secret_ids)?,
+            spend_keys: spend_keys(conn, spend_ids)?,
+            connections: HashMap::new(),
+            meters: HashMap::new(),
+        };
+        let connection_ids: BTreeSet<_> =
+            calls.clone().filter_map(|call| call.connection_id).map(|id| id.to_string()).collect();
+        if !connection_ids.is_empty() {
+            let ids: Vec<_> = connection_ids.into_iter().collect();
+            for row in dialect::connections_by_id(conn, &ids)? {
+                parties.connections.insert(row.connection_id.clone(), Connection::try_from(row)?);
+            }
+        }
+        for call in calls {
+            let Some(name) = parties.meter_name(call) else { continue };
+            if parties.meters.contains_key(&name) {
+                continue;
+            }
+            let found = match &name {
+                MeterName::Slug(merchant_id, slug) => {
+                    meters::find_by_slug(conn, merchant_id, slug)?
+                }
+                MeterName::Id(meter_id) => {
+                    let meter_id = parsed("spend_keys.meter_id", meter_id)?;
+                    meters::find(conn, call.merchant_id, meter_id)?
+                }
+            };
+            parties.meters.extend(found.map(|meter| (name, meter)));
+        }
+        Ok(parties)
+    }
+
+    /// A spend key by its id, deleted or not.
+    pub(super) fn spend_key(&self, id: &str) -> Option<&SpendKeyRow> {
+        self.spend_keys.get(id).map(|(row, _)| row)
+    }
+
+    /// What a call names, as far as it is there and its merchant's.
+    pub(super) fn of(&self, call: &Call) -> Party<'_> {
+        let spend_key = self.opened_spend_key(call);
+        let holder = match call.key {
+            CallKey::Secret(id) => self.secret_keys.get(&id.to_string()),
+            CallKey::Spend(..) => spend_key.map(|(_, holder)| holder),
+        };
+        let holder = holder.filter(|holder| holder.merchant_id == call.merchant_id.to_string());
+        let connection = call.connection_id.and_then(|id| self.connections.get(&id.to_string()));
+        Party {
+            account: holder.map(|holder| (holder.wallet_id.as_str(), holder.wallet_is_limited)),
+            spend_key: spend_key.map(|(row, _)| row),
+            connection: connection.filter(|one| one.merchant_id == call.merchant_id),
+            meter: self.meter_name(call).and_then(|name| self.meters.get(&name)),
+        }
+    }
+
+    /// The spend key of a call, if the key that was shown still opens it.
+    fn opened_spend_key(&self, call: &Call) -> Option<&(SpendKeyRow, Holder)> {
+        let CallKey::Spend(id, hash) = call.key else { return None };
+        self.spend_keys.get(&id.to_string()).filter(|(row, _)| row.is_opened_by(&hash))
+    }
+
+    fn meter_name(&self, call: &Call) -> Option<MeterName> {
+        if let Some(slug) = &call.meter_slug {
+            return Some(MeterName::Slug(call.merchant_id.to_string(), slug.clone()));
+        }
+        let (spend_key, _) = self.opened_spend_key(call)?;
+        spend_key.meter_id.clone().map(MeterName::Id)
+    }
+}
+
+fn secret_keys(
+    conn: &mut Conn,
+    ids: BTreeSet<String>,
+) -> Result<HashMap<String, Holder>, StoreError> {
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let ids: Vec<_> = ids.into_iter().collect();
+    let found = dialect::secret_key_facts(conn, &ids)?.into_iter();
+    let holders = found.map(|(id, merchant_id, wallet_id, limit)| {
+        (id, Holder { merchant_id, wallet_id, wallet_is_limited: limit.is_some() })
+    });
+    Ok(holders.collect())
+}
+
+fn spend_keys(
+    conn: &mut Conn,
+    ids: BTreeSet<String>,
+) -> Result<HashMap<String, (SpendKeyRow, Holder)>, StoreError> {
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let ids: Vec<_> = ids.into_iter().collect();
+    let found = dialect::spend_key_facts(conn, &ids)?.into_iter();
+    let holders = found.map(|(row, wallet_id, limit)| {
+        let merchant_id = row.merchant_id.clone();
+        let holder = Holder { merchant_id, wallet_id, wallet_is_limited: limit.is_some() };
+        (row.spend_key_id.clone(), (row, holder))
+    });
+    Ok(holders.collect())
+}
