@@ -9,7 +9,7 @@ use tollgate_pricing::*;
 use tollgate_store::merchants::NewMerchant;
 use tollgate_store::wallets::{Moved, Movement};
 use tollgate_store::{
-    DatabaseUrl, Options, Store, StoreError, connections, merchants, meters, wallets,
+    DatabaseUrl, Options, Store, StoreError, connections, merchants, meters, spend_keys, wallets,
 };
 
 use crate::postgres::{self, TestDatabase};
@@ -97,6 +97,26 @@ impl TestStore {
         connection
     }
 
+    /// A new spend key with these rules, on this wallet or the merchant's own.
+    pub async fn spend_key(
+        &self,
+        merchant_id: MerchantId,
+        wallet_id: Option<WalletId>,
+        rules: SpendRules,
+    ) -> (SpendKey, Key) {
+        let now = self.clock.now();
+        let new = NewSpendKey { name: "Key".to_owned(), wallet_id, meter_id: None, rules };
+        let made = self.store.write(move |conn| spend_keys::create(conn, merchant_id, &new, now));
+        made.await.unwrap().unwrap()
+    }
+
+    /// The spend key as it stands.
+    pub async fn spend_key_now(&self, key: &SpendKey) -> SpendKey {
+        let (merchant_id, id) = (key.merchant_id, key.spend_key_id);
+        let found = self.store.read(move |conn| spend_keys::find(conn, merchant_id, id)).await;
+        found.unwrap().unwrap()
+    }
+
     /// Puts money on a wallet.
     pub async fn credit(&self, merchant_id: MerchantId, wallet_id: WalletId, sum: &str) {
         let now = self.clock.now();
@@ -159,6 +179,15 @@ impl TestStore {
             shape: Some(RequestShape::ShapeA),
             bound: million_tokens(),
             created_at: self.clock.now(),
+        }
+    }
+
+    /// The same, made with a spend key.
+    pub fn call_with(&self, spend_key: &SpendKey, key: &Key) -> Call {
+        let no_secret_key = SecretKeyId::generate(self.clock.now());
+        Call {
+            key: CallKey::Spend(spend_key.spend_key_id, key.hash()),
+            ..self.call(spend_key.merchant_id, no_secret_key)
         }
     }
 

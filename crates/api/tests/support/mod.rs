@@ -12,6 +12,7 @@
     reason = "each test file uses its part of this"
 )]
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -37,6 +38,17 @@ pub struct Gateway<'a> {
     pub app: web::Data<App>,
     /// A chat URL of a provider that is configured and does not listen.
     pub nobody: String,
+    /// A chat URL of a provider that should speak TLS and does not.
+    pub untrusted: String,
+}
+
+/// A spend key that a test made.
+pub struct SpendKey {
+    pub key: String,
+    /// Of the resource, below `/v1`.
+    pub path: String,
+    /// As it was shown when it was made.
+    pub made: Value,
 }
 
 pub const OPERATOR_TOKEN: &str = "operator-token-of-tests";
@@ -57,29 +69,41 @@ pub fn each_gateway(test: impl AsyncFn(&Gateway<'_>)) {
 
 /// The same, under other settings.
 pub fn each_gateway_with(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
-    each_store(async |store| {
-        let gateway = Gateway::start(store, settings.clone()).await;
-        test(&gateway).await;
-        gateway.app.calls().drain(Duration::from_secs(5)).await;
-        assert_eq!(gateway.app.calls().running(), 0);
-        assert_eq!(store.store.audit().await.unwrap().pending, 0, "every call is settled");
-    });
+    each_store(async |store| run(store, settings.clone(), Clock::system(), &test).await);
+}
+
+/// The same, by the clock of the store, which stands until the test moves it.
+pub fn each_gateway_by_the_stores_clock(test: impl AsyncFn(&Gateway<'_>)) {
+    each_store(async |store| run(store, settings(), store.clock.clone(), &test).await);
+}
+
+async fn run(
+    store: &TestStore,
+    settings: Settings,
+    clock: Clock,
+    test: &impl AsyncFn(&Gateway<'_>),
+) {
+    let gateway = Gateway::start(store, settings, clock).await;
+    test(&gateway).await;
+    gateway.app.calls().drain(Duration::from_secs(5)).await;
+    assert_eq!(gateway.app.calls().running(), 0);
+    assert_eq!(store.store.audit().await.unwrap().pending, 0, "every call is settled");
 }
 
 impl<'a> Gateway<'a> {
-    async fn start(store: &'a TestStore, settings: Settings) -> Self {
+    async fn start(store: &'a TestStore, settings: Settings, clock: Clock) -> Self {
         let provider = ScriptedProvider::start();
         let merchant = store.merchant().await;
         let merchant_id = merchant.merchant.merchant_id;
         let connection = store.connection(merchant_id, "10").await;
         let meter = store.meter(merchant_id, &[(0, "10")]).await;
-        let nobody = nobody();
+        let (nobody, untrusted) = (nobody(), untrusted());
         let app = web::Data::new(App::new(
             store.store.clone(),
             settings,
-            providers(&provider, &nobody),
+            providers(&provider, &nobody, &untrusted),
             prices(),
-            Clock::system(),
+            clock,
         ));
         let Listening { address, server } =
             tollgate_api::listen(app.clone(), "127.0.0.1:0").unwrap();
@@ -93,6 +117,7 @@ impl<'a> Gateway<'a> {
             meter,
             app,
             nobody: format!("{nobody}/chat/completions"),
+            untrusted: format!("{untrusted}/chat/completions"),
         }
     }
 
@@ -116,6 +141,19 @@ impl<'a> Gateway<'a> {
 
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.call("POST", path).json(body).send().await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.call("PUT", path).json(body).send().await
+    }
+
+    /// A new spend key with these fields beside its name: the resource as it was shown once.
+    pub async fn spend_key(&self, more: &Value) -> SpendKey {
+        let mut fields = json!({"name": "Key"});
+        fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let made = self.post("/spend_keys", &fields).await.expect(201);
+        let text = |name: &str| made[name].as_str().unwrap().to_owned();
+        SpendKey { key: text("key"), path: format!("/spend_keys/{}", text("spend_key_id")), made }
     }
 
     /// The forward token of the connection and the meter, with more fields or other ones.
@@ -181,13 +219,28 @@ fn nobody() -> String {
     format!("http://{}/v1", listener.local_addr().unwrap())
 }
 
+/// The base URL of a host that answers a TLS greeting in plain text.
+fn untrusted() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("https://{}/v1", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            // Whether the client still listens is its own affair.
+            let _ = client.and_then(|mut client| client.write_all(b"HTTP/1.1 400 Bad\r\n\r\n"));
+        }
+    });
+    base
+}
+
 /// The scripted provider under two names: `house` speaks the one format, `mansion` the other.
-fn providers(provider: &ScriptedProvider, nobody: &str) -> ProviderTable {
+fn providers(provider: &ScriptedProvider, nobody: &str, untrusted: &str) -> ProviderTable {
     let mut table = ProviderTable::builtin();
     let rows = [
         ("house", "openai", provider.url("/v1")),
         ("mansion", "anthropic", provider.url("/anthropic/v1")),
         ("nobody", "openai", nobody.to_owned()),
+        ("nowhere", "openai", NOWHERE.to_owned()),
+        ("untrusted", "openai", untrusted.to_owned()),
     ];
     for (name, dialect, base_url) in rows {
         let settings = ProviderSettings {
@@ -203,7 +256,12 @@ fn providers(provider: &ScriptedProvider, nobody: &str) -> ProviderTable {
     table
 }
 
-/// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`.
+/// A host that has no address.
+pub const NOWHERE: &str = "https://nowhere.invalid/v1";
+
+/// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`. One
+/// is listed by its id: a call of the provider's tools costs 0.01 USD there, and how long an answer
+/// can be is not known.
 fn prices() -> PriceBook {
     let row = |provider: &str| PriceRow {
         provider: provider.to_owned(),
@@ -217,7 +275,16 @@ fn prices() -> PriceBook {
         },
         bands: Vec::new(),
     };
-    PriceBook::new(Catalog::new([row("house"), row("mansion"), row("nobody")]), Catalog::default())
+    let listed = |provider: &str| {
+        let mut listed = row(provider);
+        listed.model = ModelPattern::new("m-listed");
+        listed.max_output_tokens = None;
+        listed.prices.tool_call = Some("0.01".parse().unwrap());
+        listed
+    };
+    let names = ["house", "mansion", "nobody", "nowhere", "untrusted"];
+    let rows = names.map(row).into_iter().chain([listed("house"), listed("mansion")]);
+    PriceBook::new(Catalog::new(rows), Catalog::default())
 }
 
 pub fn chat_body() -> Value {

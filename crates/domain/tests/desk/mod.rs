@@ -1,0 +1,200 @@
+//! A spend key with its wallet, and the calls made with it: a store of one row in memory.
+
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::allow_attributes,
+    reason = "each test file uses its part of this"
+)]
+
+use tollgate_domain::admission::{Account, Call, CallKey, CostBound, Facts, Refusal, decide};
+use tollgate_domain::*;
+use tollgate_pricing::*;
+
+pub fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+pub fn amount(text: &str) -> Amount {
+    text.parse().unwrap()
+}
+
+/// What became of a call that was admitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    pub admitted_at: Timestamp,
+    pub hold: Amount,
+    pub max_tokens: u64,
+    /// What it cost, once it has ended.
+    pub cost: Option<Amount>,
+    /// Whether it had ended at another cost before.
+    pub corrected: bool,
+}
+
+impl Made {
+    /// What it takes of a limit: its hold, then its cost.
+    pub fn weight(&self) -> Amount {
+        self.cost.unwrap_or(self.hold)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Desk {
+    pub key: SpendKey,
+    pub wallet: Wallet,
+    pub calls: Vec<Made>,
+    pub told: Vec<(u8, Timestamp)>,
+    merchants_own: WalletId,
+}
+
+impl Desk {
+    /// A key with these rules, and a wallet with this balance.
+    pub fn new(rules: SpendRules, balance: &str) -> Self {
+        let now = at("2026-01-01T00:00:00Z");
+        let merchant_id = MerchantId::generate(now);
+        let wallet = Wallet {
+            wallet_id: WalletId::generate(now),
+            merchant_id,
+            connection_id: None,
+            balance: amount(balance),
+            held: Amount::ZERO,
+            overdraft_limit: Some(Amount::ZERO),
+            low_balance_threshold: None,
+            created_at: now,
+        };
+        let key = SpendKey {
+            spend_key_id: SpendKeyId::generate(now),
+            merchant_id,
+            wallet_id: wallet.wallet_id,
+            meter_id: None,
+            name: "key".to_owned(),
+            key_preview: "tgk_abcdefgh****".to_owned(),
+            rules,
+            counters: SpendCounters::default(),
+            created_at: now,
+        };
+        let merchants_own = WalletId::generate(now);
+        Self { key, wallet, calls: Vec::new(), told: Vec::new(), merchants_own }
+    }
+
+    /// Asks for `call`, and books it if it is admitted.
+    pub fn admit(&mut self, call: &Call) -> Result<usize, Refusal> {
+        let facts = Facts {
+            account: Some(Account { wallet_id: self.merchants_own, limited: None }),
+            spend_key: Some(&self.key),
+            connection: None,
+            wallet: Some(&self.wallet),
+            meter: None,
+        };
+        let admission = decide(call, &facts, Rate::ZERO)?;
+        let pending = admission.pending;
+        self.key.counters = admission.counters.unwrap();
+        self.wallet.held = self.wallet.held.checked_add(pending.wallet_hold).unwrap();
+        self.calls.push(Made {
+            admitted_at: pending.created_at,
+            hold: pending.spend_hold,
+            max_tokens: call.bound.max_tokens,
+            cost: None,
+            corrected: false,
+        });
+        Ok(self.calls.len() - 1)
+    }
+
+    /// Ends a call, or corrects what it was ended with before.
+    pub fn settle(&mut self, index: usize, cost: Amount) {
+        let call = self.calls.get_mut(index).unwrap();
+        call.corrected = call.cost.is_some();
+        let counted = call.cost.unwrap_or_default();
+        let hold = if call.cost.is_some() { Amount::ZERO } else { call.hold };
+        let more = cost.checked_sub(counted).unwrap();
+        call.cost = Some(cost);
+        let admitted_at = call.admitted_at;
+        for news in self.key.settle(admitted_at, hold, more) {
+            let percent = match news {
+                News::SpendKeyThresholdReached { threshold, .. } => threshold,
+                News::SpendKeyLimitReached { .. } => 100,
+            };
+            self.told.push((percent, self.key.counters.last_used_at.unwrap()));
+        }
+        self.wallet.held = self.wallet.held.checked_sub(hold).unwrap();
+        self.wallet.balance = self.wallet.balance.checked_sub(more).unwrap();
+    }
+
+    /// Whether what was given free has been taken back: a call that was given up as lost had ended
+    /// otherwise. It is the one case outside the guarantees.
+    pub fn is_corrected(&self) -> bool {
+        self.calls.iter().any(|call| call.corrected)
+    }
+
+    /// What the calls that `at`'s cycle admitted take of a limit in all.
+    pub fn weight_in(&self, cycle: Cycle, at: Timestamp) -> Amount {
+        let of_cycle = self.calls.iter().filter(|call| cycle.is_same(call.admitted_at, at));
+        Amount::sum(of_cycle.map(Made::weight)).unwrap()
+    }
+
+    /// Fails unless every counter is what the calls come to.
+    pub fn assert_counted(&self) {
+        let Some(last) = self.key.counters.last_used_at else { return };
+        for cycle in [Cycle::Daily, Cycle::Weekly, Cycle::Monthly, Cycle::Total] {
+            let of_cycle =
+                || self.calls.iter().filter(|call| cycle.is_same(call.admitted_at, last));
+            let spent = Amount::sum(of_cycle().filter_map(|call| call.cost)).unwrap();
+            let open = of_cycle().filter(|call| call.cost.is_none());
+            let held = Amount::sum(open.map(|call| call.hold)).unwrap();
+            let counters = &self.key.counters;
+            assert_eq!(*counters.spent.get(cycle), spent, "spent {cycle:?}");
+            assert_eq!(*counters.held.get(cycle), held, "held {cycle:?}");
+            let requests = u64::try_from(of_cycle().count()).unwrap();
+            assert_eq!(*counters.requests.get(cycle), requests, "requests {cycle:?}");
+        }
+        let open = self.calls.iter().filter(|call| call.cost.is_none());
+        assert_eq!(self.wallet.held, Amount::sum(open.map(|call| call.hold)).unwrap());
+    }
+}
+
+/// A call of at most this many tokens in and out, at one USD per million each.
+pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
+    let nothing = PricedUsage::nothing();
+    Call {
+        request_id: RequestId::generate(created_at),
+        merchant_id: MerchantId::generate(created_at),
+        key: CallKey::Spend(SpendKeyId::generate(created_at), [0; 32]),
+        connection_id: None,
+        meter_slug: None,
+        disable_billing: false,
+        forwarded: Forwarded {
+            provider: "house".to_owned(),
+            endpoint: "POST https://house.example/v1/chat/completions".to_owned(),
+            metered: true,
+            provider_key_type: ProviderKeyType::Managed,
+            model: Some("m-1".to_owned()),
+            metadata: Metadata::default(),
+            input_estimate: nothing,
+        },
+        shape: Some(RequestShape::ShapeA),
+        bound: CostBound {
+            input_tokens,
+            max_tokens,
+            answers: 1,
+            tool_calls: 0,
+            prices: Some(UnitPrices {
+                input: Some(1.into()),
+                output: Some(1.into()),
+                ..UnitPrices::default()
+            }),
+            unbounded: None,
+        },
+        created_at,
+    }
+}
+
+/// What so many tokens cost.
+pub fn cost(tokens: u64) -> Amount {
+    Amount::from_units(i64::try_from(tokens).unwrap() * 10_000)
+}
+
+/// A limit of what so many tokens cost.
+pub fn spend_limit(tokens: u64, cycle: Cycle) -> Option<SpendLimit> {
+    Some(SpendLimit { amount: cost(tokens), cycle })
+}

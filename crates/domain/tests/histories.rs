@@ -1,0 +1,213 @@
+//! Random histories of a spend key by a simulated clock, across days, weeks, months and leap days,
+//! with calls open across the boundary.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod desk;
+
+use std::collections::BTreeMap;
+
+use desk::{Desk, at, call, cost, spend_limit};
+use proptest::prelude::*;
+use tollgate_domain::*;
+use tollgate_pricing::Amount;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A call of at most so many tokens in and out.
+    Call {
+        input: u64,
+        output: u64,
+    },
+    /// One of the open calls ends, at a part of its hold in percent.
+    End {
+        which: usize,
+        percent: u64,
+    },
+    /// One that has ended is corrected.
+    Correct {
+        which: usize,
+        percent: u64,
+    },
+    Wait {
+        millis: i64,
+    },
+    /// The next call is stamped by a clock that is a little behind.
+    Behind {
+        millis: i64,
+    },
+}
+
+const SECOND: i64 = 1_000;
+const DAY: i64 = 24 * 60 * 60 * SECOND;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (1..60_u64, 0..60_u64).prop_map(|(input, output)| Step::Call { input, output }),
+        4 => (any::<usize>(), 0..=100_u64).prop_map(|(which, percent)| Step::End { which, percent }),
+        1 => (any::<usize>(), 0..=100_u64)
+            .prop_map(|(which, percent)| Step::Correct { which, percent }),
+        2 => prop_oneof![
+            Just(1), Just(SECOND), Just(DAY / 4), Just(DAY - 1), Just(DAY), Just(7 * DAY),
+            Just(28 * DAY), Just(31 * DAY)
+        ].prop_map(|millis| Step::Wait { millis }),
+        1 => (1..5_000_i64).prop_map(|millis| Step::Behind { millis }),
+    ];
+    proptest::collection::vec(step, 1..80)
+}
+
+fn starts() -> impl Strategy<Value = Timestamp> {
+    let instants = [
+        "2026-11-21T23:59:59.5Z",
+        "2026-11-22T23:59:58Z",
+        "2026-11-30T23:59:59Z",
+        "2026-12-31T23:59:59.999999Z",
+        "2027-02-28T12:00:00Z",
+        "2028-02-28T23:00:00Z",
+        "2028-02-29T23:59:59Z",
+    ];
+    proptest::sample::select(instants.map(at).to_vec())
+}
+
+fn cycles() -> impl Strategy<Value = Cycle> {
+    proptest::sample::select(vec![Cycle::Daily, Cycle::Weekly, Cycle::Monthly, Cycle::Total])
+}
+
+/// Plays `steps`; after each, `check` looks at the desk.
+fn play(desk: &mut Desk, start: Timestamp, steps: &[Step], check: impl Fn(&Desk)) {
+    let (mut now, mut behind) = (start, 0);
+    for step in steps {
+        match *step {
+            Step::Call { input, output } => {
+                let _ = desk.admit(&call(input, output, now.plus_millis(-behind)));
+                behind = 0;
+            }
+            Step::End { which, percent } => settle(desk, which, percent, false),
+            Step::Correct { which, percent } => settle(desk, which, percent, true),
+            Step::Wait { millis } => now = now.plus_millis(millis),
+            Step::Behind { millis } => behind = millis,
+        }
+        desk.assert_counted();
+        check(desk);
+    }
+}
+
+fn settle(desk: &mut Desk, which: usize, percent: u64, ended: bool) {
+    let candidates: Vec<_> = (0..desk.calls.len())
+        .filter(|&index| desk.calls.get(index).unwrap().cost.is_some() == ended)
+        .collect();
+    let Some(&index) = candidates.get(which % candidates.len().max(1)) else { return };
+    let hold = desk.calls.get(index).unwrap().hold.units();
+    let part = hold * i64::try_from(percent).unwrap() / 100;
+    desk.settle(index, Amount::from_units(part));
+}
+
+/// The instants of all cycles in which a call was admitted, one each.
+fn cycles_of(desk: &Desk, cycle: Cycle) -> Vec<Timestamp> {
+    let mut instants: Vec<Timestamp> = Vec::new();
+    for call in &desk.calls {
+        if !instants.iter().any(|seen| cycle.is_same(*seen, call.admitted_at)) {
+            instants.push(call.admitted_at);
+        }
+    }
+    instants
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_strict_limit_is_kept_at_every_instant_in_every_cycle(
+        cycle in cycles(), start in starts(), steps in steps(), limit in 1..400_u64,
+    ) {
+        let rules = SpendRules {
+            spend_limit: spend_limit(limit, cycle),
+            enforcement: Enforcement::Strict,
+            ..SpendRules::default()
+        };
+        play(&mut Desk::new(rules, "1"), start, &steps, |desk| {
+            for instant in cycles_of(desk, cycle) {
+                assert!(desk.is_corrected() || desk.weight_in(cycle, instant) <= cost(limit));
+            }
+        });
+    }
+
+    #[test]
+    fn a_bounded_limit_is_passed_by_less_than_one_call(
+        cycle in cycles(), start in starts(), steps in steps(), limit in 1..400_u64,
+    ) {
+        let rules =
+            SpendRules { spend_limit: spend_limit(limit, cycle), ..SpendRules::default() };
+        play(&mut Desk::new(rules, "1"), start, &steps, |desk| {
+            for instant in cycles_of(desk, cycle) {
+                let in_cycle = || desk.calls.iter().filter(|call| cycle.is_same(call.admitted_at, instant));
+                let dearest = in_cycle().map(|call| call.hold).max().unwrap_or_default();
+                let over = desk.weight_in(cycle, instant).saturating_sub(cost(limit));
+                assert!(desk.is_corrected() || over < dearest, "{over} over, {dearest} at most for one call");
+            }
+        });
+    }
+
+    #[test]
+    fn a_strict_wallet_never_goes_below_zero(
+        start in starts(), steps in steps(), balance in 1..400_i64,
+    ) {
+        let rules = SpendRules { enforcement: Enforcement::Strict, ..SpendRules::default() };
+        let mut desk = Desk::new(rules, "0");
+        desk.wallet.balance = Amount::from_units(balance * 10_000);
+        let steps: Vec<_> =
+            steps.into_iter().filter(|step| !matches!(step, Step::Correct { .. })).collect();
+        play(&mut desk, start, &steps, |desk| assert!(desk.wallet.available() >= Amount::ZERO));
+    }
+
+    #[test]
+    fn no_cycle_has_more_calls_than_its_limit(
+        cycle in cycles(), start in starts(), steps in steps(), count in 1..10_u64,
+    ) {
+        let rules = SpendRules {
+            request_limit: Some(RequestLimit { count, cycle }),
+            ..SpendRules::default()
+        };
+        play(&mut Desk::new(rules, "1"), start, &steps, |desk| {
+            for instant in cycles_of(desk, cycle) {
+                let made = desk.calls.iter().filter(|call| cycle.is_same(call.admitted_at, instant));
+                assert!(u64::try_from(made.count()).unwrap() <= count);
+            }
+        });
+    }
+
+    #[test]
+    fn in_any_minute_no_more_calls_pass_than_the_rate_and_the_burst(
+        start in starts(), rpm in 1..120_u32, burst in 1..40_u32,
+        gaps in proptest::collection::vec(0..3_000_i64, 1..200),
+    ) {
+        let rate_limit = Some(RateLimit { rpm, burst });
+        let mut desk = Desk::new(SpendRules { rate_limit, ..SpendRules::default() }, "1");
+        let mut now = start;
+        for gap in gaps {
+            now = now.plus_millis(gap);
+            let _ = desk.admit(&call(1, 0, now));
+        }
+        for (index, first) in desk.calls.iter().enumerate() {
+            let end = first.admitted_at.plus_millis(60_000);
+            let passed = desk.calls.iter().skip(index).filter(|call| call.admitted_at < end);
+            assert!(passed.count() <= usize::try_from(rpm + burst).unwrap());
+        }
+    }
+
+    #[test]
+    fn each_threshold_is_told_at_most_once_a_cycle(
+        cycle in cycles(), start in starts(), steps in steps(), limit in 1..400_u64,
+    ) {
+        let rules =
+            SpendRules { spend_limit: spend_limit(limit, cycle), ..SpendRules::default() };
+        let mut desk = Desk::new(rules, "1");
+        play(&mut desk, start, &steps, |_| ());
+        let mut told: BTreeMap<u8, Vec<Timestamp>> = BTreeMap::new();
+        for (percent, at) in desk.told {
+            let before = told.entry(percent).or_default();
+            assert!(!before.iter().any(|seen| cycle.is_same(*seen, at)), "{percent} twice");
+            before.push(at);
+        }
+    }
+}

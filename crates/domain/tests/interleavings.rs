@@ -1,0 +1,115 @@
+//! The state machine of calls under a limit, checked in every order in which a few of them can be
+//! admitted, ended, given up as lost, and corrected afterwards.
+
+mod desk;
+
+use desk::{Desk, at, call, cost, spend_limit};
+use tollgate_domain::*;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Refused,
+    Open(usize),
+    /// Ended by the sweeper, who knew only the input.
+    Lost(usize),
+    Ended,
+}
+
+const CALLS: usize = 4;
+/// At most 40: 10 in, 30 out.
+const INPUT: u64 = 10;
+const OUTPUT: u64 = 30;
+
+/// How many different histories were gone through, and the most that were ever admitted at once.
+#[derive(Default)]
+struct Seen {
+    histories: usize,
+    most_open: usize,
+    some_refused: bool,
+    all_passed: bool,
+}
+
+fn explore(desk: &Desk, states: [State; CALLS], check: &impl Fn(&Desk), seen: &mut Seen) {
+    desk.assert_counted();
+    check(desk);
+    let open = states.iter().filter(|state| matches!(state, State::Open(_))).count();
+    seen.most_open = seen.most_open.max(open);
+    let mut is_final = true;
+    for (position, state) in states.into_iter().enumerate() {
+        let mut go = |next: State, change: &dyn Fn(&mut Desk)| {
+            is_final = false;
+            let (mut desk, mut states) = (desk.clone(), states);
+            change(&mut desk);
+            if let Some(place) = states.get_mut(position) {
+                *place = next;
+            }
+            explore(&desk, states, check, seen);
+        };
+        match state {
+            // The calls are alike: which of those that wait comes next makes no difference.
+            State::Waiting
+                if states.iter().position(|one| *one == State::Waiting) != Some(position) =>
+            {
+                is_final = false;
+            }
+            State::Waiting => {
+                let mut after = desk.clone();
+                let admitted = after.admit(&call(INPUT, OUTPUT, at("2026-11-21T12:00:00Z")));
+                let next = admitted.map_or(State::Refused, State::Open);
+                go(next, &|desk| *desk = after.clone());
+            }
+            State::Open(index) => {
+                // In full, in part, and never heard of again.
+                go(State::Ended, &|desk| desk.settle(index, cost(INPUT + OUTPUT)));
+                go(State::Ended, &|desk| desk.settle(index, cost(INPUT)));
+                go(State::Lost(index), &|desk| desk.settle(index, cost(INPUT)));
+            }
+            State::Lost(index) => {
+                go(State::Ended, &|desk| desk.settle(index, cost(INPUT + OUTPUT)));
+            }
+            State::Refused | State::Ended => {}
+        }
+    }
+    if is_final {
+        seen.histories += 1;
+        seen.some_refused |= states.contains(&State::Refused);
+        seen.all_passed |= !states.contains(&State::Refused);
+        assert_eq!(desk.wallet.held, tollgate_pricing::Amount::ZERO, "nothing stays held");
+    }
+}
+
+fn explored(enforcement: Enforcement, check: impl Fn(&Desk)) -> Seen {
+    let rules = SpendRules {
+        spend_limit: spend_limit(100, Cycle::Total),
+        enforcement,
+        ..SpendRules::default()
+    };
+    let mut seen = Seen::default();
+    explore(&Desk::new(rules, "1"), [State::Waiting; CALLS], &check, &mut seen);
+    assert!(seen.histories > 1_000, "{}", seen.histories);
+    assert!(seen.some_refused && seen.all_passed, "both ends are in reach");
+    seen
+}
+
+#[test]
+fn in_every_order_a_strict_limit_admits_no_more_than_fit() {
+    let now = at("2026-11-21T12:00:00Z");
+    let seen = explored(Enforcement::Strict, |desk| {
+        if !desk.is_corrected() {
+            assert!(desk.weight_in(Cycle::Total, now) <= cost(100));
+        }
+    });
+    assert_eq!(seen.most_open, 2, "two holds of 40 fit into 100");
+}
+
+#[test]
+fn in_every_order_a_bounded_limit_is_passed_by_less_than_one_call() {
+    let now = at("2026-11-21T12:00:00Z");
+    let seen = explored(Enforcement::Bounded, |desk| {
+        if !desk.is_corrected() {
+            assert!(desk.weight_in(Cycle::Total, now) < cost(100 + INPUT + OUTPUT));
+        }
+    });
+    assert_eq!(seen.most_open, 3, "the third crosses the limit");
+}

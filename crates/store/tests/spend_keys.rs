@@ -1,0 +1,386 @@
+//! Spend keys under the ledger's locks, on both databases.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use tollgate_domain::admission::{Call, CallKey, Refusal};
+use tollgate_domain::*;
+use tollgate_pricing::*;
+use tollgate_store::{DatabaseUrl, SettleOutcome, Store, events, meters, spend_keys};
+use tollgate_testkit::store::{amount, answered};
+use tollgate_testkit::{TestStore, each_store};
+
+/// Calls hold and cost 2 USD.
+fn limited_to(usd: &str, enforcement: Enforcement) -> SpendRules {
+    let limit = SpendLimit { amount: amount(usd), cycle: Cycle::Daily };
+    SpendRules { spend_limit: Some(limit), enforcement, ..SpendRules::default() }
+}
+
+async fn key(store: &TestStore, rules: SpendRules) -> (SpendKey, Key) {
+    let merchant = store.merchant().await;
+    store.spend_key(merchant.merchant.merchant_id, None, rules).await
+}
+
+async fn admit(store: &Store, call: Call) -> Result<RequestId, Refusal> {
+    let request_id = call.request_id;
+    store.admit(Box::new(call)).await.unwrap().map(|_| request_id)
+}
+
+#[test]
+fn a_call_is_held_on_its_key_and_its_wallet_and_then_counted_and_paid() {
+    each_store(async |store| {
+        let merchant = store.merchant().await.merchant;
+        let (made, key) = store
+            .spend_key(merchant.merchant_id, None, limited_to("10", Enforcement::Strict))
+            .await;
+        let id = admit(&store.store, store.call_with(&made, &key)).await.unwrap();
+        let counters = store.spend_key_now(&made).await.counters;
+        assert_eq!((counters.held.day, counters.spent.day), (amount("2"), Amount::ZERO));
+        assert_eq!((counters.requests.total, counters.last_used_at), (1, Some(store.clock.now())));
+        let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
+        assert_eq!((wallet.balance, wallet.held), (Amount::ZERO, amount("2")));
+
+        store.store.settle(id, answered(500_000, "1.5")).await;
+        let counters = store.spend_key_now(&made).await.counters;
+        assert_eq!((counters.held.day, counters.spent.total), (Amount::ZERO, amount("1.5")));
+        let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
+        assert_eq!((wallet.balance, wallet.held), (amount("-1.5"), Amount::ZERO));
+    });
+}
+
+#[test]
+fn a_key_that_was_rotated_or_deleted_opens_nothing_any_more() {
+    each_store(async |store| {
+        let (made, old) = key(store, SpendRules::default()).await;
+        let (merchant_id, id, now) = (made.merchant_id, made.spend_key_id, store.clock.now());
+        let rotated = store.store.write(move |conn| spend_keys::rotate(conn, merchant_id, id));
+        let (_, new) = rotated.await.unwrap().unwrap();
+        let refused = admit(&store.store, store.call_with(&made, &old)).await.unwrap_err();
+        assert_eq!(refused, Refusal::KeyInvalid);
+        let admitted = admit(&store.store, store.call_with(&made, &new)).await.unwrap();
+        store.store.settle(admitted, answered(1, "0")).await;
+
+        let deleted =
+            store.store.write(move |conn| spend_keys::delete(conn, merchant_id, id, now)).await;
+        assert!(deleted.unwrap());
+        let refused = admit(&store.store, store.call_with(&made, &new)).await.unwrap_err();
+        assert_eq!(refused, Refusal::KeyInvalid);
+        let forged = Call {
+            merchant_id: store.merchant().await.merchant.merchant_id,
+            ..store.call_with(&made, &new)
+        };
+        assert_eq!(admit(&store.store, forged).await.unwrap_err(), Refusal::KeyInvalid);
+    });
+}
+
+#[test]
+fn a_change_acts_on_the_very_next_admission() {
+    each_store(async |store| {
+        let (made, key) = key(store, SpendRules::default()).await;
+        let change = async |changes: SpendKeyChanges| {
+            let (merchant_id, id, now) = (made.merchant_id, made.spend_key_id, store.clock.now());
+            let changed = store
+                .store
+                .write(move |conn| spend_keys::update(conn, merchant_id, id, changes, now));
+            assert!(matches!(changed.await.unwrap(), spend_keys::Updated::SpendKey(_)));
+        };
+        let next = async || match admit(&store.store, store.call_with(&made, &key)).await {
+            Ok(id) => {
+                store.store.settle(id, answered(1, "1")).await;
+                None
+            }
+            Err(refusal) => Some(refusal),
+        };
+        assert_eq!(next().await, None);
+        let status =
+            |status| SpendKeyChanges { status: Some(status), ..SpendKeyChanges::default() };
+        change(status(SpendKeyStatus::Paused)).await;
+        assert_eq!(next().await, Some(Refusal::SpendKeyPaused));
+        change(status(SpendKeyStatus::Active)).await;
+        assert_eq!(next().await, None);
+        let limit = |usd| SpendKeyChanges {
+            spend_limit: Some(Some(SpendLimit { amount: amount(usd), cycle: Cycle::Monthly })),
+            ..SpendKeyChanges::default()
+        };
+        change(limit("2")).await;
+        assert!(matches!(next().await, Some(Refusal::SpendLimitReached { .. })));
+        change(limit("2.1")).await;
+        assert_eq!(next().await, None);
+    });
+}
+
+#[test]
+fn a_meter_of_a_spend_key_charges_its_calls_and_cannot_be_deleted() {
+    each_store(async |store| {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let meter = store.meter(merchant_id, &[(0, "10")]).await;
+        let (made, key) = store.spend_key(merchant_id, None, SpendRules::default()).await;
+        let (id, meter_id, now) = (made.spend_key_id, meter.meter_id, store.clock.now());
+        let named =
+            SpendKeyChanges { meter_id: Some(Some(meter_id)), ..SpendKeyChanges::default() };
+        let change = move |conn: &mut _| spend_keys::update(conn, merchant_id, id, named, now);
+        store.store.write(change).await.unwrap();
+        let record = store.forward(store.call_with(&made, &key), 100_000, "0.5").await.unwrap();
+        assert_eq!(record.quote.total_wallet_cost, amount("1.5"));
+        assert_eq!(record.spend_key_id, Some(id));
+
+        let delete = move |conn: &mut _| meters::delete(conn, merchant_id, meter_id, now);
+        assert_eq!(store.store.write(delete).await.unwrap(), meters::Deletion::InUse);
+        let unnamed = SpendKeyChanges { meter_id: Some(None), ..SpendKeyChanges::default() };
+        let change = move |conn: &mut _| spend_keys::update(conn, merchant_id, id, unnamed, now);
+        store.store.write(change).await.unwrap();
+        assert_eq!(store.store.write(delete).await.unwrap(), meters::Deletion::Deleted);
+    });
+}
+
+#[test]
+fn a_refusal_writes_nothing_to_the_key() {
+    each_store(async |store| {
+        let (made, key) = key(store, limited_to("1", Enforcement::Strict)).await;
+        assert!(admit(&store.store, store.call_with(&made, &key)).await.is_err());
+        assert_eq!(store.spend_key_now(&made).await.counters, SpendCounters::default());
+    });
+}
+
+#[test]
+fn what_a_dead_process_left_is_no_longer_held_on_its_key() {
+    each_store(async |store| {
+        let (made, key) = key(store, limited_to("2", Enforcement::Strict)).await;
+        let id = admit(&store.store, store.call_with(&made, &key)).await.unwrap();
+        store.store.close().await.unwrap();
+        let next = store.open_again();
+        store.clock.advance_millis(60_000);
+        next.sweep().await.unwrap();
+        let counters = store.spend_key_now(&made).await.counters;
+        assert_eq!((counters.held.total, counters.spent.total), (Amount::ZERO, amount("0.25")));
+        // Whoever knows better comes after all.
+        next.settle(id, answered(500_000, "1.5")).await;
+        let counters = store.spend_key_now(&made).await.counters;
+        assert_eq!((counters.held.total, counters.spent.total), (Amount::ZERO, amount("1.5")));
+        next.close().await.unwrap();
+    });
+}
+
+/// Nobody waits for a settlement of a task that is dropped: it is booked all the same, also when
+/// there is no runtime any more.
+#[test]
+fn a_settlement_that_nobody_waits_for_is_booked() {
+    each_store(async |store| {
+        let (made, key) = key(store, limited_to("2", Enforcement::Strict)).await;
+        let id = admit(&store.store, store.call_with(&made, &key)).await.unwrap();
+        let dropped = store.store.clone();
+        std::thread::spawn(move || dropped.settle_in_background(id, answered(1, "1.5")))
+            .join()
+            .unwrap();
+        while store.spend_key_now(&made).await.counters.spent.total != amount("1.5") {
+            tokio::task::yield_now().await;
+        }
+        let again = store.store.settle(id, answered(1, "1.5")).await;
+        assert_eq!(again, SettleOutcome::AlreadySettled);
+    });
+}
+
+#[test]
+fn a_thousand_settlements_at_once_tell_of_each_threshold_once() {
+    each_store(async |store| {
+        let (made, key) = key(store, limited_to("10", Enforcement::Bounded)).await;
+        let mut open = Vec::new();
+        // All admitted while the limit is far away, so that the end of each counts.
+        for _ in 0..5 {
+            open.push(admit(&store.store, store.call_with(&made, &key)).await.unwrap());
+        }
+        let raised = SpendKeyChanges {
+            spend_limit: Some(Some(SpendLimit { amount: amount("5000"), cycle: Cycle::Daily })),
+            ..SpendKeyChanges::default()
+        };
+        let (merchant_id, id, now) = (made.merchant_id, made.spend_key_id, store.clock.now());
+        let change = move |conn: &mut _| spend_keys::update(conn, merchant_id, id, raised, now);
+        store.store.write(change).await.unwrap();
+        let admissions = (0..995).map(|_| {
+            let (store, call) = (store.store.clone(), store.call_with(&made, &key));
+            tokio::spawn(async move { admit(&store, call).await.unwrap() })
+        });
+        for admission in admissions.collect::<Vec<_>>() {
+            open.push(admission.await.unwrap());
+        }
+        let lowered = SpendKeyChanges {
+            spend_limit: Some(Some(SpendLimit { amount: amount("1000"), cycle: Cycle::Daily })),
+            ..SpendKeyChanges::default()
+        };
+        let change = move |conn: &mut _| spend_keys::update(conn, merchant_id, id, lowered, now);
+        store.store.write(change).await.unwrap();
+        let settlers = open.into_iter().map(|id| {
+            let store = store.store.clone();
+            tokio::spawn(async move { store.settle(id, answered(1, "1.5")).await })
+        });
+        for settler in settlers.collect::<Vec<_>>() {
+            assert!(matches!(settler.await.unwrap(), SettleOutcome::Settled(_)));
+        }
+        let page = tollgate_store::Page { after: None, limit: 100 };
+        let told =
+            store.store.read(move |conn| events::list(conn, merchant_id, &page)).await.unwrap();
+        let mut told: Vec<_> = told
+            .iter()
+            .map(|event| match &event.news {
+                News::SpendKeyThresholdReached { threshold, spend_key } => {
+                    (*threshold, spend_key.counters.spent.day.to_string())
+                }
+                News::SpendKeyLimitReached { spend_key } => {
+                    (100, spend_key.counters.spent.day.to_string())
+                }
+            })
+            .collect();
+        told.sort();
+        let expected = [(80, "801.0000000000"), (95, "951.0000000000"), (100, "1000.5000000000")];
+        assert_eq!(told, expected.map(|(percent, spent)| (percent, spent.to_owned())));
+    });
+}
+
+/// A pseudo-random sequence, so that a seed that fails can be run again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// How many seeds a race runs on each database: `RACE_SEEDS` of the environment, or few enough for
+/// every day.
+fn seeds() -> u64 {
+    std::env::var("RACE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25)
+}
+
+/// 200 callers on a barrier, on these nodes by turns; how many were admitted. Some end at once and
+/// cost what they held, so that nothing comes free.
+async fn race(nodes: &[Store], store: &TestStore, made: &SpendKey, key: &Key, seed: u64) -> u64 {
+    const CALLERS: u64 = 200;
+    let mut random = Random(seed);
+    let barrier = Arc::new(tokio::sync::Barrier::new(usize::try_from(CALLERS).unwrap()));
+    let callers = (0..CALLERS).map(|_| {
+        let node = usize::try_from(random.below(u64::try_from(nodes.len()).unwrap())).unwrap();
+        let node = nodes.get(node).unwrap().clone();
+        let (call, barrier) = (store.call_with(made, key), Arc::clone(&barrier));
+        let (pause, ends) = (random.below(4), random.below(2) == 0);
+        tokio::spawn(async move {
+            barrier.wait().await;
+            for _ in 0..pause {
+                tokio::task::yield_now().await;
+            }
+            let Ok(id) = admit(&node, call).await else { return None };
+            if ends {
+                node.settle(id, answered(1_000_000, "2")).await;
+                return Some(None);
+            }
+            Some(Some(id))
+        })
+    });
+    let (mut admitted, mut open) = (0, Vec::new());
+    for caller in callers.collect::<Vec<_>>() {
+        if let Some(call) = caller.await.unwrap() {
+            admitted += 1;
+            open.extend(call);
+        }
+    }
+    for id in open {
+        nodes.first().unwrap().settle(id, answered(1_000_000, "2")).await;
+    }
+    admitted
+}
+
+async fn races(nodes: &[Store], store: &TestStore) {
+    let merchant_id = store.merchant().await.merchant.merchant_id;
+    for seed in 0..seeds() {
+        let fits = seed % 7 + 1;
+        let limit = format!("{}.9", fits * 2);
+        let rules = limited_to(&limit, Enforcement::Strict);
+        let (made, key) = store.spend_key(merchant_id, None, rules).await;
+        let admitted = race(nodes, store, &made, &key, seed).await;
+        assert_eq!(admitted, fits, "seed {seed}");
+        let counters = store.spend_key_now(&made).await.counters;
+        assert_eq!(counters.held.total, Amount::ZERO, "seed {seed}");
+        assert_eq!(counters.spent.total, amount(&format!("{}", fits * 2)), "seed {seed}");
+    }
+}
+
+#[test]
+fn of_two_hundred_callers_on_a_strict_limit_exactly_those_that_fit_are_admitted() {
+    each_store(async |store| races(std::slice::from_ref(&store.store), store).await);
+}
+
+#[test]
+fn on_two_nodes_as_on_one() {
+    each_store(async |store| {
+        if matches!(store.url, DatabaseUrl::Sqlite(_)) {
+            // One process at a time; a test of its own says so.
+            return;
+        }
+        let second = store.open_again();
+        second.renew_lease().await.unwrap();
+        races(&[store.store.clone(), second.clone()], store).await;
+        second.close().await.unwrap();
+    });
+}
+
+#[test]
+fn rates_and_counts_hold_on_four_nodes_as_on_one() {
+    each_store(async |store| {
+        if matches!(store.url, DatabaseUrl::Sqlite(_)) {
+            return;
+        }
+        let others: Vec<_> = (0..3).map(|_| store.open_again()).collect();
+        let nodes: Vec<_> = std::iter::once(store.store.clone()).chain(others.clone()).collect();
+        let rate = SpendRules {
+            rate_limit: Some(RateLimit { rpm: 60, burst: 5 }),
+            ..SpendRules::default()
+        };
+        let count = SpendRules {
+            request_limit: Some(RequestLimit { count: 7, cycle: Cycle::Total }),
+            ..SpendRules::default()
+        };
+        for (rules, passing) in [(rate, 5), (count, 7)] {
+            let (made, key) = key(store, rules).await;
+            assert_eq!(race(&nodes, store, &made, &key, 1).await, passing);
+        }
+        for node in others {
+            node.close().await.unwrap();
+        }
+    });
+}
+
+/// What the bucket allows in a minute, whichever node is asked.
+#[test]
+fn in_a_minute_no_more_pass_than_the_rate_and_the_burst() {
+    each_store(async |store| {
+        let rules = SpendRules {
+            rate_limit: Some(RateLimit { rpm: 60, burst: 3 }),
+            ..SpendRules::default()
+        };
+        let (made, key) = key(store, rules).await;
+        let mut passed = 0;
+        for _ in 0..600 {
+            if let Ok(id) = admit(&store.store, store.call_with(&made, &key)).await {
+                store.store.settle(id, answered(1, "0")).await;
+                passed += 1;
+            }
+            store.clock.advance_millis(100);
+        }
+        assert_eq!(passed, 62, "3 at once and one a second after the first");
+    });
+}
+
+#[test]
+fn a_call_of_a_spend_key_that_nobody_has_is_refused() {
+    each_store(async |store| {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let nobody = SpendKeyId::generate(store.clock.now());
+        let call = Call {
+            key: CallKey::Spend(nobody, Key::generate(KeyKind::Spend).hash()),
+            ..store.call(merchant_id, SecretKeyId::generate(store.clock.now()))
+        };
+        assert_eq!(admit(&store.store, call).await.unwrap_err(), Refusal::KeyInvalid);
+    });
+}
