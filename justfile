@@ -8,6 +8,10 @@ demo:
 test:
     cargo test --workspace
 
+# Run the official SDKs of both formats against the program; needs python3, and PyPI once.
+sdk:
+    bins/tollgate/tests/sdk/run
+
 # Everything a change must pass.
 ci:
     .ci/run

@@ -2,14 +2,18 @@
 
 use std::net::TcpListener;
 
+use anyhow::anyhow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
-use tollgate_domain::{Clock, NewConnection, NewMeter, TierPeriod, Timestamp, TransactionKind};
-use tollgate_pricing::{Meter, RateType, Tier, TierUnit};
+use tollgate_domain::{
+    Clock, Cycle, Enforcement, MerchantId, NewConnection, NewMeter, NewSpendKey, RequestShape,
+    SpendLimit, SpendRules, TierPeriod, Timestamp, TransactionKind,
+};
+use tollgate_pricing::{Amount, Meter, RateType, Tier, TierUnit};
 use tollgate_simulator::{Behavior, Simulator};
 use tollgate_store::wallets::Movement;
-use tollgate_store::{Conn, StoreError, connections, merchants, meters, wallets};
+use tollgate_store::{Conn, connections, merchants, meters, spend_keys, wallets};
 
 use crate::config::Config;
 use crate::logging;
@@ -20,6 +24,31 @@ struct Made {
     secret_key: String,
     connection_id: String,
     meter_slug: String,
+    /// A spend key for each format.
+    openai_key: String,
+    anthropic_key: String,
+    /// A spend key with a limit that is never passed, and that limit.
+    strict_key: String,
+    strict_limit: Amount,
+}
+
+/// The call that is sent far more often than its key can afford. The simulated answer is as long as
+/// it may be and input is cheap, so a call costs nearly what it holds: all that ten calls give back
+/// when they end is less than an eleventh would have to hold.
+const RUSH_BODY: &str = r#"{"model": "simulated-large", "max_tokens": 16, "messages": [{"role": "user", "content": "Me first!"}]}"#;
+const RUSH_MAX_TOKENS: usize = 16;
+const RUSH_CALLS_THAT_FIT: usize = 10;
+
+/// Prices of its model, in USD per million tokens.
+const RUSH_INPUT_PRICE: usize = 1;
+const RUSH_OUTPUT_PRICE: usize = 100;
+
+/// The most that so many calls can cost: no more tokens go in than the body has bytes.
+fn rush_limit() -> Amount {
+    const UNITS_PER_MILLIONTH_USD: usize = 10_000;
+    let millionths = RUSH_BODY.len() * RUSH_INPUT_PRICE + RUSH_MAX_TOKENS * RUSH_OUTPUT_PRICE;
+    let units = RUSH_CALLS_THAT_FIT * millionths * UNITS_PER_MILLIONTH_USD;
+    Amount::from_units(i64::try_from(units).unwrap_or(i64::MAX))
 }
 
 /// Serves from a temporary store with simulated providers, and prints what to try.
@@ -56,6 +85,11 @@ fn config(listen: &str, openai: &Simulator, anthropic: &Simulator) -> anyhow::Re
         base_url = "{}"
         api_key = "simulated"
         allow_private_network = true
+        [[prices]]
+        provider = "openai"
+        model = "simulated-large"
+        input = "{RUSH_INPUT_PRICE}"
+        output = "{RUSH_OUTPUT_PRICE}"
         "#,
         openai.url("/v1"),
         anthropic.url("/v1"),
@@ -63,8 +97,8 @@ fn config(listen: &str, openai: &Simulator, anthropic: &Simulator) -> anyhow::Re
     Ok(Config::from_parts(text.parse()?, [], None)?)
 }
 
-/// A merchant, a customer with 10 USD, and a meter.
-fn make(conn: &mut Conn, now: Timestamp) -> Result<Made, StoreError> {
+/// A merchant, a customer with 10 USD, a meter, and spend keys that draw on the customer's wallet.
+fn make(conn: &mut Conn, now: Timestamp) -> anyhow::Result<Made> {
     let new = merchants::create(conn, "Demo merchant", now)?;
     let merchant_id = new.merchant.merchant_id;
     let customer = NewConnection {
@@ -75,28 +109,62 @@ fn make(conn: &mut Conn, now: Timestamp) -> Result<Made, StoreError> {
     let connection = connections::create(conn, merchant_id, &customer, now)?.connection;
     let movement = Movement {
         kind: TransactionKind::Credit,
-        amount: tollgate_pricing::Amount::from_units(100_000_000_000),
+        amount: usd(10),
         description: Some("Demo credit".to_owned()),
     };
     wallets::book(conn, merchant_id, connection.wallet_id, &movement, now)?;
     let rates = [(0, 5), (1_000_000, 3), (10_000_000, 1)];
     let tiers = rates.map(|(start, rate)| Tier { start, rate: rate.into() }).to_vec();
     let meter_slug = "demo".to_owned();
-    if let Ok(model) = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers) {
-        let meter = NewMeter {
-            name: "Demo plan".to_owned(),
-            slug: Some(meter_slug.clone()),
-            tier_period: TierPeriod::Lifetime,
-            model,
-        };
-        // The slug is free: the merchant is new.
-        let _ = meters::create(conn, merchant_id, &meter, now)?;
-    }
+    let meter = NewMeter {
+        name: "Demo plan".to_owned(),
+        slug: Some(meter_slug.clone()),
+        tier_period: TierPeriod::Lifetime,
+        model: Meter::new(RateType::Fixed, TierUnit::Tokens, tiers)
+            .map_err(|wrong| anyhow!("the meter of the demo: {wrong:?}"))?,
+    };
+    let meter = meters::create(conn, merchant_id, &meter, now)?
+        .map_err(|taken| anyhow!("the meter of the demo: {taken:?}"))?;
+
+    let limited = |request_shape, enforcement, amount, cycle| SpendRules {
+        request_shape,
+        enforcement,
+        spend_limit: Some(SpendLimit { amount, cycle }),
+        ..SpendRules::default()
+    };
+    let daily = |shape| limited(shape, Enforcement::Bounded, usd(1), Cycle::Daily);
+    let strict_limit = rush_limit();
+    let strict = limited(RequestShape::ShapeA, Enforcement::Strict, strict_limit, Cycle::Total);
+    let mut spend_key = |name: &str, meter_id, rules| {
+        let wallet_id = Some(connection.wallet_id);
+        let new = NewSpendKey { name: name.to_owned(), wallet_id, meter_id, rules };
+        make_spend_key(conn, merchant_id, &new, now)
+    };
+    let meter_id = Some(meter.meter_id);
     Ok(Made {
         secret_key: new.key.reveal().to_owned(),
         connection_id: connection.connection_id.to_string(),
         meter_slug,
+        openai_key: spend_key("OpenAI's format", meter_id, daily(RequestShape::ShapeA))?,
+        anthropic_key: spend_key("Anthropic's format", meter_id, daily(RequestShape::ShapeB))?,
+        strict_key: spend_key("Strict", None, strict)?,
+        strict_limit,
     })
+}
+
+fn make_spend_key(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    new: &NewSpendKey,
+    now: Timestamp,
+) -> anyhow::Result<String> {
+    let (_, key) = spend_keys::create(conn, merchant_id, new, now)?
+        .map_err(|missing| anyhow!("a spend key of the demo: no {missing:?}"))?;
+    Ok(key.reveal().to_owned())
+}
+
+const fn usd(whole: i64) -> Amount {
+    Amount::from_units(whole * 10_000_000_000)
 }
 
 fn print_welcome(base: &str, made: &Made, openai: &Simulator, anthropic: &Simulator) {
@@ -116,8 +184,19 @@ Tollgate listens on {base}. Its store is temporary; Ctrl-C ends everything.
   merchant key   {secret_key}
   connection     {connection_id} with 10.00 USD on its wallet
   meter          {meter_slug}: 5 / 3 / 1 USD per million tokens from 0 / 1 M / 10 M on
+  spend keys     two that may spend 1.00 USD a day of that wallet, one for each format; one that is strict
 
-Forward a call (paste as it is):
+Call with a spend key, as if Tollgate were the provider (paste as it is):
+
+  curl -s "{base}/v1/chat/completions" -H "Authorization: Bearer {openai_key}" -H "Content-Type: application/json" -d '{{"model": "gpt-4o-mini", "messages": [{{"role": "user", "content": "What does a tollgate do?"}}]}}'
+
+The official SDKs need no more than this:
+
+  export OPENAI_BASE_URL="{base}/v1" OPENAI_API_KEY="{openai_key}"
+
+  export ANTHROPIC_BASE_URL="{base}" ANTHROPIC_API_KEY="{anthropic_key}"
+
+Or forward a call to the provider's URL, for a connection and under a meter:
 
   TOKEN={token}
 
@@ -138,9 +217,18 @@ What it used, what it cost, and who paid:
   curl -s "{base}/v1/requests" -H "Authorization: Bearer $KEY"
 
   curl -s "{base}/v1/requests/$(curl -s "{base}/v1/requests?limit=1" -H "Authorization: Bearer $KEY" | grep -o 'req_[0-9A-Z]*' | head -1)" -H "Authorization: Bearer $KEY"
+
+A limit holds, however many calls come at once. The strict key may spend {strict_limit} USD in total, which is
+what {RUSH_CALLS_THAT_FIT} of these calls can cost at most. 200 of them: {RUSH_CALLS_THAT_FIT} pass, and the others get 402.
+
+  seq 200 | xargs -P 200 -I{{}} curl -s -o /dev/null -w '%{{http_code}}\n' "{base}/v1/chat/completions" -H "Authorization: Bearer {strict_key}" -H "Content-Type: application/json" -d '{RUSH_BODY}' | sort | uniq -c
 "#,
         secret_key = made.secret_key,
         connection_id = made.connection_id,
         meter_slug = made.meter_slug,
+        openai_key = made.openai_key,
+        anthropic_key = made.anthropic_key,
+        strict_key = made.strict_key,
+        strict_limit = made.strict_limit,
     );
 }

@@ -329,15 +329,25 @@ fn the_demo_prints_lines_that_work_when_pasted() {
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         let line = line.trim();
-        if ["TOKEN=", "KEY=", "curl "].iter().any(|start| line.starts_with(start)) {
+        let pasted = ["TOKEN=", "KEY=", "curl ", "export ", "seq "];
+        if pasted.iter().any(|start| line.starts_with(start)) {
             script.push_str(line);
             script.push_str("\necho\n");
         }
-        // The last line that can be pasted reads one record.
-        if line.contains("/v1/requests/$(") {
+        // The last line that can be pasted sends 200 calls.
+        if line.starts_with("seq 200 ") {
             break;
         }
     }
+    // What the SDKs make of the exported lines: each adds its path, and sends its key in its way.
+    script.push_str(
+        r#"
+        curl -s "$OPENAI_BASE_URL/models" -H "Authorization: Bearer $OPENAI_API_KEY"
+        curl -s "$ANTHROPIC_BASE_URL/v1/messages/count_tokens" -H "x-api-key: $ANTHROPIC_API_KEY" \
+            -H "Content-Type: application/json" \
+            -d '{"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "Hello!"}]}'
+        "#,
+    );
     let output = Command::new("bash").arg("-c").arg(&script).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let _ = child.kill();
@@ -348,12 +358,17 @@ fn the_demo_prints_lines_that_work_when_pasted() {
         "\"type\":\"message\"",
         "\"has_more\":false",
         "\"user\":\"ada\"",
+        "\"spend_key_id\":\"spk_",
+        " 10 200\n",
+        " 190 402\n",
+        "\"id\":\"gpt-4o-mini\"",
+        "\"input_tokens\":1}",
     ] {
         assert!(said.contains(expected), "{expected} is not in {said}");
     }
     assert_eq!(
         said.matches("\"status\":\"completed\"").count(),
-        4,
-        "three in the list, one alone: {said}"
+        5,
+        "four in the list, one alone: {said}"
     );
 }
