@@ -1,173 +1,26 @@
 //! The real program, with real sockets, signals and deaths.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails by panicking"
-)]
+#![expect(clippy::indexing_slicing, reason = "a helper of tests fails by panicking")]
+
+mod site;
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tollgate_simulator::{Behavior, Simulator};
-use tollgate_testkit::{Call, TestDatabase, postgres};
-
-/// A configuration in a folder of its own, with a simulated provider.
-struct Site {
-    folder: TempDir,
-    simulator: Simulator,
-    database: Option<TestDatabase>,
-}
-
-/// Runs `test` on a site of each database.
-fn each_site(test: impl AsyncFn(&Site)) {
-    let databases = [None, postgres::database()];
-    for (place, database) in databases.into_iter().enumerate() {
-        if place == 1 && database.is_none() {
-            continue;
-        }
-        let url = database.as_ref().map_or("sqlite:DIR/tollgate.db", TestDatabase::url).to_owned();
-        let site = Site::new(&url, database);
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on(test(&site));
-    }
-}
-
-impl Site {
-    fn new(database_url: &str, database: Option<TestDatabase>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let simulator = Simulator::start("127.0.0.1:0", Behavior::default()).unwrap();
-        let database_url = database_url.replace("DIR", folder.path().to_str().unwrap());
-        let config = format!(
-            r#"
-            listen = "127.0.0.1:0"
-            database_url = "{database_url}"
-            operator_token = "operator"
-            [providers.house]
-            base_url = "{}"
-            dialect = "openai"
-            allow_private_network = true
-            [[prices]]
-            provider = "house"
-            model = "*"
-            input = "1"
-            output = "2"
-            "#,
-            simulator.url("/v1")
-        );
-        std::fs::write(folder.path().join("tollgate.toml"), config).unwrap();
-        Self { folder, simulator, database }
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.arg("--config").arg(self.path().join("tollgate.toml")).args(arguments);
-        command.current_dir(self.path());
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    /// Runs a command that must succeed and prints JSON.
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.command(arguments).arg("--json").output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    fn serve(&self) -> Service {
-        let mut child =
-            self.command(&["serve"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = lines.next().unwrap().unwrap();
-        let address = line.strip_prefix("listening on http://").unwrap().parse().unwrap();
-        Service { child, address }
-    }
-
-    fn chat_url(&self) -> String {
-        self.simulator.url("/v1/chat/completions")
-    }
-}
-
-/// A running `tollgate serve`; it dies with the test.
-struct Service {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Service {
-    fn signal(&self, name: &str) {
-        let sent =
-            Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    }
-
-    fn exit_code(&mut self) -> Option<i32> {
-        self.child.wait().unwrap().code()
-    }
-
-    fn call(&self, method: &str, path: &str, credential: &str) -> Call {
-        Call::new(self.address, method, path).bearer(credential)
-    }
-
-    /// A customer with money and a meter; answers a forward token for them.
-    async fn customer(&self, key: &str, amount: &str) -> String {
-        let connection =
-            self.call("POST", "/v1/connections", key).json(&json!({})).send().await.expect(201);
-        let credits = format!("/v1/wallets/{}/credits", connection["wallet_id"].as_str().unwrap());
-        self.call("POST", &credits, key).json(&json!({"amount": amount})).send().await.expect(201);
-        let meter = json!({"name": "Plan", "rate_type": "fixed", "tier_type": "tokens_1m",
-                           "tiers": [{"start": "0", "rate": "10"}, {"start": "1000", "rate": "5"}]});
-        let meter = self.call("POST", "/v1/meters", key).json(&meter).send().await.expect(201);
-        let token = json!({"secret_key": key, "connection_id": connection["connection_id"], "meter_slug": meter["meter_slug"]});
-        STANDARD.encode(token.to_string())
-    }
-
-    fn forward(&self, u: &str, token: &str, stream: bool) -> Call {
-        let body = json!({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "Hello"}]});
-        self.call("POST", &format!("/v1/forward?u={u}"), token).json(&body)
-    }
-}
-
-fn merchant_key(site: &Site) -> String {
-    let merchant = site.json(&["merchant", "create", "Acme"]);
-    merchant["secret_key"].as_str().unwrap().to_owned()
-}
-
-fn assert_audit_clean(site: &Site) -> Value {
-    let audit = site.json(&["audit"]);
-    assert_eq!(audit["differences"], json!([]));
-    audit
-}
+use site::{Service, Site, assert_audit_clean, each_site, merchant_key};
+use tollgate_testkit::postgres;
 
 /// Eight callers, until they are told to stop or cannot go on.
-async fn load(service: &Service, u: &str, token: &str, seconds: f32) {
+async fn load(service: &Service, u: &str, credentials: [&str; 2], seconds: f32) {
     let stop = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..8)
         .map(|number| {
-            let (stop, call) = (stop.clone(), service.forward(u, token, number % 2 == 0));
+            let credential = credentials[usize::from(number < 4)];
+            let (stop, call) = (stop.clone(), service.forward(u, credential, number % 2 == 0));
             tokio::spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
                     let mut open = call.open().await;
@@ -191,7 +44,12 @@ fn a_killed_service_comes_back_with_nothing_pending_and_nothing_lost() {
         let key = merchant_key(site);
         let mut service = site.serve();
         let token = service.customer(&key, "1000").await;
-        load(&service, &site.chat_url(), &token, 0.7).await;
+        let limit = json!({"amount": "1000", "cycle": "daily"});
+        let limited = json!({"name": "Key", "spend_limit": limit});
+        let limited =
+            service.call("POST", "/v1/spend_keys", &key).json(&limited).send().await.expect(201);
+        let spend_key = limited["key"].as_str().unwrap();
+        load(&service, &site.chat_url(), [&token, spend_key], 0.7).await;
         assert_eq!(service.exit_code(), None, "killed");
 
         let service = site.serve();
@@ -211,6 +69,7 @@ fn a_killed_service_comes_back_with_nothing_pending_and_nothing_lost() {
             "{audit}: {reached} calls reached the provider"
         );
         service.forward(&site.chat_url(), &token, false).send().await.expect(200);
+        service.forward(&site.chat_url(), spend_key, false).send().await.expect(200);
         let wallets = service.call("GET", "/v1/requests?limit=1", &key).send().await.expect(200);
         assert_eq!(wallets["data"][0]["status"], "completed");
     });

@@ -36,6 +36,8 @@ fn v1(config: &mut ServiceConfig) {
         .service(route("/messages").route(post().to(forward::drop_in)))
         .service(route("/messages/count_tokens").route(post().to(forward::drop_in)))
         .service(route("/models").route(get().to(models::list)))
+        // Some ids have a slash.
+        .service(route("/models/{id:.+}").route(get().to(models::get)))
         .service(route("/meters").route(post().to(meters::create)).route(get().to(meters::list)))
         .service(
             route("/meters/{id}")
@@ -95,10 +97,10 @@ fn route(path: &str) -> actix_web::Resource {
 
 async fn not_found(http: HttpRequest) -> Result<HttpResponse, ApiError> {
     let message = format!("There is no route {} {}.", http.method(), http.path());
-    Err(ApiError::new(ErrorCode::RouteNotFound, message))
+    Err(ApiError::new(ErrorCode::RouteNotFound, message).for_sdk_of(&http))
 }
 
 async fn method_not_allowed(http: HttpRequest) -> Result<HttpResponse, ApiError> {
     let message = format!("{} is not a method of {}.", http.method(), http.path());
-    Err(ApiError::new(ErrorCode::MethodNotAllowed, message))
+    Err(ApiError::new(ErrorCode::MethodNotAllowed, message).for_sdk_of(&http))
 }

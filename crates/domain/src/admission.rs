@@ -65,6 +65,8 @@ pub struct CostBound {
     pub input_tokens: u64,
     /// Tokens of one answer.
     pub max_tokens: u64,
+    /// Tokens that go in besides once the call states a maximum of its own: none when it does.
+    pub to_state_maximum: u64,
     /// Answers.
     pub answers: u64,
     /// Calls of the provider's own tools.
@@ -79,7 +81,9 @@ impl CostBound {
     /// What the call can use if an answer has at most `max_tokens`, and what the provider can
     /// charge for it.
     fn most(&self, max_tokens: u64) -> Result<(Usage, BaseCost), Overflow> {
-        let mut usage = Usage::tokens(self.input_tokens, max_tokens.saturating_mul(self.answers));
+        let stated = if max_tokens == self.max_tokens { 0 } else { self.to_state_maximum };
+        let input_tokens = self.input_tokens.saturating_add(stated);
+        let mut usage = Usage::tokens(input_tokens, max_tokens.saturating_mul(self.answers));
         usage.quantities.tool_call = self.tool_calls;
         usage.quantities.request = 1;
         let base = self.prices.as_ref().map(|prices| BaseCost::of(&usage, prices)).transpose()?;

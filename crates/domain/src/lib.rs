@@ -45,5 +45,5 @@ pub use spend_key::{
     Enforcement, NewSpendKey, RateLimit, RequestLimit, RequestShape, SpendKey, SpendKeyChanges,
     SpendKeyStatus, SpendLimit, SpendRules,
 };
-pub use time::{Clock, Timestamp};
+pub use time::{Clock, ParseTimestampError, Timestamp};
 pub use wallet::{Transaction, TransactionKind, Wallet, WalletChanges};

@@ -52,11 +52,22 @@ impl Gcra {
         Ok(())
     }
 
-    /// The bucket under another rate: what was taken under the old one leaves it at most empty.
+    /// The bucket under another rate: as many calls are missing from it as under the old one, or
+    /// all that it holds.
     #[must_use]
-    pub fn under_new_rate(self, now: Timestamp, per_minute: u32, burst: u32) -> Self {
-        let (_, capacity) = interval_and_capacity(per_minute, burst);
-        Self { full_at_nanos: self.full_at_nanos.min(nanos(now).saturating_add(capacity)) }
+    pub fn under_new_rate(
+        self,
+        now: Timestamp,
+        old_per_minute: u32,
+        per_minute: u32,
+        burst: u32,
+    ) -> Self {
+        let (old_interval, _) = interval_and_capacity(old_per_minute, 1);
+        let (interval, _) = interval_and_capacity(per_minute, 1);
+        let until_full = self.full_at_nanos.saturating_sub(nanos(now)).max(0);
+        let missing = until_full.saturating_add(old_interval.saturating_sub(1)) / old_interval;
+        let missing = missing.min(i64::from(burst));
+        Self { full_at_nanos: nanos(now).saturating_add(missing.saturating_mul(interval)) }
     }
 
     /// Whether the bucket is full at `now`, so that forgetting it changes nothing.
@@ -109,7 +120,7 @@ mod tests {
         let mut bucket = Gcra::default();
         assert_eq!(bucket.take(NOW, 1, 1), Ok(()));
         assert_eq!(bucket.take(NOW, 1, 1), Err(TooSoon { wait_micros: 60_000_000 }));
-        bucket = bucket.under_new_rate(NOW, 60, 1);
+        bucket = bucket.under_new_rate(NOW, 1, 60, 1);
         assert_eq!(bucket.take(NOW, 60, 1), Err(TooSoon { wait_micros: 1_000_000 }));
         assert_eq!(bucket.take(NOW.plus_millis(1_000), 60, 1), Ok(()));
     }

@@ -60,13 +60,30 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// The text is no instant that can be written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseTimestampError;
+
+impl fmt::Display for ParseTimestampError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "must be a date-time such as 2026-11-21T12:00:00Z, of the years 0000 to 9999 in UTC",
+        )
+    }
+}
+
+impl std::error::Error for ParseTimestampError {}
+
 impl std::str::FromStr for Timestamp {
-    type Err = time::error::Parse;
+    type Err = ParseTimestampError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let at = OffsetDateTime::parse(text, &Rfc3339)?;
-        // A four-digit year in nanoseconds divided by a thousand is far within 64 bits.
-        Ok(Self(i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)))
+        let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| ParseTimestampError)?;
+        // An offset may lead out of the years that have four digits, and what was read could not
+        // be written again.
+        let at = at.checked_to_utc().filter(|at| (0..=9_999).contains(&at.year()));
+        let micros = at.ok_or(ParseTimestampError)?.unix_timestamp_nanos() / 1_000;
+        i64::try_from(micros).map(Self).map_err(|_| ParseTimestampError)
     }
 }
 

@@ -183,6 +183,7 @@ impl Store {
             node_id: NodeId::generate(opened),
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
+            storms: Arc::default(),
         };
         let readers = r2d2::Pool::builder()
             .max_size(readers)
@@ -263,6 +264,13 @@ impl Store {
         call: Box<Call>,
     ) -> Result<Result<Box<PendingRecord>, Refusal>, StoreError> {
         self.ledger()?.admit(call).await
+    }
+
+    /// The refusal of a call whose spend key is in a storm of refusals: by what the ledger has just
+    /// decided, without asking it again. `None` says nothing: ask [`Store::admit`].
+    pub fn refuse_at_once(&self, call: &Call) -> Option<Refusal> {
+        let Context { storms, service_charge_rate, .. } = &self.0.context;
+        storms.refuse(call, *service_charge_rate)
     }
 
     /// Settles a call, durably and once, however often it is called. A database that does not take

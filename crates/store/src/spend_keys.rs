@@ -2,13 +2,13 @@
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    Gcra, Key, KeyHash, KeyKind, MerchantId, NewSpendKey, PerCycle, SpendCounters, SpendKey,
-    SpendKeyChanges, SpendKeyId, SpendRules, Timestamp,
+    Gcra, Key, KeyHash, KeyKind, MerchantId, NewSpendKey, PerCycle, RateLimit, SpendCounters,
+    SpendKey, SpendKeyChanges, SpendKeyId, SpendRules, Timestamp,
 };
 use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
-use crate::dialect;
+use crate::dialect::{self, Lock};
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{from_json, optional, parsed, time, to_json};
@@ -290,7 +290,7 @@ pub fn update(
         }
         key.meter_id = meter_id;
     }
-    let new_rate = changes.rate_limit.flatten();
+    let old_rate = key.rules.rate_limit;
     key.rules = key.rules.changed(changes);
     diesel::update(spend_keys::table.find(spend_key_id.to_string()))
         .set((
@@ -299,16 +299,33 @@ pub fn update(
             spend_keys::rules.eq(to_json(&key.rules)),
         ))
         .execute(conn)?;
-    if let Some(rate) = new_rate {
-        let emptied = Gcra::from_full_at_nanos(i64::MAX).under_new_rate(now, rate.rpm, rate.burst);
-        let counters = spend_counters::table
-            .find(spend_key_id.to_string())
-            .filter(spend_counters::bucket_full_at.gt(emptied.full_at_nanos()));
-        diesel::update(counters)
-            .set(spend_counters::bucket_full_at.eq(emptied.full_at_nanos()))
-            .execute(conn)?;
+    if key.rules.rate_limit != old_rate {
+        change_rate(conn, &key, old_rate, now)?;
     }
     Ok(Updated::SpendKey(Box::new(key)))
+}
+
+/// Takes the bucket of a key over to its new rate.
+fn change_rate(
+    conn: &mut Conn,
+    key: &SpendKey,
+    old: Option<RateLimit>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let ids = [key.spend_key_id.to_string()];
+    let locked = dialect::spend_counters(conn, &ids, Lock::Rows)?;
+    let bucket = locked.first().map(|row| Gcra::from_full_at_nanos(row.bucket_full_at));
+    let bucket = match (bucket, old, key.rules.rate_limit) {
+        (Some(bucket), Some(old), Some(new)) => {
+            bucket.under_new_rate(now, old.rpm, new.rpm, new.burst)
+        }
+        // What was taken while nothing counted it is not known.
+        _ => Gcra::default(),
+    };
+    diesel::update(spend_counters::table.find(key.spend_key_id.to_string()))
+        .set(spend_counters::bucket_full_at.eq(bucket.full_at_nanos()))
+        .execute(conn)?;
+    Ok(())
 }
 
 /// Gives a spend key a new key; the old one is dead at once. `None` when there is no such one. Call

@@ -71,9 +71,9 @@ impl Route {
         let served = match named.as_slice() {
             [] => return Err(self.nobody(asked.as_deref())),
             [only] => only,
-            [first, ..] => {
+            [best, ..] => {
                 let rules = rules_of(credential, app).await?;
-                named.iter().find(|served| served.is_allowed(&rules)).unwrap_or(first)
+                named.iter().find(|served| served.is_allowed(&rules)).unwrap_or(best)
             }
         };
         let endpoint = served.endpoint.clone();
@@ -110,9 +110,7 @@ impl Route {
         }
         // Stable, so that the configured order stays among equals.
         found.sort_by_key(|(rank, _)| *rank);
-        let best = found.first().map(|(rank, _)| *rank);
-        let best = found.into_iter().filter(|(rank, _)| Some(*rank) == best);
-        best.map(|(_, served)| served).collect()
+        found.into_iter().map(|(_, served)| served).collect()
     }
 
     /// Whoever has the route: a body without a model is refused by what inspects it.

@@ -86,6 +86,9 @@ impl Inbound {
         client: web::Data<ProviderClient>,
     ) -> Result<HttpResponse, ApiError> {
         let admission = price::admission(self.owner, &self.credential, &outbound, &app)?;
+        if let Some(refusal) = app.store.refuse_at_once(&admission) {
+            return Err(refusal.into());
+        }
         let (to_client, from_call) = relay::channel();
         let call = Call { app, client, outbound, admission, tracked: self.tracked };
         actix_web::rt::spawn(call.run(to_client));

@@ -15,6 +15,9 @@ use crate::http::error::{ApiError, ErrorCode};
 /// What a call is taken to answer at most when neither it nor the price list says.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
 
+/// How many bytes `"max_completion_tokens": 1000000000, ` and its like take.
+const STATED_MAXIMUM_BYTES: u64 = 40;
+
 /// The call as it asks to be admitted: refused here when its price is unknown and must not be.
 pub(super) fn admission(
     owner: KeyOwner,
@@ -105,9 +108,15 @@ fn bound(outbound: &Outbound, row: Priced<'_>) -> CostBound {
         (tools_unpriced, "tools"),
     ];
     let field = without_bound.into_iter().find(|(holds, _)| *holds);
+    // What the field takes of the body goes in too, in each round of a tool.
+    let to_state_maximum = match output {
+        OutputBound::Unstated => STATED_MAXIMUM_BYTES.saturating_mul(tool_calls.saturating_add(1)),
+        OutputBound::None | OutputBound::Stated(_) => 0,
+    };
     CostBound {
         input_tokens,
         max_tokens,
+        to_state_maximum,
         answers,
         tool_calls,
         prices,

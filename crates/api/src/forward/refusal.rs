@@ -124,17 +124,20 @@ fn spend_limit(
     let remaining = shortage.left.max(Amount::ZERO);
     let message = format!(
         "Of the {} USD that this spend key may spend {}, {spent} USD are spent and {} USD are held \
-         by calls in flight{}{}",
+         by calls in flight; {}{}{}",
         limit.amount,
         of(limit.cycle),
         shortage.held,
+        until(reset),
         needed(shortage),
-        remedy(shortage, &format!("The limit is used up: {}.", until(reset))),
+        remedy(shortage, "Too little of it is left."),
     );
     let error = ApiError::new(ErrorCode::SpendLimitReached, message);
+    let would_ever_fit = shortage.needed.is_none_or(|needed| needed <= limit.amount);
     let error = match shortage.is_held_by_calls_in_flight() {
         true => error.retry_after(HELD_MICROS),
-        false => wait(error, reset),
+        false if would_ever_fit => wait(error, reset),
+        false => error,
     };
     error.limit(limit.amount, remaining, reset.map(|reset| reset.at))
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
-use actix_web::{HttpResponse, ResponseError};
+use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Serialize;
 use tollgate_domain::{Issue, RequestShape, Timestamp};
 use tollgate_store::StoreError;
@@ -56,6 +56,7 @@ error_codes! {
     RouteNotFound = 404 "route_not_found";
     ConnectionNotFound = 404 "connection_not_found";
     MeterNotFound = 404 "meter_not_found";
+    ModelNotFound = 404 "model_not_found";
     RequestNotFound = 404 "request_not_found";
     SecretKeyNotFound = 404 "secret_key_not_found";
     SpendKeyNotFound = 404 "spend_key_not_found";
@@ -147,6 +148,14 @@ impl ApiError {
         self
     }
 
+    /// The same, for whoever asks with an SDK of one of the two formats.
+    pub(crate) fn for_sdk_of(self, http: &HttpRequest) -> Self {
+        match sdk_of(http) {
+            Some(shape) => self.for_sdk(shape),
+            None => self,
+        }
+    }
+
     /// The same, with what an SDK of this format reads beside our envelope.
     pub(crate) fn for_sdk(self, shape: RequestShape) -> Self {
         Self { dialect: Some(shape), ..self }
@@ -170,6 +179,15 @@ impl ApiError {
     /// Which error it is.
     pub fn code(&self) -> ErrorCode {
         self.code
+    }
+}
+
+/// Which SDK asks, by headers that only SDKs send.
+pub(crate) fn sdk_of(http: &HttpRequest) -> Option<RequestShape> {
+    let has = |name| http.headers().contains_key(name);
+    match has("anthropic-version") {
+        true => Some(RequestShape::ShapeB),
+        false => has("x-stainless-lang").then_some(RequestShape::ShapeA),
     }
 }
 

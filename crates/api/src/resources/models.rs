@@ -2,14 +2,13 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
-use tollgate_domain::admission::CallKey;
-use tollgate_domain::{Issue, RequestShape, SpendKey, Timestamp};
+use tollgate_domain::{Issue, KeyKind, RequestShape, SpendKey, Timestamp};
 use tollgate_provider::Dialect;
-use tollgate_store::spend_keys;
+use tollgate_store::{merchants, spend_keys};
 
 use crate::app::App;
 use crate::forward::Credential;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, ErrorCode, sdk_of};
 use crate::http::list::Query;
 
 /// A model with what either SDK reads of it.
@@ -38,30 +37,48 @@ struct ModelsView {
 /// `GET /models`: everything that has a price under an id of its own, all at once unless `limit`
 /// says otherwise.
 pub(crate) async fn list(app: web::Data<App>, http: HttpRequest) -> Result<HttpResponse, ApiError> {
-    // Which SDK asks shows in a header that only one of them sends.
-    let shape = match http.headers().contains_key("anthropic-version") {
-        true => RequestShape::ShapeB,
-        false => RequestShape::ShapeA,
-    };
     let listed = async {
         let key = spend_key(&http, &app).await?;
         let page = Page::of(&http)?;
-        Ok(page.cut(models(&app, key.as_ref())))
+        Ok(HttpResponse::Ok().json(page.cut(models(&app, key.as_ref()))?))
     };
-    listed
-        .await
-        .map(|view| HttpResponse::Ok().json(view))
-        .map_err(|error: ApiError| error.for_sdk(shape))
+    listed.await.map_err(|error: ApiError| error.for_sdk(sdk_of(&http).unwrap_or_default()))
 }
 
-/// The spend key that asks, if it may be used; none for a merchant's own key.
+/// `GET /models/{id}`
+pub(crate) async fn get(
+    app: web::Data<App>,
+    http: HttpRequest,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let found = async {
+        let key = spend_key(&http, &app).await?;
+        let model = models(&app, key.as_ref()).into_iter().find(|model| model.id == *id);
+        let model = model.ok_or_else(|| ApiError::not_found(ErrorCode::ModelNotFound, "model"))?;
+        Ok(HttpResponse::Ok().json(model))
+    };
+    found.await.map_err(|error: ApiError| error.for_sdk(sdk_of(&http).unwrap_or_default()))
+}
+
+/// The spend key that asks, if it may be used; none for a merchant's own key. Either is looked up:
+/// nothing else would find out here that it was deleted.
 async fn spend_key(http: &HttpRequest, app: &App) -> Result<Option<SpendKey>, ApiError> {
-    let owner = app.owner_of(&Credential::of(http)?.key).await?;
-    let CallKey::Spend(_, hash) = owner.key else { return Ok(None) };
-    let find = move |conn: &mut _| spend_keys::find_by_hash(conn, &hash);
-    let key = app.store.read(find).await?.ok_or_else(ApiError::auth_invalid)?;
-    key.rules.may_be_used(app.clock.now())?;
-    Ok(Some(key))
+    let key = Credential::of(http)?.key;
+    let hash = key.hash();
+    match key.kind() {
+        KeyKind::Secret => {
+            let find = move |conn: &mut _| merchants::find_secret_key(conn, &hash);
+            let key = app.store.read(find).await?.ok_or_else(ApiError::auth_invalid)?;
+            app.rate_limits.take(key.secret_key_id, app.clock.now())?;
+            Ok(None)
+        }
+        KeyKind::Spend => {
+            let find = move |conn: &mut _| spend_keys::find_by_hash(conn, &hash);
+            let key = app.store.read(find).await?.ok_or_else(ApiError::auth_invalid)?;
+            key.rules.may_be_used(app.clock.now())?;
+            Ok(Some(key))
+        }
+    }
 }
 
 /// Every model that may be called, in the order in which providers are configured.
@@ -123,14 +140,18 @@ impl Page {
         })
     }
 
-    fn cut(&self, mut models: Vec<ModelView>) -> ModelsView {
-        let place = |models: &[ModelView], id: &Option<String>| {
-            id.as_ref().and_then(|id| models.iter().position(|model| model.id == *id))
+    fn cut(&self, mut models: Vec<ModelView>) -> Result<ModelsView, ApiError> {
+        let place = |models: &[ModelView], name: &str, id: &Option<String>| {
+            let Some(id) = id else { return Ok(None) };
+            let found = models.iter().position(|model| model.id == *id);
+            let unknown =
+                || ApiError::invalid(vec![Issue::at([name], "is not a model of this list")]);
+            found.map(Some).ok_or_else(unknown)
         };
-        if let Some(at) = place(&models, &self.after_id) {
+        if let Some(at) = place(&models, "after_id", &self.after_id)? {
             models.drain(..=at);
         }
-        let before = place(&models, &self.before_id);
+        let before = place(&models, "before_id", &self.before_id)?;
         if let Some(at) = before {
             models.truncate(at);
         }
@@ -141,12 +162,12 @@ impl Page {
             Some(_) => drop(models.drain(..models.len().saturating_sub(limit))),
             None => models.truncate(limit),
         }
-        ModelsView {
+        Ok(ModelsView {
             object: "list",
             has_more,
             first_id: models.first().map(|model| model.id.clone()),
             last_id: models.last().map(|model| model.id.clone()),
             data: models,
-        }
+        })
     }
 }

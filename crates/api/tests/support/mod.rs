@@ -259,9 +259,9 @@ fn providers(provider: &ScriptedProvider, nobody: &str, untrusted: &str) -> Prov
 /// A host that has no address.
 pub const NOWHERE: &str = "https://nowhere.invalid/v1";
 
-/// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`. One
-/// is listed by its id: a call of the provider's tools costs 0.01 USD there, and how long an answer
-/// can be is not known.
+/// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`. Two
+/// are listed by their ids: a call of the provider's tools costs 0.01 USD there, and how long an
+/// answer can be is not known.
 fn prices() -> PriceBook {
     let row = |provider: &str| PriceRow {
         provider: provider.to_owned(),
@@ -275,15 +275,16 @@ fn prices() -> PriceBook {
         },
         bands: Vec::new(),
     };
-    let listed = |provider: &str| {
+    let listed = |provider: &str, id: &str| {
         let mut listed = row(provider);
-        listed.model = ModelPattern::new("m-listed");
+        listed.model = ModelPattern::new(id);
         listed.max_output_tokens = None;
         listed.prices.tool_call = Some("0.01".parse().unwrap());
         listed
     };
-    let names = ["house", "mansion", "nobody", "nowhere", "untrusted"];
-    let rows = names.map(row).into_iter().chain([listed("house"), listed("mansion")]);
+    let patterns = ["house", "mansion", "nobody", "nowhere", "untrusted"].map(row);
+    let ids = [("house", "m-listed"), ("mansion", "m-listed"), ("nobody", "m-rare")];
+    let rows = patterns.into_iter().chain(ids.map(|(provider, id)| listed(provider, id)));
     PriceBook::new(Catalog::new(rows), Catalog::default())
 }
 

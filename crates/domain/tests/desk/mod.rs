@@ -176,6 +176,7 @@ pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
         bound: CostBound {
             input_tokens,
             max_tokens,
+            to_state_maximum: 0,
             answers: 1,
             tool_calls: 0,
             prices: Some(UnitPrices {

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tollgate_domain::admission::{self, Account, Admission, Call, Facts, Refusal};
+use tollgate_domain::admission::{self, Account, Admission, Call, CallKey, Facts, Refusal};
 use tollgate_domain::{PendingRecord, SpendKey, Wallet};
 use tollgate_pricing::{Amount, Rate};
 
 use super::parties::{Parties, Party};
+use super::storms::{Remembered, Storms};
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
@@ -138,8 +139,25 @@ impl Accounts {
         self.spend_keys.get(id).ok_or_else(|| missing("spend key", id))
     }
 
+    /// Remembers by which facts a call of a spend key was refused.
+    pub(super) fn note_refusal(&self, call: &Call, party: &Party<'_>, storms: &Storms) {
+        let CallKey::Spend(id, key_hash) = call.key else { return };
+        storms.note(id, || {
+            Some(Remembered {
+                key_hash,
+                spend_key: self.spend_key(&id.to_string()).ok()?.clone(),
+                account: party.account?.0.parse().ok()?,
+                limited_account: party.limited_account().and_then(|id| self.wallet(id).ok()),
+                wallet: Some(self.wallet(&party.wallet_id()?).ok()?),
+                meter: party.meter.cloned(),
+            })
+        });
+    }
+
     /// Writes back what was changed: one statement per table.
-    pub(super) fn write(self, conn: &mut Conn) -> Result<(), StoreError> {
+    pub(super) fn write(self, conn: &mut Conn, storms: &Storms) -> Result<(), StoreError> {
+        // Before it is committed: nothing is decided between now and then but by this writer.
+        storms.forget(&self.changed_spend_keys, &self.changed_wallets);
         if !self.changed_spend_keys.is_empty() {
             let changed =
                 self.spend_keys.into_iter().filter(|(id, _)| self.changed_spend_keys.contains(id));

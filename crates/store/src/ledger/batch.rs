@@ -76,7 +76,7 @@ pub(super) fn book(
             }),
         });
     }
-    books.write(conn)?;
+    books.write(conn, context)?;
     Ok(answers)
 }
 
@@ -96,8 +96,11 @@ fn refuse_by_a_look<'a>(
     calls.clone().for_each(|call| ids.add(&parties.of(call)));
     let accounts = Accounts::read(conn, ids, parties, Lock::No)?;
     for call in calls {
-        let decision = accounts.decide(call, &parties.of(call), context.service_charge_rate)?;
-        refused.extend(decision.err().map(|refusal| (call.request_id, refusal)));
+        let party = parties.of(call);
+        if let Err(refusal) = accounts.decide(call, &party, context.service_charge_rate)? {
+            accounts.note_refusal(call, &party, &context.storms);
+            refused.insert(call.request_id, refusal);
+        }
     }
     Ok(refused)
 }
@@ -166,11 +169,13 @@ impl Books {
         parties: &Parties,
         context: &Context,
     ) -> Result<Result<Box<PendingRecord>, Refusal>, StoreError> {
-        let decision =
-            self.accounts.decide(call, &parties.of(call), context.service_charge_rate)?;
-        let admission = match decision {
+        let party = parties.of(call);
+        let admission = match self.accounts.decide(call, &party, context.service_charge_rate)? {
             Ok(admission) => admission,
-            Err(refusal) => return Ok(Err(refusal)),
+            Err(refusal) => {
+                self.accounts.note_refusal(call, &party, &context.storms);
+                return Ok(Err(refusal));
+            }
         };
         self.accounts.admit(&admission)?;
         let pending = admission.pending;
@@ -292,7 +297,7 @@ impl Books {
     }
 
     /// Writes everything back: one statement per table.
-    fn write(self, conn: &mut Conn) -> Result<(), StoreError> {
+    fn write(self, conn: &mut Conn, context: &Context) -> Result<(), StoreError> {
         fn changed<K: Ord, V>(mut all: BTreeMap<K, V>, keys: &BTreeSet<K>) -> BTreeMap<K, V> {
             all.retain(|key, _| keys.contains(key));
             all
@@ -311,7 +316,7 @@ impl Books {
         if !self.transactions.is_empty() {
             dialect::insert_transactions(conn, &self.transactions)?;
         }
-        self.accounts.write(conn)?;
+        self.accounts.write(conn, &context.storms)?;
         if !self.changed_counters.is_empty() {
             let rows: Vec<_> = changed(self.counters, &self.changed_counters)
                 .into_iter()

@@ -8,6 +8,7 @@
 mod accounts;
 mod batch;
 mod parties;
+mod storms;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +27,7 @@ use crate::error::StoreError;
 use crate::journal::{self, Entry, Journal};
 use batch::{Answer, Item, Settlement};
 use parties::Versions;
+pub(crate) use storms::Storms;
 
 /// How many may wait for a writer; who comes then is told that the store cannot keep up.
 const QUEUE_LENGTH: usize = 8_192;
@@ -76,14 +78,16 @@ impl Unheard {
 #[derive(Clone)]
 pub(crate) struct Ledger {
     jobs: mpsc::Sender<Job>,
+    storms: Arc<Storms>,
 }
 
 /// What every writer needs to know.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) node_id: NodeId,
     pub(crate) service_charge_rate: Rate,
     pub(crate) clock: Clock,
+    pub(crate) storms: Arc<Storms>,
 }
 
 impl Ledger {
@@ -110,7 +114,8 @@ impl Ledger {
                 .name(format!("ledger-{number}"))
                 .spawn(move || writer.serve())
         });
-        Ok((Self { jobs }, threads.collect::<Result<_, _>>()?))
+        let storms = Arc::clone(&context.storms);
+        Ok((Self { jobs, storms }, threads.collect::<Result<_, _>>()?))
     }
 
     pub(crate) async fn admit(
@@ -153,9 +158,12 @@ impl Ledger {
         E: From<StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
+        let storms = Arc::clone(&self.storms);
         self.send(Job::Write(Box::new(move |conn| {
+            let done = conn.write(work);
+            storms.forget_all();
             // Whoever asked may have left; the work is done all the same.
-            let _ = reply.send(conn.write(work));
+            let _ = reply.send(done);
         })))?;
         answer.await.map_err(|_| gave_up())?
     }
@@ -239,8 +247,12 @@ impl Writer {
         let _ = self.connect();
         // Without a connection the work is dropped, and who asked for it learns that.
         if let Some(conn) = &mut self.conn {
-            work(conn);
-            if is_broken(conn) {
+            // What fails here must not take the calls of the batch with it.
+            let panicked = catch_unwind(AssertUnwindSafe(|| work(conn))).is_err();
+            if panicked {
+                log::error!("the ledger failed on a write; its connection is opened anew");
+            }
+            if panicked || is_broken(conn) {
                 self.conn = None;
             }
         }

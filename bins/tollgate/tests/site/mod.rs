@@ -1,0 +1,166 @@
+//! The real program in a folder of its own, with a simulated provider.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test harness fails by panicking"
+)]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::allow_attributes,
+    reason = "each test file uses its part of this"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tollgate_simulator::{Behavior, Simulator};
+use tollgate_testkit::{Call, TestDatabase, postgres};
+
+/// A configuration in a folder of its own, with a simulated provider.
+pub struct Site {
+    folder: TempDir,
+    pub simulator: Simulator,
+    pub database: Option<TestDatabase>,
+}
+
+/// Runs `test` on a site of each database.
+pub fn each_site(test: impl AsyncFn(&Site)) {
+    let databases = [None, postgres::database()];
+    for (place, database) in databases.into_iter().enumerate() {
+        if place == 1 && database.is_none() {
+            continue;
+        }
+        let url = database.as_ref().map_or("sqlite:DIR/tollgate.db", TestDatabase::url).to_owned();
+        let site = Site::new(&url, database);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(test(&site));
+    }
+}
+
+impl Site {
+    pub fn new(database_url: &str, database: Option<TestDatabase>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let simulator = Simulator::start("127.0.0.1:0", Behavior::default()).unwrap();
+        let database_url = database_url.replace("DIR", folder.path().to_str().unwrap());
+        let config = format!(
+            r#"
+            listen = "127.0.0.1:0"
+            database_url = "{database_url}"
+            operator_token = "operator"
+            [providers.house]
+            base_url = "{}"
+            dialect = "openai"
+            allow_private_network = true
+            [[prices]]
+            provider = "house"
+            model = "*"
+            input = "1"
+            output = "2"
+            "#,
+            simulator.url("/v1")
+        );
+        std::fs::write(folder.path().join("tollgate.toml"), config).unwrap();
+        Self { folder, simulator, database }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("--config").arg(self.path().join("tollgate.toml")).args(arguments);
+        command.current_dir(self.path());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs a command that must succeed and prints JSON.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.command(arguments).arg("--json").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    pub fn serve(&self) -> Service {
+        let mut child =
+            self.command(&["serve"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.next().unwrap().unwrap();
+        let address = line.strip_prefix("listening on http://").unwrap().parse().unwrap();
+        Service { child, address }
+    }
+
+    pub fn chat_url(&self) -> String {
+        self.simulator.url("/v1/chat/completions")
+    }
+}
+
+/// A running `tollgate serve`; it dies with the test.
+pub struct Service {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Service {
+    pub fn signal(&self, name: &str) {
+        let sent =
+            Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    pub fn exit_code(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+
+    pub fn call(&self, method: &str, path: &str, credential: &str) -> Call {
+        Call::new(self.address, method, path).bearer(credential)
+    }
+
+    /// A customer with money and a meter; answers a forward token for them.
+    pub async fn customer(&self, key: &str, amount: &str) -> String {
+        let connection =
+            self.call("POST", "/v1/connections", key).json(&json!({})).send().await.expect(201);
+        let credits = format!("/v1/wallets/{}/credits", connection["wallet_id"].as_str().unwrap());
+        self.call("POST", &credits, key).json(&json!({"amount": amount})).send().await.expect(201);
+        let meter = json!({"name": "Plan", "rate_type": "fixed", "tier_type": "tokens_1m",
+                           "tiers": [{"start": "0", "rate": "10"}, {"start": "1000", "rate": "5"}]});
+        let meter = self.call("POST", "/v1/meters", key).json(&meter).send().await.expect(201);
+        let token = json!({"secret_key": key, "connection_id": connection["connection_id"], "meter_slug": meter["meter_slug"]});
+        STANDARD.encode(token.to_string())
+    }
+
+    pub fn forward(&self, u: &str, token: &str, stream: bool) -> Call {
+        let body = json!({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "Hello"}]});
+        self.call("POST", &format!("/v1/forward?u={u}"), token).json(&body)
+    }
+}
+
+pub fn merchant_key(site: &Site) -> String {
+    let merchant = site.json(&["merchant", "create", "Acme"]);
+    merchant["secret_key"].as_str().unwrap().to_owned()
+}
+
+pub fn assert_audit_clean(site: &Site) -> Value {
+    let audit = site.json(&["audit"]);
+    assert_eq!(audit["differences"], json!([]));
+    audit
+}
