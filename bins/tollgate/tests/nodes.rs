@@ -101,7 +101,7 @@ fn limits_hold_for_all_nodes_together_however_calls_are_spread() {
             let reached = fleet.site.simulator.stats().calls;
             let counted =
                 fleet.spend_key(json!({"request_limit": {"count": 7, "cycle": "total"}})).await;
-            let (answered, refused) = fleet.rush(&counted, 60, spread).await;
+            let (answered, refused) = fleet.rush(&counted, 200, spread).await;
             assert_eq!(answered, 7, "{spread:?}");
             assert!(refused.iter().all(|status| *status == 429), "{spread:?}: {refused:?}");
 
@@ -109,13 +109,13 @@ fn limits_hold_for_all_nodes_together_however_calls_are_spread() {
             let limit = json!({"amount": "0.0065", "cycle": "daily"});
             let strict =
                 fleet.spend_key(json!({"enforcement": "strict", "spend_limit": limit})).await;
-            let (answered, refused) = fleet.rush(&strict, 60, spread).await;
+            let (answered, refused) = fleet.rush(&strict, 200, spread).await;
             assert_eq!(answered, 3, "{spread:?}");
             assert!(refused.iter().all(|status| *status == 402), "{spread:?}: {refused:?}");
 
             let began = Instant::now();
             let paced = fleet.spend_key(json!({"rate_limit": {"rpm": 60, "burst": 5}})).await;
-            let (answered, _) = fleet.rush(&paced, 60, spread).await;
+            let (answered, _) = fleet.rush(&paced, 200, spread).await;
             let refilled = usize::try_from(began.elapsed().as_secs()).unwrap() + 1;
             assert!((5..=5 + refilled).contains(&answered), "{spread:?}: {answered}");
             let made = u64::try_from(7 + 3 + answered).unwrap();

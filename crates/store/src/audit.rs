@@ -147,24 +147,20 @@ fn read_spend_counters(conn: &mut Conn, sums: &mut Recomputed) -> Result<(), Sto
     Ok(())
 }
 
-/// Adds a record to what its spend key comes to.
+/// Adds a record to what its spend key comes to, in each cycle that the key's last use shares.
 fn spend(row: &RequestRow, sums: &mut Recomputed) {
     let Some(id) = &row.spend_key_id else { return };
-    let [_, counted] = sums.spend.entry(id.clone()).or_default();
+    let [_, sum] = sums.spend.entry(id.clone()).or_default();
     let admitted_at = time(row.created_at);
-    let last = counted.last_used_at.unwrap_or(admitted_at);
-    for (cycle, spent) in counted.spent.each_mut() {
+    let last = sum.last_used_at.unwrap_or(admitted_at);
+    let more = |amount: &mut Amount, units| {
+        *amount = amount.saturating_add(Amount::from_units(units));
+    };
+    let each = sum.spent.each_mut().into_iter().zip(sum.held.each_mut());
+    for (((cycle, spent), (_, held)), (_, requests)) in each.zip(sum.requests.each_mut()) {
         if cycle.is_same(admitted_at, last) {
-            *spent = spent.saturating_add(Amount::from_units(row.request_cost()));
-        }
-    }
-    for (cycle, held) in counted.held.each_mut() {
-        if cycle.is_same(admitted_at, last) {
-            *held = held.saturating_add(Amount::from_units(row.spend_hold));
-        }
-    }
-    for (cycle, requests) in counted.requests.each_mut() {
-        if cycle.is_same(admitted_at, last) {
+            more(spent, row.request_cost());
+            more(held, row.spend_hold);
             *requests = requests.saturating_add(1);
         }
     }
@@ -229,6 +225,9 @@ fn read_requests(
         for row in rows {
             if row.is_pending() {
                 audit.pending += 1;
+            } else if row.spend_hold != 0 {
+                let what = format!("request {} hold on its key after its end", row.request_id);
+                audit.compare(what, row.spend_hold, 0);
             }
             let parts = [
                 (row.wallet_id.clone(), row.wallet_hold, row.wallet_cost),

@@ -3,11 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollgate_domain::admission::{Call, CallKey, Refusal};
 use tollgate_domain::*;
 use tollgate_pricing::*;
-use tollgate_store::{DatabaseUrl, SettleOutcome, Store, events, meters, spend_keys};
+use tollgate_store::{DatabaseUrl, SettleOutcome, Store, events, meters, spend_keys, wallets};
 use tollgate_testkit::store::{amount, answered};
 use tollgate_testkit::{TestStore, each_store};
 
@@ -140,6 +141,47 @@ fn a_refusal_writes_nothing_to_the_key() {
         let (made, key) = key(store, limited_to("1", Enforcement::Strict)).await;
         assert!(admit(&store.store, store.call_with(&made, &key)).await.is_err());
         assert_eq!(store.spend_key_now(&made).await.counters, SpendCounters::default());
+    });
+}
+
+/// Somebody else holds the rows of the key and of its wallet: who is refused does not wait for them.
+#[test]
+fn a_refusal_waits_for_no_row_lock() {
+    each_store(async |store| {
+        if matches!(store.url, DatabaseUrl::Sqlite(_)) {
+            // There are no row locks; who writes is alone.
+            return;
+        }
+        let (made, key) = key(store, limited_to("1", Enforcement::Strict)).await;
+        let wallet_id = made.wallet_id;
+        let other = store.open_again();
+        let (locked, is_locked) = tokio::sync::oneshot::channel();
+        let (release, until) = std::sync::mpsc::channel::<()>();
+        let (merchant_id, id, now) = (made.merchant_id, made.spend_key_id, store.clock.now());
+        let holder = other.clone();
+        let holding = tokio::spawn(async move {
+            let paced = SpendKeyChanges {
+                rate_limit: Some(Some(RateLimit { rpm: 1_000, burst: 1_000 })),
+                ..SpendKeyChanges::default()
+            };
+            holder
+                .write(move |conn| {
+                    spend_keys::update(conn, merchant_id, id, paced, now)?;
+                    let limit = WalletChanges::default();
+                    wallets::update(conn, merchant_id, wallet_id, limit)?;
+                    locked.send(()).unwrap();
+                    until.recv().unwrap();
+                    Ok::<_, tollgate_store::StoreError>(())
+                })
+                .await
+        });
+        is_locked.await.unwrap();
+        let refused = admit(&store.store, store.call_with(&made, &key));
+        let refused = tokio::time::timeout(Duration::from_secs(5), refused).await;
+        assert!(matches!(refused, Ok(Err(Refusal::SpendLimitReached { .. }))), "{refused:?}");
+        release.send(()).unwrap();
+        holding.await.unwrap().unwrap();
+        other.close().await.unwrap();
     });
 }
 

@@ -63,8 +63,10 @@ impl From<Refusal> for ApiError {
             }
             Refusal::WalletInsufficient { wallet_id, shortage } => {
                 let message = format!(
-                    "The wallet {wallet_id} has {} USD available{}{}",
+                    "The wallet {wallet_id} has {} USD available, and {} USD are held by calls in \
+                     flight{}{}",
                     shortage.left,
+                    shortage.held,
                     needed(&shortage),
                     remedy(&shortage, "Add credit to it.")
                 );
