@@ -100,6 +100,8 @@ pub struct Facts<'a> {
     pub spend_key: Option<&'a SpendKey>,
     /// The connection that the credential names, if it is this merchant's.
     pub connection: Option<&'a Connection>,
+    /// The connection whose wallet the spend key draws on.
+    pub key_connection: Option<&'a Connection>,
     /// The wallet of the connection, else of the spend key.
     pub wallet: Option<&'a Wallet>,
     /// The meter that the credential or the spend key names, if it is this merchant's.
@@ -183,9 +185,11 @@ fn find(call: &Call, facts: &Facts<'_>) -> Result<(), Refusal> {
     if names_meter && facts.meter.is_none() {
         return Err(Refusal::MeterNotFound);
     }
-    match facts.connection.map(|connection| connection.status) {
-        Some(ConnectionStatus::Deleted) => Err(Refusal::ConnectionDisabled),
-        Some(ConnectionStatus::Active) | None => Ok(()),
+    // A customer who was deleted spends nothing any more, by whichever key.
+    let connections = facts.connection.into_iter().chain(facts.key_connection);
+    match connections.into_iter().any(|one| one.status == ConnectionStatus::Deleted) {
+        true => Err(Refusal::ConnectionDisabled),
+        false => Ok(()),
     }
 }
 

@@ -114,8 +114,12 @@ fn refusals_come_in_their_order() {
     let plan = meter(Payer::Wallet);
     let refused = |account: Option<&Wallet>, connection, meter, wallet| {
         let account = account.map(account_of);
-        decide(&call(), &Facts { account, spend_key: None, connection, wallet, meter }, Rate::ZERO)
-            .err()
+        decide(
+            &call(),
+            &Facts { account, spend_key: None, connection, key_connection: None, wallet, meter },
+            Rate::ZERO,
+        )
+        .err()
     };
 
     assert_eq!(refused(None, None, None, None), Some(Refusal::KeyInvalid));
@@ -144,6 +148,7 @@ fn the_hold_is_the_upper_bound_of_what_the_wallet_would_pay() {
         let facts = Facts {
             account: Some(account_of(&own)),
             spend_key: None,
+            key_connection: None,
             connection: Some(&active),
             wallet: Some(&full),
             meter: Some(meter),
@@ -182,6 +187,7 @@ fn a_wallet_admits_while_anything_is_left_and_not_after() {
         let facts = Facts {
             account: Some(account_of(&own)),
             spend_key: None,
+            key_connection: None,
             connection: Some(&active),
             wallet: Some(&wallet),
             meter: Some(&plan),
@@ -199,6 +205,7 @@ fn what_costs_the_wallet_nothing_is_not_refused_for_its_balance() {
     let facts = Facts {
         account: Some(account_of(&own)),
         spend_key: None,
+        key_connection: None,
         connection: Some(&active),
         wallet: Some(&empty),
         meter: Some(&plan),
@@ -215,6 +222,7 @@ fn a_merchants_account_is_guarded_once_it_has_a_limit() {
         let facts = Facts {
             account: Some(account_of(&own)),
             spend_key: None,
+            key_connection: None,
             connection: None,
             wallet: None,
             meter: None,

@@ -233,6 +233,7 @@ fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
             account: Some(account),
             spend_key: Some(&desk.key),
             connection: None,
+            key_connection: None,
             wallet: Some(&desk.wallet),
             meter: Some(&meter),
         };

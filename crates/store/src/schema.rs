@@ -135,6 +135,7 @@ diesel::table! {
         spend_key_id -> Text,
         merchant_id -> Text,
         wallet_id -> Text,
+        connection_id -> Nullable<Text>,
         meter_id -> Nullable<Text>,
         name -> Text,
         key_hash -> Binary,

@@ -12,7 +12,7 @@ use crate::dialect::{self, Lock};
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{from_json, optional, parsed, time, to_json};
-use crate::schema::{merchants, spend_counters, spend_keys};
+use crate::schema::{spend_counters, spend_keys};
 use crate::{meters, wallets};
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
@@ -21,6 +21,7 @@ pub(crate) struct SpendKeyRow {
     pub(crate) spend_key_id: String,
     pub(crate) merchant_id: String,
     pub(crate) wallet_id: String,
+    pub(crate) connection_id: Option<String>,
     pub(crate) meter_id: Option<String>,
     pub(crate) name: String,
     pub(crate) key_hash: Vec<u8>,
@@ -155,17 +156,11 @@ pub fn create(
 ) -> Result<Result<(SpendKey, Key), Missing>, StoreError> {
     // The meter must not be deleted while a key comes to name it.
     dialect::lock_merchant(conn, merchant_id)?;
-    let wallet_id: Option<String> = match new.wallet_id {
-        Some(wallet_id) => {
-            wallets::find(conn, merchant_id, wallet_id)?.map(|wallet| wallet.wallet_id.to_string())
-        }
-        None => merchants::table
-            .find(merchant_id.to_string())
-            .select(merchants::wallet_id)
-            .first(conn)
-            .optional()?,
+    let wallet = match new.wallet_id {
+        Some(wallet_id) => wallets::find(conn, merchant_id, wallet_id)?,
+        None => wallets::find_own(conn, merchant_id)?,
     };
-    let Some(wallet_id) = wallet_id else { return Ok(Err(Missing::Wallet)) };
+    let Some(wallet) = wallet else { return Ok(Err(Missing::Wallet)) };
     if let Some(meter_id) = new.meter_id
         && meters::find(conn, merchant_id, meter_id)?.is_none()
     {
@@ -175,7 +170,8 @@ pub fn create(
     let row = SpendKeyRow {
         spend_key_id: SpendKeyId::generate(now).to_string(),
         merchant_id: merchant_id.to_string(),
-        wallet_id,
+        wallet_id: wallet.wallet_id.to_string(),
+        connection_id: wallet.connection_id.map(|id| id.to_string()),
         meter_id: new.meter_id.map(|id| id.to_string()),
         name: new.name.clone(),
         key_hash: key.hash().to_vec(),

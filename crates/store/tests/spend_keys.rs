@@ -8,7 +8,9 @@ use std::time::Duration;
 use tollgate_domain::admission::{Call, CallKey, Refusal};
 use tollgate_domain::*;
 use tollgate_pricing::*;
-use tollgate_store::{DatabaseUrl, SettleOutcome, Store, events, meters, spend_keys, wallets};
+use tollgate_store::{
+    DatabaseUrl, SettleOutcome, Store, connections, events, meters, spend_keys, wallets,
+};
 use tollgate_testkit::store::{amount, answered};
 use tollgate_testkit::{TestStore, each_store};
 
@@ -72,6 +74,23 @@ fn a_key_that_was_rotated_or_deleted_opens_nothing_any_more() {
             ..store.call_with(&made, &new)
         };
         assert_eq!(admit(&store.store, forged).await.unwrap_err(), Refusal::KeyInvalid);
+    });
+}
+
+#[test]
+fn a_key_on_the_wallet_of_a_deleted_connection_spends_nothing_any_more() {
+    each_store(async |store| {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let connection = store.connection(merchant_id, "10").await;
+        let wallet_id = Some(connection.wallet_id);
+        let (made, key) = store.spend_key(merchant_id, wallet_id, SpendRules::default()).await;
+        store.forward(store.call_with(&made, &key), 1, "1").await.unwrap();
+        let (id, now) = (connection.connection_id, store.clock.now());
+        let deleted =
+            store.store.write(move |conn| connections::delete(conn, merchant_id, id, now));
+        assert!(deleted.await.unwrap());
+        let refused = admit(&store.store, store.call_with(&made, &key)).await.unwrap_err();
+        assert_eq!(refused, Refusal::ConnectionDisabled);
     });
 }
 

@@ -3,6 +3,8 @@ CREATE TABLE spend_keys (
     spend_key_id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
     merchant_id  TEXT COLLATE "C" NOT NULL REFERENCES merchants,
     wallet_id    TEXT COLLATE "C" NOT NULL REFERENCES wallets,
+    -- Whose wallet that is; none for the merchant's own.
+    connection_id TEXT COLLATE "C" REFERENCES connections,
     meter_id     TEXT COLLATE "C" REFERENCES meters,
     name         TEXT COLLATE "C" NOT NULL,
     key_hash     BYTEA NOT NULL UNIQUE,

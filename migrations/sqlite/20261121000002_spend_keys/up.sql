@@ -3,6 +3,8 @@ CREATE TABLE spend_keys (
     spend_key_id TEXT NOT NULL PRIMARY KEY,
     merchant_id  TEXT NOT NULL REFERENCES merchants,
     wallet_id    TEXT NOT NULL REFERENCES wallets,
+    -- Whose wallet that is; none for the merchant's own.
+    connection_id TEXT REFERENCES connections,
     meter_id     TEXT REFERENCES meters,
     name         TEXT NOT NULL,
     key_hash     BLOB NOT NULL UNIQUE,

@@ -13,7 +13,7 @@ pub enum Refusal {
     ConnectionNotFound,
     /// The meter of the credential or of the spend key is unknown or another merchant's.
     MeterNotFound,
-    /// The connection was deleted.
+    /// The connection was deleted: the credential's, or the one whose wallet the spend key draws on.
     ConnectionDisabled,
     /// The spend key is paused.
     SpendKeyPaused,

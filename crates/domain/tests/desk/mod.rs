@@ -84,6 +84,7 @@ impl Desk {
             account: Some(Account { wallet_id: self.merchants_own, limited: None }),
             spend_key: Some(&self.key),
             connection: None,
+            key_connection: None,
             wallet: Some(&self.wallet),
             meter: None,
         };

@@ -88,6 +88,7 @@ impl Accounts {
             account,
             spend_key,
             connection: party.connection,
+            key_connection: party.key_connection,
             wallet: wallet.as_ref(),
             meter: party.meter,
         };
@@ -149,6 +150,7 @@ impl Accounts {
                 account: party.account?.0.parse().ok()?,
                 limited_account: party.limited_account().and_then(|id| self.wallet(id).ok()),
                 wallet: Some(self.wallet(&party.wallet_id()?).ok()?),
+                key_connection: party.key_connection.cloned(),
                 meter: party.meter.cloned(),
             })
         });

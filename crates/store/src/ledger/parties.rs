@@ -119,6 +119,8 @@ pub(super) struct Party<'a> {
     pub(super) account: Option<(&'a str, bool)>,
     pub(super) spend_key: Option<&'a SpendKeyRow>,
     pub(super) connection: Option<&'a Connection>,
+    /// Whose wallet the spend key draws on.
+    pub(super) key_connection: Option<&'a Connection>,
     pub(super) meter: Option<&'a MerchantMeter>,
 }
 
@@ -156,8 +158,10 @@ impl Parties {
             connections: HashMap::new(),
             meters: HashMap::new(),
         };
-        let connection_ids: BTreeSet<_> =
+        let mut connection_ids: BTreeSet<_> =
             calls.clone().filter_map(|call| call.connection_id).map(|id| id.to_string()).collect();
+        let keys = calls.clone().filter_map(|call| parties.opened_spend_key(call));
+        connection_ids.extend(keys.filter_map(|(key, _)| key.connection_id.clone()));
         if !connection_ids.is_empty() {
             let ids: Vec<_> = connection_ids.into_iter().collect();
             for row in dialect::connections_by_id(conn, &ids)? {
@@ -197,7 +201,9 @@ impl Parties {
         };
         let holder = holder.filter(|holder| holder.merchant_id == call.merchant_id.to_string());
         let connection = call.connection_id.and_then(|id| self.connections.get(&id.to_string()));
+        let key_connection = spend_key.and_then(|(key, _)| key.connection_id.as_ref());
         Party {
+            key_connection: key_connection.and_then(|id| self.connections.get(id)),
             account: holder.map(|holder| (holder.wallet_id.as_str(), holder.wallet_is_limited)),
             spend_key: spend_key.map(|(row, _)| row),
             connection: connection.filter(|one| one.merchant_id == call.merchant_id),

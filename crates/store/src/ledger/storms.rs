@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tollgate_domain::admission::{self, Account, Call, CallKey, Facts, Refusal};
-use tollgate_domain::{KeyHash, MerchantMeter, SpendKey, SpendKeyId, Wallet, WalletId};
+use tollgate_domain::{Connection, KeyHash, MerchantMeter, SpendKey, SpendKeyId, Wallet, WalletId};
 use tollgate_pricing::Rate;
 
 /// How long facts are believed.
@@ -31,6 +31,7 @@ pub(super) struct Remembered {
     pub(super) account: WalletId,
     pub(super) limited_account: Option<Wallet>,
     pub(super) wallet: Option<Wallet>,
+    pub(super) key_connection: Option<Connection>,
     pub(super) meter: Option<MerchantMeter>,
 }
 
@@ -59,20 +60,23 @@ impl Storms {
             let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(by_key.get(&id)?)
         };
-        let Remembered { key_hash, spend_key, account, limited_account, wallet, meter } =
-            &storm.facts;
+        let known = &storm.facts;
         let is_believed = storm.refused.load(Ordering::Relaxed) >= STORM
             && storm.since.elapsed() <= FRESH
-            && *key_hash == hash;
+            && known.key_hash == hash;
         if !is_believed {
             return None;
         }
         let facts = Facts {
-            account: Some(Account { wallet_id: *account, limited: limited_account.as_ref() }),
-            spend_key: Some(spend_key),
+            account: Some(Account {
+                wallet_id: known.account,
+                limited: known.limited_account.as_ref(),
+            }),
+            spend_key: Some(&known.spend_key),
             connection: None,
-            wallet: wallet.as_ref(),
-            meter: meter.as_ref(),
+            key_connection: known.key_connection.as_ref(),
+            wallet: known.wallet.as_ref(),
+            meter: known.meter.as_ref(),
         };
         admission::decide(call, &facts, service_charge_rate).err()
     }
