@@ -9,7 +9,7 @@
 mod money;
 mod refusal;
 
-use tollgate_pricing::{BaseCost, Overflow, Quote, Rate, Terms, UnitPrices, Usage};
+use tollgate_pricing::{Amount, BaseCost, Overflow, Quote, Rate, Terms, UnitPrices, Usage};
 
 use self::money::{Costs, Purses};
 pub use self::refusal::{Refusal, Reset, Shortage};
@@ -22,6 +22,10 @@ use crate::spend_counters::SpendCounters;
 use crate::spend_key::{Enforcement, RequestShape, SpendKey, SpendKeyStatus, SpendRules};
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
+
+/// The most that one call may hold: a million USD. Whoever states a maximum beyond all sense must
+/// not fill what amounts can hold, for the calls of others would find no place.
+pub const MOST_HELD: Amount = Amount::from_units(1_000_000 * 10_000_000_000);
 
 /// A call that asks to be admitted.
 #[derive(Clone, Debug)]
@@ -42,6 +46,8 @@ pub struct Call {
     pub forwarded: Forwarded,
     /// The format of its body, if it has one of the two.
     pub shape: Option<RequestShape>,
+    /// Whether its body names models that may serve it instead of the one it asks for.
+    pub names_other_models: bool,
     /// The most it can cost.
     pub bound: CostBound,
     /// When it came in.
@@ -50,7 +56,7 @@ pub struct Call {
 
 /// The key a call was made with. What a node remembers of keys may be old, so both are looked up
 /// again when the call is admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKey {
     /// A merchant's own key, which is never changed.
     Secret(SecretKeyId),
@@ -143,6 +149,9 @@ pub fn decide(
     }
     let costs = |max_tokens| most(call, facts, service_charge_rate, max_tokens);
     let hold = costs(call.bound.max_tokens).map_err(|Overflow| Refusal::BoundTooLarge)?;
+    if hold.request > MOST_HELD {
+        return Err(Refusal::BoundTooLarge);
+    }
     let created_at = match facts.spend_key {
         Some(key) => key.counters.admitted_at(call.created_at),
         None => call.created_at,
@@ -153,7 +162,11 @@ pub fn decide(
     }
     Purses::of(facts, &account, created_at).afford(&call.bound, costs, &hold)?;
     if let Some(counters) = &mut counters {
-        counters.admit(created_at, hold.request);
+        counters.admit(created_at, hold.request).map_err(|Overflow| Refusal::BoundTooLarge)?;
+    }
+    let mut wallets = facts.wallet.into_iter().chain(account.limited);
+    if wallets.any(|wallet| wallet.held.checked_add(hold.request).is_err()) {
+        return Err(Refusal::BoundTooLarge);
     }
     let pending = PendingRecord {
         request_id: call.request_id,
@@ -219,7 +232,10 @@ fn obey(call: &Call, key: &SpendKey) -> Result<(), Refusal> {
         return Err(Refusal::RequestShapeMismatch { accepted: rules.request_shape });
     }
     if let Some(model) = forwarded.model.as_deref().filter(|model| !rules.allows_model(model)) {
-        return Err(Refusal::ModelNotAllowed { model: model.to_owned() });
+        return Err(Refusal::ModelNotAllowed { model: Some(model.to_owned()) });
+    }
+    if call.names_other_models && rules.allowed_models.is_some() {
+        return Err(Refusal::ModelNotAllowed { model: None });
     }
     if !rules.allows_provider(&forwarded.provider) {
         return Err(Refusal::ProviderNotAllowed { provider: forwarded.provider.clone() });

@@ -1,7 +1,7 @@
 //! What was done with a spend key so far, in the cycles of its last use.
 
 use serde::{Deserialize, Serialize};
-use tollgate_pricing::Amount;
+use tollgate_pricing::{Amount, Overflow};
 
 use crate::cycle::PerCycle;
 use crate::rate_limit::Gcra;
@@ -65,15 +65,19 @@ impl SpendCounters {
 
     /// Counts a call that is admitted at `at`, which [`SpendCounters::admitted_at`] told, and holds
     /// what it can cost.
-    pub fn admit(&mut self, at: Timestamp, hold: Amount) {
+    ///
+    /// # Errors
+    /// [`Overflow`] when so much cannot be held: what is given back later must be what was held.
+    pub fn admit(&mut self, at: Timestamp, hold: Amount) -> Result<(), Overflow> {
         *self = self.at(at);
         for (_, held) in self.held.each_mut() {
-            *held = held.saturating_add(hold);
+            *held = held.checked_add(hold)?;
         }
         for (_, requests) in self.requests.each_mut() {
             *requests = requests.saturating_add(1);
         }
         self.last_used_at = Some(at);
+        Ok(())
     }
 
     /// Ends a call that was admitted at `admitted_at`: gives back what it held and counts what it

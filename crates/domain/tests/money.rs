@@ -95,6 +95,7 @@ fn call() -> Call {
         disable_billing: false,
         forwarded: forwarded(ProviderKeyType::Managed),
         shape: Some(RequestShape::ShapeA),
+        names_other_models: false,
         bound: CostBound {
             input_tokens: 1_000_000,
             answers: 1,

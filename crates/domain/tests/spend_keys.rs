@@ -36,7 +36,7 @@ fn refusals_come_in_their_order() {
         );
         // One call has been made, a moment ago.
         let hour = now().plus_millis(-1);
-        desk.key.counters.admit(hour, cost(1));
+        desk.key.counters.admit(hour, cost(1)).unwrap();
         desk.key.counters.bucket.take(hour, 1, 1).unwrap();
         desk
     };
@@ -98,6 +98,17 @@ fn models_match_whole_or_by_their_beginning() {
         let rules = SpendRules { allowed_models: allowed.clone(), ..SpendRules::default() };
         assert_eq!(rules.allows_model(model), admitted, "{allowed:?} {model}");
     }
+}
+
+#[test]
+fn a_key_with_a_list_of_models_accepts_no_body_that_names_others_beside() {
+    let mut routed = call(1, 1, now());
+    routed.names_other_models = true;
+    let listed =
+        SpendRules { allowed_models: Some(vec!["m-1".to_owned()]), ..SpendRules::default() };
+    let refused = Desk::new(listed, "1").admit(&routed).unwrap_err();
+    assert_eq!(refused, Refusal::ModelNotAllowed { model: None });
+    assert!(Desk::new(SpendRules::default(), "1").admit(&routed).is_ok());
 }
 
 #[test]
@@ -241,6 +252,23 @@ fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
         let decision = decide(&call(100, 0, now()), &facts, Rate::ZERO);
         assert_eq!(decision.is_ok(), admitted, "{balance}: {decision:?}");
     }
+}
+
+/// A maximum beyond all sense is refused; it must neither wrap a counter nor crowd out others.
+#[test]
+fn one_call_may_not_hold_more_than_a_million() {
+    let mut desk = Desk::new(SpendRules::default(), "0");
+    desk.wallet.overdraft_limit = None;
+    for tokens in [1_000_000_000_001, u64::MAX] {
+        let refused = desk.admit(&call(tokens, 0, now())).unwrap_err();
+        assert_eq!(refused, Refusal::BoundTooLarge);
+    }
+    let most = call(1_000_000_000_000, 0, now());
+    let admitted = (0..1_000).filter(|_| desk.admit(&most).is_ok()).count();
+    assert_eq!(admitted, 922, "what an amount can hold");
+    desk.assert_counted();
+    (0..admitted).for_each(|index| desk.settle(index, Amount::ZERO));
+    assert_eq!(desk.key.counters.held.total, Amount::ZERO);
 }
 
 #[test]

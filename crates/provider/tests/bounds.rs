@@ -118,7 +118,8 @@ fn a_small_image_may_be_many_tokens() {
     assert_eq!(hidden(CHAT, content(json!([image_url()]))), 50_000);
     assert_eq!(hidden(CHAT, content(json!([image_url(), image_url()]))), 100_000);
     // In disguise.
-    let escaped = r#"{"model":"m","messages":[{"content":[{"image_url":{"url":"d\u0061ta:x"}}]}]}"#;
+    let escaped =
+        r#"{"model":"m","messages":[{"content":[{"image_url":{"url":"d\u0061ta:image/png,x"}}]}]}"#;
     let (bound, bytes) = bound_of(&endpoint(CHAT), escaped);
     assert_eq!(bound.input_tokens - bytes, 50_000);
 
@@ -209,6 +210,47 @@ fn what_has_no_length_in_the_body_is_named() {
         ),
     ] {
         assert_eq!(unbounded(path, body.clone()), None, "{body}");
+    }
+}
+
+#[test]
+fn what_is_served_otherwise_or_at_other_prices_is_named() {
+    for (field, value) in [
+        ("prediction", json!({"type": "content", "content": "x"})),
+        ("models", json!(["dear"])),
+        ("fallbacks", json!(["dear"])),
+        ("route", json!("fallback")),
+        ("plugins", json!([{"id": "web"}])),
+        ("search_parameters", json!({"mode": "on"})),
+        ("context_management", json!({"edits": []})),
+        ("service_tier", json!("priority")),
+        ("speed", json!("fast")),
+        ("inference_geo", json!("us")),
+    ] {
+        let body = json!({field: value});
+        assert_eq!(unbounded(CHAT, body.clone()).as_deref(), Some(field), "{body}");
+    }
+    for plain in [
+        json!({"prediction": null, "models": [], "service_tier": "flex"}),
+        json!({"service_tier": "auto", "speed": "standard", "inference_geo": "global"}),
+    ] {
+        assert_eq!(unbounded(CHAT, plain.clone()), None, "{plain}");
+    }
+}
+
+/// Some servers take 0 for no maximum at all.
+#[test]
+fn a_maximum_of_zero_bounds_nothing() {
+    let (bounded, _) = bound(CHAT, json!({"max_tokens": 0}));
+    assert_eq!(bounded.output, OutputBound::Unstated);
+}
+
+#[test]
+fn films_and_documents_in_a_data_url_are_no_images() {
+    for url in ["data:video/mp4;base64,AAAA", "data:application/pdf;base64,AAAA"] {
+        let part = json!({"type": "image_url", "image_url": {"url": url}});
+        let body = json!({"messages": [{"role": "user", "content": [part]}]});
+        assert!(unbounded(CHAT, body).is_some(), "{url}");
     }
 }
 

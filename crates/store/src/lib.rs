@@ -50,7 +50,7 @@ pub use page::Page;
 
 use conn::Manager;
 use journal::{Entry, Journal};
-use ledger::{Context, Ledger};
+use ledger::{Context, Ledger, Storms};
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -138,8 +138,7 @@ struct Inner {
     readers: r2d2::Pool<Manager>,
     ledger: Mutex<Option<Ledger>>,
     writers: Mutex<Vec<JoinHandle<()>>>,
-    context: Context,
-    journal: Option<Journal>,
+    context: Arc<Context>,
     lease_ms: u32,
     renewals: Mutex<Renewals>,
     lock: Mutex<Option<File>>,
@@ -179,12 +178,13 @@ impl Store {
         };
         prepare(&manager, options, lock.is_some())?;
         let opened = options.clock.now();
-        let context = Context {
+        let context = Arc::new(Context {
             node_id: NodeId::generate(opened),
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
-            storms: Arc::default(),
-        };
+            storms: Storms::default(),
+            journal: options.journal.as_deref().map(Journal::open).transpose()?,
+        });
         let readers = r2d2::Pool::builder()
             .max_size(readers)
             .min_idle(Some(0))
@@ -198,7 +198,6 @@ impl Store {
             ledger: Mutex::new(Some(ledger)),
             writers: Mutex::new(writers),
             context,
-            journal: options.journal.as_deref().map(Journal::open).transpose()?,
             lease_ms: options.lease_ms,
             renewals: Mutex::new(Renewals { last: opened, unbroken_since: opened }),
             lock: Mutex::new(lock),
@@ -269,7 +268,7 @@ impl Store {
     /// The refusal of a call whose spend key is in a storm of refusals: by what the ledger has just
     /// decided, without asking it again. `None` says nothing: ask [`Store::admit`].
     pub fn refuse_at_once(&self, call: &Call) -> Option<Refusal> {
-        let Context { storms, service_charge_rate, .. } = &self.0.context;
+        let Context { storms, service_charge_rate, .. } = &*self.0.context;
         storms.refuse(call, *service_charge_rate)
     }
 
@@ -283,8 +282,8 @@ impl Store {
             Ok(Err(cause)) => log::error!("{request_id} is not settled yet: {cause}"),
             Err(_) => log::error!("{request_id} is not settled yet: the database is slow"),
         }
-        let (journal, entry) = (self.0.journal.clone(), Entry { request_id, report });
-        let kept = tokio::task::spawn_blocking(move || journal::keep(journal.as_ref(), &entry));
+        let (context, entry) = (Arc::clone(&self.0.context), Entry { request_id, report });
+        let kept = tokio::task::spawn_blocking(move || context.keep(&entry));
         match kept.await.unwrap_or(false) {
             true => SettleOutcome::Journaled,
             false => SettleOutcome::NotSettled,
@@ -295,10 +294,10 @@ impl Store {
     /// that would run another, or a client that is refused. It is kept in the journal like any other
     /// settlement.
     pub fn settle_in_background(&self, request_id: RequestId, report: Report) {
-        let (journal, entry) = (self.0.journal.clone(), Entry { request_id, report });
+        let entry = Entry { request_id, report };
         match self.ledger() {
-            Ok(ledger) => ledger.settle_unheard(entry, journal),
-            Err(_) => drop(journal::keep(journal.as_ref(), &entry)),
+            Ok(ledger) => ledger.settle_unheard(entry),
+            Err(_) => drop(self.0.context.keep(&entry)),
         }
     }
 
@@ -315,7 +314,7 @@ impl Store {
     /// # Errors
     /// Those of the store: what could not be booked goes on waiting.
     pub async fn replay_journal(&self) -> Result<usize, StoreError> {
-        let Some(journal) = self.0.journal.clone() else { return Ok(0) };
+        let Some(journal) = self.0.context.journal.clone() else { return Ok(0) };
         let unreadable = |cause: std::io::Error| StoreError::Unavailable(cause.to_string());
         let entries = journal.entries().map_err(unreadable)?;
         let mut booked = 0;

@@ -242,6 +242,110 @@ fn a_settlement_that_nobody_waits_for_is_booked() {
     });
 }
 
+/// Until nothing is pending any more.
+async fn settled(store: &TestStore) {
+    while store.store.audit().await.unwrap().pending > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whoever asked has given up before the answer, or with the answer in hand: the call is admitted for
+/// nobody, and must not hold money for as long as this process lives.
+#[test]
+fn an_admission_that_nobody_waits_for_is_ended() {
+    each_store(async |store| {
+        let (made, key) = key(store, limited_to("2", Enforcement::Strict)).await;
+        // Somebody is at the row for a while: the one writer there is, or another node.
+        let other = match store.url {
+            DatabaseUrl::Postgres(_) => store.open_again(),
+            _ => store.store.clone(),
+        };
+        let (merchant_id, id, now) = (made.merchant_id, made.spend_key_id, store.clock.now());
+        let (holder, (began, has_begun)) = (other.clone(), tokio::sync::oneshot::channel());
+        let busy = tokio::spawn(async move {
+            let paced = SpendKeyChanges {
+                rate_limit: Some(Some(RateLimit { rpm: 1_000, burst: 1_000 })),
+                ..SpendKeyChanges::default()
+            };
+            let slowly = move |conn: &mut _| {
+                spend_keys::update(conn, merchant_id, id, paced, now)?;
+                began.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(200));
+                Ok::<_, tollgate_store::StoreError>(())
+            };
+            holder.write(slowly).await
+        });
+        has_begun.await.unwrap();
+        let waiting = store.store.admit(Box::new(store.call_with(&made, &key)));
+        let gone = tokio::time::timeout(Duration::from_millis(10), waiting).await;
+        assert!(gone.is_err(), "it was given up");
+        busy.await.unwrap().unwrap();
+        while store.store.audit().await.unwrap().requests < 1 {
+            tokio::task::yield_now().await;
+        }
+        settled(store).await;
+        assert_eq!(store.spend_key_now(&made).await.counters.held.total, Amount::ZERO);
+
+        let mut waiting = Box::pin(store.store.admit(Box::new(store.call_with(&made, &key))));
+        let mut nobody = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(waiting.as_mut().poll(&mut nobody).is_pending());
+        while store.store.audit().await.unwrap().requests < 2 {
+            tokio::task::yield_now().await;
+        }
+        // Committed, and soon answered; nobody looks.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(waiting);
+        settled(store).await;
+        assert_eq!(store.spend_key_now(&made).await.counters.held.total, Amount::ZERO);
+        let next = admit(&store.store, store.call_with(&made, &key)).await.unwrap();
+        store.store.settle(next, answered(1, "1")).await;
+        if matches!(store.url, DatabaseUrl::Postgres(_)) {
+            other.close().await.unwrap();
+        }
+    });
+}
+
+/// A call waits for the row of its key while the key is paused: the pause comes first.
+#[test]
+fn a_call_that_waited_for_its_keys_row_obeys_what_was_changed_meanwhile() {
+    each_store(async |store| {
+        if matches!(store.url, DatabaseUrl::Sqlite(_)) {
+            // There are no row locks; who writes is alone.
+            return;
+        }
+        let (made, key) = key(store, SpendRules::default()).await;
+        let (merchant_id, id, now) = (made.merchant_id, made.spend_key_id, store.clock.now());
+        let other = store.open_again();
+        let (locked, is_locked) = tokio::sync::oneshot::channel();
+        let (release, until) = std::sync::mpsc::channel::<()>();
+        let holder = other.clone();
+        let holding = tokio::spawn(async move {
+            let paused = SpendKeyChanges {
+                status: Some(SpendKeyStatus::Paused),
+                rate_limit: Some(Some(RateLimit { rpm: 1_000, burst: 1_000 })),
+                ..SpendKeyChanges::default()
+            };
+            holder
+                .write(move |conn| {
+                    spend_keys::update(conn, merchant_id, id, paused, now)?;
+                    locked.send(()).unwrap();
+                    until.recv().unwrap();
+                    Ok::<_, tollgate_store::StoreError>(())
+                })
+                .await
+        });
+        is_locked.await.unwrap();
+        let (node, call) = (store.store.clone(), store.call_with(&made, &key));
+        let waiting = tokio::spawn(async move { admit(&node, call).await });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!waiting.is_finished(), "it waits for the row");
+        release.send(()).unwrap();
+        holding.await.unwrap().unwrap();
+        assert_eq!(waiting.await.unwrap().unwrap_err(), Refusal::SpendKeyPaused);
+        other.close().await.unwrap();
+    });
+}
+
 #[test]
 fn a_thousand_settlements_at_once_tell_of_each_threshold_once() {
     each_store(async |store| {

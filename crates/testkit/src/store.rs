@@ -177,6 +177,7 @@ impl TestStore {
                 },
             },
             shape: Some(RequestShape::ShapeA),
+            names_other_models: false,
             bound: million_tokens(),
             created_at: self.clock.now(),
         }

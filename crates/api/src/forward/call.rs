@@ -40,7 +40,9 @@ impl Call {
         let Self { app, client, mut outbound, admission, mut tracked } = self;
         let (key, request_id) = (admission.key, admission.request_id);
         let admitted = tokio::time::timeout(ADMISSION_TIMEOUT, app.store.admit(admission)).await;
-        let open = match admitted.unwrap_or_else(|_| Err(StoreError::Interrupted)) {
+        // Should it be admitted after all, the store ends what nobody waits for.
+        let too_slow = |_| Err(StoreError::Unavailable("it is too slow to admit calls".to_owned()));
+        let open = match admitted.unwrap_or_else(too_slow) {
             Ok(Ok(pending)) => Open { store: app.store.clone(), pending, settled: false },
             Ok(Err(refusal)) => {
                 if refusal == Refusal::KeyInvalid {

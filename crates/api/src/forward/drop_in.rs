@@ -92,7 +92,6 @@ impl Route {
         let today = app.clock.now().date();
         let mut found: Vec<(Rank, Served)> = Vec::new();
         for provider in app.providers.iter() {
-            let Some(endpoint) = self.endpoint(http, provider, managed) else { continue };
             let prefixed = model.strip_prefix(provider.name.as_str());
             let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
             let price = |model| app.prices.find(&provider.name, model, today);
@@ -104,6 +103,10 @@ impl Route {
                 Some(_) => (Rank::Named, model),
                 None => (Rank::NamedWithoutPrice, model),
             });
+            if whole.is_none() && named.is_none() {
+                continue;
+            }
+            let Some(endpoint) = self.endpoint(http, provider, managed) else { continue };
             found.extend(whole.into_iter().chain(named).map(|(rank, model)| {
                 (rank, Served { endpoint: endpoint.clone(), model: model.to_owned() })
             }));

@@ -59,6 +59,7 @@ pub(super) fn admission(
             input_estimate,
         },
         shape: endpoint.shape(),
+        names_other_models: outbound.call_body.names_other_models,
         bound,
         created_at: now,
     }))

@@ -1,6 +1,6 @@
 //! What is said of a call that may not go out.
 
-use tollgate_domain::admission::{Refusal, Reset, Shortage};
+use tollgate_domain::admission::{MOST_HELD, Refusal, Reset, Shortage};
 use tollgate_domain::{Cycle, Issue, RequestLimit, RequestShape, SpendLimit};
 use tollgate_pricing::Amount;
 
@@ -35,7 +35,12 @@ impl From<Refusal> for ApiError {
             Refusal::ModelNotAllowed { model } => Self::with_issues(
                 ErrorCode::SpendKeyModelNotAllowed,
                 "This spend key may not use the model.",
-                vec![Issue::at(["model"], format!("{model:?} is not in its allowed_models"))],
+                vec![match model {
+                    Some(model) => {
+                        Issue::at(["model"], format!("{model:?} is not in its allowed_models"))
+                    }
+                    None => Issue::at(["models"], "a key with allowed_models names one model"),
+                }],
             ),
             Refusal::ProviderNotAllowed { provider } => Self::new(
                 ErrorCode::SpendKeyProviderNotAllowed,
@@ -44,7 +49,7 @@ impl From<Refusal> for ApiError {
             Refusal::CostBoundUnknown { field } => cost_bound_unknown(field),
             Refusal::BoundTooLarge => Self::invalid(vec![Issue::at(
                 [],
-                "what this call may cost is beyond 922337203.6854775807 USD",
+                format!("what this call may cost is beyond {MOST_HELD} USD"),
             )]),
             Refusal::RateLimited { rpm, reset } => Self::new(
                 ErrorCode::RateLimited,
@@ -62,14 +67,19 @@ impl From<Refusal> for ApiError {
                 spend_limit(limit, spent, &shortage, reset)
             }
             Refusal::WalletInsufficient { wallet_id, shortage } => {
-                let message = format!(
-                    "The wallet {wallet_id} has {} USD available, and {} USD are held by calls in \
-                     flight{}{}",
-                    shortage.left,
-                    shortage.held,
-                    needed(&shortage),
-                    remedy(&shortage, "Add credit to it.")
-                );
+                let message = match wallet_id {
+                    Some(wallet_id) => format!(
+                        "The wallet {wallet_id} has {} USD available, and {} USD are held by calls \
+                         in flight{}{}",
+                        shortage.left,
+                        shortage.held,
+                        needed(&shortage),
+                        remedy(&shortage, "Add credit to it.")
+                    ),
+                    None => {
+                        "The merchant's own account cannot pay its part of this call.".to_owned()
+                    }
+                };
                 let error = Self::new(ErrorCode::WalletBalanceInsufficient, message);
                 match shortage.is_held_by_calls_in_flight() {
                     true => error.retry_after(HELD_MICROS),

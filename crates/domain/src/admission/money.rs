@@ -29,8 +29,13 @@ struct Purse<'a> {
 }
 
 enum Owner<'a> {
-    SpendLimit { limit: SpendLimit, spent: Amount, reset: Option<Reset> },
-    Wallet(&'a Wallet),
+    SpendLimit {
+        limit: SpendLimit,
+        spent: Amount,
+        reset: Option<Reset>,
+    },
+    /// A wallet, and whether whoever calls may know of it.
+    Wallet(&'a Wallet, bool),
 }
 
 impl<'a> Purses<'a> {
@@ -49,8 +54,8 @@ impl<'a> Purses<'a> {
         let wallet = facts.wallet.filter(|wallet| wallet.overdraft_limit.is_some());
         // A spend key may draw on the merchant's own wallet: then that pays both parts.
         let is_merchants = wallet.is_some_and(|wallet| wallet.wallet_id == account.wallet_id);
-        let of_wallet = |wallet: &'a Wallet, share| Purse {
-            of: Owner::Wallet(wallet),
+        let of_wallet = |wallet: &'a Wallet, is_known, share| Purse {
+            of: Owner::Wallet(wallet, is_known),
             left: wallet.available(),
             held: wallet.held,
             share,
@@ -63,8 +68,11 @@ impl<'a> Purses<'a> {
         Self {
             purses: [
                 limit,
-                wallet.map(|wallet| of_wallet(wallet, share)),
-                merchants.map(|wallet| of_wallet(wallet, |costs| costs.merchant)),
+                wallet.map(|wallet| of_wallet(wallet, true, share)),
+                // A spend key may be in other hands than the merchant's.
+                merchants.map(|wallet| {
+                    of_wallet(wallet, facts.spend_key.is_none(), |costs| costs.merchant)
+                }),
             ],
             enforcement: facts.spend_key.map_or(Enforcement::Bounded, |key| key.rules.enforcement),
         }
@@ -100,9 +108,10 @@ impl<'a> Purses<'a> {
             Owner::SpendLimit { limit, spent, reset } => {
                 Refusal::SpendLimitReached { limit, spent, shortage, reset }
             }
-            Owner::Wallet(wallet) => {
-                Refusal::WalletInsufficient { wallet_id: wallet.wallet_id, shortage }
-            }
+            Owner::Wallet(wallet, is_known) => Refusal::WalletInsufficient {
+                wallet_id: is_known.then_some(wallet.wallet_id),
+                shortage,
+            },
         })
     }
 

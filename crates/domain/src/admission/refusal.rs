@@ -29,8 +29,8 @@ pub enum Refusal {
     },
     /// The spend key may not use the model.
     ModelNotAllowed {
-        /// The model that was asked for.
-        model: String,
+        /// The model that was asked for; none where it is the others that the body names.
+        model: Option<String>,
     },
     /// The spend key may not use the provider.
     ProviderNotAllowed {
@@ -42,7 +42,7 @@ pub enum Refusal {
         /// The field that leaves it without.
         field: Vec<String>,
     },
-    /// The call's upper bound does not fit an amount.
+    /// The call's upper bound is beyond what one call may hold.
     BoundTooLarge,
     /// Calls of the spend key follow each other too fast.
     RateLimited {
@@ -73,8 +73,8 @@ pub enum Refusal {
     },
     /// Too little is left on a wallet that would pay.
     WalletInsufficient {
-        /// The wallet.
-        wallet_id: WalletId,
+        /// The wallet; none where it is the merchant's own and not the caller's to know.
+        wallet_id: Option<WalletId>,
         /// What is left.
         shortage: Shortage,
     },

@@ -174,6 +174,7 @@ pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
             input_estimate: nothing,
         },
         shape: Some(RequestShape::ShapeA),
+        names_other_models: false,
         bound: CostBound {
             input_tokens,
             max_tokens,

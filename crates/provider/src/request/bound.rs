@@ -48,8 +48,9 @@ impl CallBody {
         let unbounded = unsized_part.or(tireless).or(self.open_ended.as_ref()).cloned();
         let output = match (endpoint.api(), self.max_output_tokens) {
             (Api::Embeddings, _) => OutputBound::None,
+            // Some servers take 0 for no maximum at all.
+            (_, None | Some(0)) => OutputBound::Unstated,
             (_, Some(tokens)) => OutputBound::Stated(tokens),
-            (_, None) => OutputBound::Unstated,
         };
         UsageBound {
             input_tokens: self.input_tokens(endpoint, tool_calls),

@@ -32,6 +32,16 @@ struct TopLevel<'a> {
     container: Option<&'a RawValue>,
     web_search_options: Option<&'a RawValue>,
     mcp_servers: Option<&'a RawValue>,
+    models: Option<&'a RawValue>,
+    fallbacks: Option<&'a RawValue>,
+    route: Option<&'a RawValue>,
+    plugins: Option<&'a RawValue>,
+    search_parameters: Option<&'a RawValue>,
+    prediction: Option<&'a RawValue>,
+    context_management: Option<&'a RawValue>,
+    service_tier: Option<&'a RawValue>,
+    speed: Option<&'a RawValue>,
+    inference_geo: Option<&'a RawValue>,
     duplicates: Vec<&'static str>,
     /// The first handle to stored state in each scanned field.
     handles: Vec<Vec<String>>,
@@ -60,7 +70,8 @@ impl<'de> Deserialize<'de> for TopLevel<'de> {
                     match top.slot(&key) {
                         Some((name, slot)) => {
                             let value = map.next_value::<&'de RawValue>()?;
-                            if slot.replace(value).is_some() {
+                            // Named once, however often it stands there.
+                            if slot.replace(value).is_some() && !top.duplicates.contains(&name) {
                                 top.duplicates.push(name);
                             }
                         }
@@ -110,7 +121,17 @@ slots!(
     prompt,
     container,
     web_search_options,
-    mcp_servers
+    mcp_servers,
+    models,
+    fallbacks,
+    route,
+    plugins,
+    search_parameters,
+    prediction,
+    context_management,
+    service_tier,
+    speed,
+    inference_geo
 );
 
 pub(super) fn inspect(
@@ -145,11 +166,7 @@ pub(super) fn inspect(
     if !issues.is_empty() {
         return Err(issues);
     }
-    let endless = [
-        ("web_search_options", present(top.web_search_options)),
-        ("mcp_servers", top.mcp_servers.is_some_and(|v| !matches!(v.get(), "null" | "[]"))),
-    ];
-    let endless = endless.into_iter().find(|(_, present)| *present);
+    let endless = open_ended(&top).map(|field| vec![field.to_owned()]);
     Ok(CallBody {
         model,
         stream,
@@ -160,7 +177,8 @@ pub(super) fn inspect(
         hour_cache: memchr::memmem::find(body, br#""1h""#).is_some(),
         max_tool_calls,
         findings: top.findings,
-        open_ended: stored.into_iter().next().or(endless.map(|(field, _)| vec![field.to_owned()])),
+        open_ended: stored.into_iter().next().or(endless),
+        names_other_models: filled(top.models) || filled(top.fallbacks),
         model_range: range_of(body, top.model),
         model_edit: None,
         usage_edit: match option {
@@ -168,6 +186,41 @@ pub(super) fn inspect(
             _ => None,
         },
     })
+}
+
+/// The first top-level field that leaves the cost without a bound: what it asks for is measured in
+/// nothing that the body states, or charged by prices that are not those of `model`.
+fn open_ended(top: &TopLevel<'_>) -> Option<&'static str> {
+    let other_than = |value: Option<&RawValue>, plain: &[&str]| {
+        present(value) && !value.is_some_and(|value| plain.contains(&value.get()))
+    };
+    // Tiers that cost no more than the standard one.
+    const TIERS: [&str; 7] = [
+        r#""auto""#,
+        r#""default""#,
+        r#""standard""#,
+        r#""standard_only""#,
+        r#""on_demand""#,
+        r#""flex""#,
+        r#""batch""#,
+    ];
+    let fields = [
+        ("web_search_options", present(top.web_search_options)),
+        ("search_parameters", present(top.search_parameters)),
+        ("mcp_servers", filled(top.mcp_servers)),
+        ("plugins", filled(top.plugins)),
+        ("models", filled(top.models)),
+        ("fallbacks", filled(top.fallbacks)),
+        ("route", present(top.route)),
+        // What of it is not taken is charged as output beside the answer.
+        ("prediction", present(top.prediction)),
+        // The provider may write summaries of its own accord.
+        ("context_management", present(top.context_management)),
+        ("service_tier", other_than(top.service_tier, &TIERS)),
+        ("speed", other_than(top.speed, &[r#""standard""#])),
+        ("inference_geo", other_than(top.inference_geo, &[r#""global""#])),
+    ];
+    fields.into_iter().find(|(_, holds)| *holds).map(|(field, _)| field)
 }
 
 /// The largest of the maximum-token fields. One that the endpoint does not have may be ignored
@@ -209,6 +262,11 @@ fn may_include_usage(endpoint: &Endpoint) -> bool {
 /// Whether a field is there at all: null means the same as absent.
 fn present(value: Option<&RawValue>) -> bool {
     value.is_some_and(|value| value.get() != "null")
+}
+
+/// Whether a list is there and has something in it.
+fn filled(value: Option<&RawValue>) -> bool {
+    value.is_some_and(|value| !matches!(value.get(), "null" | "[]"))
 }
 
 fn read_model(top: &TopLevel<'_>, issues: &mut Vec<Issue>) -> Option<String> {

@@ -28,6 +28,8 @@ pub struct CallBody {
     pub asks_usage: bool,
     /// The length of the body. A tokenizer that works on bytes makes at most as many tokens.
     pub input_bytes: u64,
+    /// Whether it names models beside `model` that may serve it instead.
+    pub names_other_models: bool,
     /// The largest of the maximum-token fields that the endpoint has; it bounds each answer.
     pub(crate) max_output_tokens: Option<u64>,
     /// How many answers are made at most (`n`, `best_of`, a list of prompts); at least 1.

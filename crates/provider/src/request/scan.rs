@@ -77,7 +77,8 @@ const HANDLE_KEYS: [&str; 3] = ["file_id", "container", "vector_store_id"];
 /// Arrays under these keys do.
 const HANDLE_LIST_KEYS: [&str; 2] = ["file_ids", "vector_store_ids"];
 /// Strings under these keys are fetched, if they are URLs and not the data itself.
-const REMOTE_KEYS: [&str; 4] = ["url", "image_url", "file_url", "server_url"];
+const REMOTE_KEYS: [&str; 6] =
+    ["url", "image_url", "video_url", "audio_url", "file_url", "server_url"];
 /// Strings under these keys are a document if they are the data itself.
 const DOCUMENT_KEYS: [&str; 2] = ["file_url", "file_data"];
 /// Types of tools that the client runs. Dated names, such as `bash_20250124`, begin with one of
@@ -215,7 +216,8 @@ fn judge_member(key: &str, seen: &Seen<'_>, found: &mut Findings) {
             if reference || HANDLE_KEYS.contains(&key) {
                 found.note(Kind::Handle, here());
             }
-            let inline = text.starts_with("data:");
+            // Of documents and films the bytes say little.
+            let inline = text.starts_with("data:image/");
             if DOCUMENT_KEYS.contains(&key) || (REMOTE_KEYS.contains(&key) && !inline) {
                 found.note(Kind::Unsized, here());
             }

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tollgate_domain::admission::{self, Account, Admission, Call, CallKey, Facts, Refusal};
+use tollgate_domain::admission::{self, Account, Admission, Call, Facts, Refusal};
 use tollgate_domain::{PendingRecord, SpendKey, Wallet};
 use tollgate_pricing::{Amount, Rate};
 
 use super::parties::{Parties, Party};
-use super::storms::{Remembered, Storms};
+use super::storms::{Changed, Remembered, Storms};
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
@@ -31,39 +31,83 @@ impl AccountIds {
     }
 }
 
+impl AccountIds {
+    fn read(
+        self,
+        conn: &mut Conn,
+        lock: Lock,
+    ) -> Result<(Vec<SpendCountersRow>, Vec<WalletRow>), StoreError> {
+        let keys: Vec<_> = self.spend_keys.into_iter().collect();
+        let counters = match keys.is_empty() {
+            true => Vec::new(),
+            false => dialect::spend_counters(conn, &keys, lock)?,
+        };
+        let wallets: Vec<_> = self.wallets.into_iter().collect();
+        let wallets = match wallets.is_empty() {
+            true => Vec::new(),
+            false => dialect::wallets(conn, &wallets, lock)?,
+        };
+        Ok((counters, wallets))
+    }
+}
+
 /// Accounts as they stand.
 pub(super) struct Accounts {
     wallets: BTreeMap<String, WalletRow>,
     spend_keys: BTreeMap<String, SpendKey>,
-    changed_wallets: BTreeSet<String>,
-    changed_spend_keys: BTreeSet<String>,
+    changed: Changed,
+    /// As of which epoch of the storms they were read.
+    epoch: u64,
 }
 
 impl Accounts {
-    /// Reads accounts, spend keys before wallets, each by id: the order in which all lock.
-    pub(super) fn read(
+    /// Looks at accounts as they stand.
+    pub(super) fn look(
         conn: &mut Conn,
         ids: AccountIds,
         parties: &Parties,
-        lock: Lock,
+        storms: &Storms,
+    ) -> Result<Self, StoreError> {
+        let epoch = storms.epoch();
+        let (counters, wallets) = ids.read(conn, Lock::No)?;
+        Self::of(counters, wallets, parties, epoch)
+    }
+
+    /// Locks accounts, spend keys before wallets, each by id: the order in which all lock. While that
+    /// took its time, a key may have been paused, rotated or deleted: who it is and what it may do
+    /// is read again once it is locked.
+    pub(super) fn lock(
+        conn: &mut Conn,
+        ids: AccountIds,
+        parties: &mut Parties,
+        storms: &Storms,
+    ) -> Result<Self, StoreError> {
+        let epoch = storms.epoch();
+        let (counters, wallets) = ids.read(conn, Lock::Rows)?;
+        if dialect::has_row_locks(conn) {
+            parties.read_keys_again(conn)?;
+        }
+        Self::of(counters, wallets, parties, epoch)
+    }
+
+    fn of(
+        counters: Vec<SpendCountersRow>,
+        wallets: Vec<WalletRow>,
+        parties: &Parties,
+        epoch: u64,
     ) -> Result<Self, StoreError> {
         let mut spend_keys = BTreeMap::new();
-        if !ids.spend_keys.is_empty() {
-            let ids: Vec<_> = ids.spend_keys.into_iter().collect();
-            for counters in dialect::spend_counters(conn, &ids, lock)? {
-                if let Some(row) = parties.spend_key(&counters.spend_key_id) {
-                    let key = row.clone().with_counters(&counters)?;
-                    spend_keys.insert(counters.spend_key_id, key);
-                }
+        for counters in counters {
+            if let Some(row) = parties.spend_key(&counters.spend_key_id) {
+                let key = row.clone().with_counters(&counters)?;
+                spend_keys.insert(counters.spend_key_id, key);
             }
         }
-        let ids: Vec<_> = ids.wallets.into_iter().collect();
-        let wallets = if ids.is_empty() { Vec::new() } else { dialect::wallets(conn, &ids, lock)? };
         Ok(Self {
             wallets: wallets.into_iter().map(|row| (row.wallet_id.clone(), row)).collect(),
             spend_keys,
-            changed_wallets: BTreeSet::new(),
-            changed_spend_keys: BTreeSet::new(),
+            changed: Changed::default(),
+            epoch,
         })
     }
 
@@ -120,14 +164,14 @@ impl Accounts {
     /// A wallet, to change it.
     pub(super) fn change_wallet(&mut self, wallet_id: &str) -> Result<&mut WalletRow, StoreError> {
         let wallet = self.wallets.get_mut(wallet_id).ok_or_else(|| missing("wallet", wallet_id))?;
-        self.changed_wallets.insert(wallet_id.to_owned());
+        self.changed.wallets.insert(wallet_id.to_owned());
         Ok(wallet)
     }
 
     /// A spend key, to change its counters.
     pub(super) fn change_spend_key(&mut self, id: &str) -> Result<&mut SpendKey, StoreError> {
         let key = self.spend_keys.get_mut(id).ok_or_else(|| missing("spend key", id))?;
-        self.changed_spend_keys.insert(id.to_owned());
+        self.changed.spend_keys.insert(id.to_owned());
         Ok(key)
     }
 
@@ -140,40 +184,39 @@ impl Accounts {
         self.spend_keys.get(id).ok_or_else(|| missing("spend key", id))
     }
 
-    /// Remembers by which facts a call of a spend key was refused.
+    /// Remembers by which facts a call was refused. Of a key that opens nothing there are none.
     pub(super) fn note_refusal(&self, call: &Call, party: &Party<'_>, storms: &Storms) {
-        let CallKey::Spend(id, key_hash) = call.key else { return };
-        storms.note(id, || {
+        storms.note(self.epoch, call, || {
+            let spend_key = party.spend_key.map(|key| self.spend_key(&key.spend_key_id));
+            let wallet = party.wallet_id().map(|id| self.wallet(&id));
             Some(Remembered {
-                key_hash,
-                spend_key: self.spend_key(&id.to_string()).ok()?.clone(),
                 account: party.account?.0.parse().ok()?,
                 limited_account: party.limited_account().and_then(|id| self.wallet(id).ok()),
-                wallet: Some(self.wallet(&party.wallet_id()?).ok()?),
+                spend_key: spend_key.transpose().ok()?.cloned(),
+                connection: party.connection.cloned(),
                 key_connection: party.key_connection.cloned(),
+                wallet: wallet.transpose().ok()?,
                 meter: party.meter.cloned(),
             })
         });
     }
 
-    /// Writes back what was changed: one statement per table.
-    pub(super) fn write(self, conn: &mut Conn, storms: &Storms) -> Result<(), StoreError> {
-        // Before it is committed: nothing is decided between now and then but by this writer.
-        storms.forget(&self.changed_spend_keys, &self.changed_wallets);
-        if !self.changed_spend_keys.is_empty() {
-            let changed =
-                self.spend_keys.into_iter().filter(|(id, _)| self.changed_spend_keys.contains(id));
+    /// Writes back what was changed, one statement per table, and tells what that was.
+    pub(super) fn write(self, conn: &mut Conn) -> Result<Changed, StoreError> {
+        let changed = self.changed;
+        if !changed.spend_keys.is_empty() {
+            let keys =
+                self.spend_keys.into_iter().filter(|(id, _)| changed.spend_keys.contains(id));
             let rows: Vec<_> =
-                changed.map(|(id, key)| SpendCountersRow::new(id, &key.counters)).collect();
+                keys.map(|(id, key)| SpendCountersRow::new(id, &key.counters)).collect();
             dialect::save_spend_counters(conn, &rows)?;
         }
-        if !self.changed_wallets.is_empty() {
-            let changed =
-                self.wallets.into_iter().filter(|(id, _)| self.changed_wallets.contains(id));
-            let rows: Vec<_> = changed.map(|(_, row)| row).collect();
+        if !changed.wallets.is_empty() {
+            let wallets = self.wallets.into_iter().filter(|(id, _)| changed.wallets.contains(id));
+            let rows: Vec<_> = wallets.map(|(_, row)| row).collect();
             dialect::save_wallets(conn, &rows)?;
         }
-        Ok(())
+        Ok(changed)
     }
 }
 

@@ -13,11 +13,13 @@ use tollgate_pricing::Amount;
 
 use super::accounts::{AccountIds, Accounts, out_of_range};
 use super::parties::{Endings, Parties, Versions};
+use super::storms::Changed;
 use super::{Context, SettleOutcome};
 use crate::conn::Conn;
-use crate::dialect::{self, Lock};
+use crate::dialect;
 use crate::error::StoreError;
 use crate::events::EventRow;
+use crate::journal::Entry;
 use crate::rows::{Reason, RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, word};
 
 pub(super) enum Item {
@@ -31,6 +33,12 @@ pub(super) struct Settlement {
     pub(super) report: Option<Report>,
 }
 
+impl From<&Entry> for Settlement {
+    fn from(entry: &Entry) -> Self {
+        Self { request_id: entry.request_id, report: Some(entry.report.clone()) }
+    }
+}
+
 pub(super) enum Answer {
     Admitted(Result<Box<PendingRecord>, Refusal>),
     Settled(SettleOutcome),
@@ -42,7 +50,7 @@ pub(super) fn book(
     items: &[Item],
     context: &Context,
     versions: &mut Versions,
-) -> Result<Vec<Answer>, StoreError> {
+) -> Result<(Vec<Answer>, Changed), StoreError> {
     let settlements = items.iter().filter_map(|item| match item {
         Item::Settle(settlement) => Some(&**settlement),
         Item::Admit(_) => None,
@@ -52,10 +60,10 @@ pub(super) fn book(
         Item::Settle(_) => None,
     });
     let ending = Endings::load(conn, settlements.clone(), versions)?;
-    let parties = Parties::load(conn, calls.clone(), &ending)?;
+    let mut parties = Parties::load(conn, calls.clone(), &ending)?;
     let mut refused = refuse_by_a_look(conn, calls.clone(), &parties, context)?;
     let asking = calls.filter(|call| !refused.contains_key(&call.request_id));
-    let mut books = Books::lock(conn, &ending, &parties, asking, context.clock.now())?;
+    let mut books = Books::lock(conn, &ending, &mut parties, asking, context)?;
 
     let mut settled: HashMap<RequestId, SettleOutcome> = HashMap::new();
     for settlement in settlements {
@@ -76,8 +84,8 @@ pub(super) fn book(
             }),
         });
     }
-    books.write(conn, context)?;
-    Ok(answers)
+    let changed = books.write(conn)?;
+    Ok((answers, changed))
 }
 
 /// Where locks on rows keep others waiting, a look comes first: what is refused by it takes none,
@@ -94,7 +102,7 @@ fn refuse_by_a_look<'a>(
     }
     let mut ids = AccountIds::default();
     calls.clone().for_each(|call| ids.add(&parties.of(call)));
-    let accounts = Accounts::read(conn, ids, parties, Lock::No)?;
+    let accounts = Accounts::look(conn, ids, parties, &context.storms)?;
     for call in calls {
         let party = parties.of(call);
         if let Err(refusal) = accounts.decide(call, &party, context.service_charge_rate)? {
@@ -123,16 +131,16 @@ impl Books {
     fn lock<'a>(
         conn: &mut Conn,
         ending: &Endings,
-        parties: &Parties,
+        parties: &mut Parties,
         asking: impl Iterator<Item = &'a Call>,
-        now: Timestamp,
+        context: &Context,
     ) -> Result<Self, StoreError> {
         let mut ids = AccountIds {
             wallets: ending.wallet_ids.clone(),
             spend_keys: ending.spend_key_ids().collect(),
         };
         asking.for_each(|call| ids.add(&parties.of(call)));
-        let accounts = Accounts::read(conn, ids, parties, Lock::Rows)?;
+        let accounts = Accounts::lock(conn, ids, parties, &context.storms)?;
         let keys: Vec<_> = ending
             .counter_keys
             .iter()
@@ -146,7 +154,7 @@ impl Books {
         let counters =
             if keys.is_empty() { Vec::new() } else { dialect::lock_counters(conn, &keys)? };
         Ok(Self {
-            now,
+            now: context.clock.now(),
             accounts,
             requests: ending.rows.clone(),
             counters: counters
@@ -296,8 +304,8 @@ impl Books {
         Ok(())
     }
 
-    /// Writes everything back: one statement per table.
-    fn write(self, conn: &mut Conn, context: &Context) -> Result<(), StoreError> {
+    /// Writes everything back, one statement per table; answers which accounts have changed.
+    fn write(self, conn: &mut Conn) -> Result<Changed, StoreError> {
         fn changed<K: Ord, V>(mut all: BTreeMap<K, V>, keys: &BTreeSet<K>) -> BTreeMap<K, V> {
             all.retain(|key, _| keys.contains(key));
             all
@@ -316,7 +324,7 @@ impl Books {
         if !self.transactions.is_empty() {
             dialect::insert_transactions(conn, &self.transactions)?;
         }
-        self.accounts.write(conn, &context.storms)?;
+        let accounts = self.accounts.write(conn)?;
         if !self.changed_counters.is_empty() {
             let rows: Vec<_> = changed(self.counters, &self.changed_counters)
                 .into_iter()
@@ -332,6 +340,6 @@ impl Books {
         if !self.events.is_empty() {
             dialect::insert_events(conn, &self.events)?;
         }
-        Ok(())
+        Ok(accounts)
     }
 }

@@ -55,39 +55,60 @@ pub enum SettleOutcome {
 /// Closures that run on the writer's connection.
 type Work = Box<dyn FnOnce(&mut Conn) + Send>;
 
+/// What becomes of a call that asks to be admitted.
+type Decision = Result<Result<Box<PendingRecord>, Refusal>, StoreError>;
+
 enum Job {
-    Admit(Box<Call>, oneshot::Sender<Result<Result<Box<PendingRecord>, Refusal>, StoreError>>),
+    Admit(Box<Call>, oneshot::Sender<Decision>),
     Settle(Box<Settlement>, oneshot::Sender<Result<SettleOutcome, StoreError>>),
-    SettleUnheard(Box<Unheard>),
+    /// A settlement whose outcome nobody waits for.
+    SettleUnheard(Box<Entry>),
     Write(Work),
-}
-
-/// A settlement whose outcome nobody waits for, and where it is kept if it cannot be booked.
-struct Unheard {
-    entry: Entry,
-    journal: Option<Journal>,
-}
-
-impl Unheard {
-    fn keep(&self) {
-        journal::keep(self.journal.as_ref(), &self.entry);
-    }
 }
 
 /// The sending end of the ledger's queue.
 #[derive(Clone)]
 pub(crate) struct Ledger {
     jobs: mpsc::Sender<Job>,
-    storms: Arc<Storms>,
+    context: Arc<Context>,
 }
 
 /// What every writer needs to know.
-#[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) node_id: NodeId,
     pub(crate) service_charge_rate: Rate,
     pub(crate) clock: Clock,
-    pub(crate) storms: Arc<Storms>,
+    pub(crate) storms: Storms,
+    pub(crate) journal: Option<Journal>,
+}
+
+impl Context {
+    /// Keeps a settlement that cannot be booked now; whether it is kept.
+    pub(crate) fn keep(&self, entry: &Entry) -> bool {
+        journal::keep(self.journal.as_ref(), entry)
+    }
+}
+
+/// Waits for a decision. An admission that comes when nobody waits any more, because that took too
+/// long or because the call was dropped, is ended: it was not sent, and must not hold money.
+struct Waiting<'a> {
+    ledger: &'a Ledger,
+    answer: oneshot::Receiver<Decision>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // From here on the writer finds that nobody listens, and ends the call itself.
+        self.answer.close();
+        if let Ok(Ok(Ok(pending))) = self.answer.try_recv() {
+            self.ledger.settle_unheard(not_sent(&pending));
+        }
+    }
+}
+
+/// The end of a call that was admitted and went nowhere.
+fn not_sent(pending: &PendingRecord) -> Entry {
+    Entry { request_id: pending.request_id, report: Report::not_sent(pending.created_at) }
 }
 
 impl Ledger {
@@ -96,7 +117,7 @@ impl Ledger {
     pub(crate) fn start(
         manager: &Manager,
         writers: usize,
-        context: &Context,
+        context: &Arc<Context>,
     ) -> std::io::Result<(Self, Vec<JoinHandle<()>>)> {
         let (jobs, queue) = mpsc::channel(QUEUE_LENGTH);
         let queue = Arc::new(Mutex::new(queue));
@@ -107,24 +128,22 @@ impl Ledger {
                 conn: None,
                 last_used: Instant::now(),
                 away: false,
-                context: context.clone(),
+                context: Arc::clone(context),
                 versions: Versions::new(),
             };
             std::thread::Builder::new()
                 .name(format!("ledger-{number}"))
                 .spawn(move || writer.serve())
         });
-        let storms = Arc::clone(&context.storms);
-        Ok((Self { jobs, storms }, threads.collect::<Result<_, _>>()?))
+        let context = Arc::clone(context);
+        Ok((Self { jobs, context }, threads.collect::<Result<_, _>>()?))
     }
 
-    pub(crate) async fn admit(
-        &self,
-        call: Box<Call>,
-    ) -> Result<Result<Box<PendingRecord>, Refusal>, StoreError> {
+    pub(crate) async fn admit(&self, call: Box<Call>) -> Decision {
         let (reply, answer) = oneshot::channel();
         self.send(Job::Admit(call, reply))?;
-        answer.await.map_err(|_| gave_up())?
+        let mut waiting = Waiting { ledger: self, answer };
+        (&mut waiting.answer).await.map_err(|_| gave_up())?
     }
 
     pub(crate) async fn settle(
@@ -140,12 +159,12 @@ impl Ledger {
     }
 
     /// Settles without anybody waiting for it.
-    pub(crate) fn settle_unheard(&self, entry: Entry, journal: Option<Journal>) {
-        let job = Job::SettleUnheard(Box::new(Unheard { entry, journal }));
+    pub(crate) fn settle_unheard(&self, entry: Entry) {
+        let job = Job::SettleUnheard(Box::new(entry));
         if let Err(TrySendError::Full(job) | TrySendError::Closed(job)) = self.jobs.try_send(job)
-            && let Job::SettleUnheard(unheard) = job
+            && let Job::SettleUnheard(entry) = job
         {
-            unheard.keep();
+            self.context.keep(&entry);
         }
     }
 
@@ -158,10 +177,10 @@ impl Ledger {
         E: From<StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let storms = Arc::clone(&self.storms);
+        let context = Arc::clone(&self.context);
         self.send(Job::Write(Box::new(move |conn| {
             let done = conn.write(work);
-            storms.forget_all();
+            context.storms.forget_all();
             // Whoever asked may have left; the work is done all the same.
             let _ = reply.send(done);
         })))?;
@@ -188,7 +207,7 @@ struct Writer {
     last_used: Instant,
     /// Whether the database could not be reached when it was last tried.
     away: bool,
-    context: Context,
+    context: Arc<Context>,
     /// Meter versions never change, so what was read once holds for ever.
     versions: Versions,
 }
@@ -229,13 +248,9 @@ impl Writer {
                     items.push(Item::Settle(settlement));
                     replies.push(Reply::Settle(reply));
                 }
-                Job::SettleUnheard(unheard) => {
-                    let Entry { request_id, report } = unheard.entry.clone();
-                    items.push(Item::Settle(Box::new(Settlement {
-                        request_id,
-                        report: Some(report),
-                    })));
-                    replies.push(Reply::Unheard(unheard));
+                Job::SettleUnheard(entry) => {
+                    items.push(Item::Settle(Box::new(Settlement::from(&*entry))));
+                    replies.push(Reply::Unheard(entry));
                 }
                 Job::Write(work) => self.run_alone(work),
             }
@@ -266,25 +281,33 @@ impl Writer {
         }
         match self.try_commit(items) {
             Ok(answers) => {
-                for (reply, answer) in replies.into_iter().zip(answers) {
-                    reply.send(Ok(answer));
-                }
+                let answered = replies.into_iter().zip(answers);
+                let unheard: Vec<_> =
+                    answered.filter_map(|(reply, answer)| reply.send(answer)).collect();
+                let ends = unheard.iter().map(|pending| Box::new(not_sent(pending)));
+                let (items, replies): (Vec<_>, Vec<_>) = ends
+                    .map(|entry| {
+                        let settlement = Box::new(Settlement::from(&*entry));
+                        (Item::Settle(settlement), Reply::Unheard(entry))
+                    })
+                    .unzip();
+                self.commit(&items, replies);
             }
             Err(StoreError::Unavailable(why)) => {
                 for reply in replies {
-                    reply.send(Err(StoreError::Unavailable(why.clone())));
+                    reply.fail(StoreError::Unavailable(why.clone()), &self.context);
                 }
             }
             Err(StoreError::Interrupted) => {
                 log::error!("the ledger lost the database while it was booking");
                 for reply in replies {
-                    reply.send(Err(StoreError::Interrupted));
+                    reply.fail(StoreError::Interrupted, &self.context);
                 }
             }
             Err(cause) if replies.len() == 1 => {
                 log::error!("the ledger cannot book a call: {cause:?}");
                 if let Some(reply) = replies.pop() {
-                    reply.send(Err(cause));
+                    reply.fail(cause, &self.context);
                 }
             }
             Err(_) => {
@@ -314,7 +337,13 @@ impl Writer {
             }
             match result {
                 Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
-                result => return result,
+                Err(cause) => return Err(cause),
+                Ok((answers, changed)) => {
+                    if !changed.is_empty() {
+                        context.storms.forget(&changed);
+                    }
+                    return Ok(answers);
+                }
             }
         }
     }
@@ -352,28 +381,40 @@ impl Writer {
 }
 
 enum Reply {
-    Admit(oneshot::Sender<Result<Result<Box<PendingRecord>, Refusal>, StoreError>>),
+    Admit(oneshot::Sender<Decision>),
     Settle(oneshot::Sender<Result<SettleOutcome, StoreError>>),
-    Unheard(Box<Unheard>),
+    Unheard(Box<Entry>),
 }
 
 impl Reply {
-    /// Answers; whoever asked may have left, and what is booked stays booked.
-    fn send(self, result: Result<Answer, StoreError>) {
-        match (self, result) {
-            (Self::Admit(reply), Ok(Answer::Admitted(decision))) => drop(reply.send(Ok(decision))),
-            (Self::Settle(reply), Ok(Answer::Settled(outcome))) => drop(reply.send(Ok(outcome))),
-            (Self::Unheard(_), Ok(Answer::Settled(_))) => {}
-            (Self::Unheard(unheard), Err(cause)) => {
-                log::error!("{} is not settled yet: {cause}", unheard.entry.request_id);
-                unheard.keep();
+    /// Answers. Whoever asked may have left, and what is booked stays booked; but a call that was
+    /// admitted for nobody comes back, to be ended.
+    fn send(self, answer: Answer) -> Option<Box<PendingRecord>> {
+        match (self, answer) {
+            (Self::Admit(reply), Answer::Admitted(decision)) => {
+                if let Err(Ok(Ok(pending))) = reply.send(Ok(decision)) {
+                    return Some(pending);
+                }
             }
-            (Self::Admit(reply), Err(cause)) => drop(reply.send(Err(cause))),
-            (Self::Settle(reply), Err(cause)) => drop(reply.send(Err(cause))),
+            (Self::Settle(reply), Answer::Settled(outcome)) => drop(reply.send(Ok(outcome))),
+            (Self::Unheard(_), Answer::Settled(_)) => {}
             // Answers come in the order of their items; a mismatch is dropped, and who asked
             // learns that the ledger gave up.
-            (Self::Admit(_) | Self::Settle(_) | Self::Unheard(_), Ok(_)) => {
-                log::error!("an answer went astray")
+            (Self::Admit(_) | Self::Settle(_) | Self::Unheard(_), _) => {
+                log::error!("an answer went astray");
+            }
+        }
+        None
+    }
+
+    /// Tells why there is no answer.
+    fn fail(self, cause: StoreError, context: &Context) {
+        match self {
+            Self::Admit(reply) => drop(reply.send(Err(cause))),
+            Self::Settle(reply) => drop(reply.send(Err(cause))),
+            Self::Unheard(entry) => {
+                log::error!("{} is not settled yet: {cause}", entry.request_id);
+                context.keep(&entry);
             }
         }
     }

@@ -187,6 +187,23 @@ impl Parties {
         Ok(parties)
     }
 
+    /// Reads keys again: those that were deleted or rotated meanwhile open nothing any more. Whether
+    /// a wallet has a limit stays as it was read when the wallets were locked by it.
+    pub(super) fn read_keys_again(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
+        let ids: BTreeSet<_> = self.secret_keys.keys().cloned().collect();
+        let valid = secret_keys(conn, ids)?;
+        self.secret_keys.retain(|id, _| valid.contains_key(id));
+        let ids: BTreeSet<_> = self.spend_keys.keys().cloned().collect();
+        for (id, (row, _)) in spend_keys(conn, ids)? {
+            if let Some((known, _)) = self.spend_keys.get_mut(&id) {
+                // The meters are read: another one will price the next call.
+                let meter_id = known.meter_id.take();
+                *known = SpendKeyRow { meter_id, ..row };
+            }
+        }
+        Ok(())
+    }
+
     /// A spend key by its id, deleted or not.
     pub(super) fn spend_key(&self, id: &str) -> Option<&SpendKeyRow> {
         self.spend_keys.get(id).map(|(row, _)| row)

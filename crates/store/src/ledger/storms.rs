@@ -1,19 +1,20 @@
 //! Storms of calls that are refused: a client that tries again without pause must cost next to
 //! nothing.
 //!
-//! When the ledger has refused many calls of one spend key within a moment, the facts by which it
-//! did so are remembered, and more calls of that key are decided by them, by the same rules. Only a
+//! When the ledger has refused many calls of one credential within a moment, the facts by which it
+//! did so are remembered, and more calls of that one are decided by them, by the same rules. Only a
 //! refusal is ever taken from them; what they would admit goes to the ledger. A change that this
-//! process makes to the key or its wallets drops them at once, so on one node nobody is refused who
-//! would be admitted; a change made elsewhere is seen when they are [`FRESH`] no longer.
+//! process makes to the key or its wallets drops them before anybody learns that it was made, so on
+//! one node nobody is refused who would be admitted; a change made elsewhere is seen when they are
+//! [`FRESH`] no longer.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tollgate_domain::admission::{self, Account, Call, CallKey, Facts, Refusal};
-use tollgate_domain::{Connection, KeyHash, MerchantMeter, SpendKey, SpendKeyId, Wallet, WalletId};
+use tollgate_domain::{Connection, ConnectionId, MerchantMeter, SpendKey, Wallet, WalletId};
 use tollgate_pricing::Rate;
 
 /// How long facts are believed.
@@ -21,17 +22,35 @@ const FRESH: Duration = Duration::from_millis(50);
 /// How many calls must have been refused in that time. Whoever tries now and then always reaches
 /// the ledger.
 const STORM: u32 = 16;
-/// How many keys are remembered.
-const KEYS: usize = 1_024;
+/// How many callers are remembered.
+const CALLERS: usize = 1_024;
 
-/// The facts by which calls of a key were refused.
+/// Who calls: a key, and what its token names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Who {
+    key: CallKey,
+    connection_id: Option<ConnectionId>,
+    meter_slug: Option<String>,
+}
+
+impl Who {
+    fn calls(call: &Call) -> Self {
+        Self {
+            key: call.key,
+            connection_id: call.connection_id,
+            meter_slug: call.meter_slug.clone(),
+        }
+    }
+}
+
+/// The facts by which calls were refused.
 pub(super) struct Remembered {
-    pub(super) key_hash: KeyHash,
-    pub(super) spend_key: SpendKey,
     pub(super) account: WalletId,
     pub(super) limited_account: Option<Wallet>,
-    pub(super) wallet: Option<Wallet>,
+    pub(super) spend_key: Option<SpendKey>,
+    pub(super) connection: Option<Connection>,
     pub(super) key_connection: Option<Connection>,
+    pub(super) wallet: Option<Wallet>,
     pub(super) meter: Option<MerchantMeter>,
 }
 
@@ -41,12 +60,27 @@ struct Storm {
     refused: AtomicU32,
 }
 
+/// The accounts that a batch has changed.
+#[derive(Debug, Default)]
+pub(super) struct Changed {
+    pub(super) spend_keys: BTreeSet<String>,
+    pub(super) wallets: BTreeSet<String>,
+}
+
+impl Changed {
+    pub(super) fn is_empty(&self) -> bool {
+        self.spend_keys.is_empty() && self.wallets.is_empty()
+    }
+}
+
 /// The storms of this process.
 #[derive(Default)]
 pub(crate) struct Storms {
-    by_key: RwLock<HashMap<SpendKeyId, Arc<Storm>>>,
+    by_caller: RwLock<HashMap<Who, Arc<Storm>>>,
     /// Most of the time there is none, and nobody needs to ask for the lock.
     any: AtomicBool,
+    /// Grows with everything that is forgotten: facts that were read before may be old.
+    epoch: AtomicU64,
 }
 
 impl Storms {
@@ -55,15 +89,13 @@ impl Storms {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        let CallKey::Spend(id, hash) = call.key else { return None };
         let storm = {
-            let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(by_key.get(&id)?)
+            let by_caller = self.by_caller.read().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(by_caller.get(&Who::calls(call))?)
         };
         let known = &storm.facts;
-        let is_believed = storm.refused.load(Ordering::Relaxed) >= STORM
-            && storm.since.elapsed() <= FRESH
-            && known.key_hash == hash;
+        let is_believed =
+            storm.refused.load(Ordering::Relaxed) >= STORM && storm.since.elapsed() <= FRESH;
         if !is_believed {
             return None;
         }
@@ -72,8 +104,8 @@ impl Storms {
                 wallet_id: known.account,
                 limited: known.limited_account.as_ref(),
             }),
-            spend_key: Some(&known.spend_key),
-            connection: None,
+            spend_key: known.spend_key.as_ref(),
+            connection: known.connection.as_ref(),
             key_connection: known.key_connection.as_ref(),
             wallet: known.wallet.as_ref(),
             meter: known.meter.as_ref(),
@@ -81,42 +113,53 @@ impl Storms {
         admission::decide(call, &facts, service_charge_rate).err()
     }
 
-    /// Notes that the ledger has refused a call of a key.
-    pub(super) fn note(&self, id: SpendKeyId, facts: impl FnOnce() -> Option<Remembered>) {
-        let mut by_key = self.by_key.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(storm) = by_key.get(&id).filter(|storm| storm.since.elapsed() <= FRESH) {
+    /// Ask before facts are read that may come to be noted.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Notes that the ledger has refused a call, by facts read in `epoch`.
+    pub(super) fn note(&self, epoch: u64, call: &Call, facts: impl FnOnce() -> Option<Remembered>) {
+        let mut by_caller = self.by_caller.write().unwrap_or_else(PoisonError::into_inner);
+        if self.epoch() != epoch {
+            return;
+        }
+        let who = Who::calls(call);
+        if let Some(storm) = by_caller.get(&who).filter(|storm| storm.since.elapsed() <= FRESH) {
             storm.refused.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let Some(facts) = facts() else { return };
-        if by_key.len() >= KEYS {
-            by_key.clear();
+        if by_caller.len() >= CALLERS {
+            by_caller.clear();
         }
         let storm = Storm { facts, since: Instant::now(), refused: AtomicU32::new(1) };
-        by_key.insert(id, Arc::new(storm));
+        by_caller.insert(who, Arc::new(storm));
         self.any.store(true, Ordering::Release);
     }
 
-    /// Forgets what rests on accounts that have changed.
-    pub(super) fn forget(&self, spend_keys: &BTreeSet<String>, wallets: &BTreeSet<String>) {
-        if !self.any.load(Ordering::Acquire) {
-            return;
-        }
-        let mut by_key = self.by_key.write().unwrap_or_else(PoisonError::into_inner);
-        by_key.retain(|id, storm| {
+    /// Forgets what rests on accounts that have changed. Call it when that is committed.
+    pub(super) fn forget(&self, changed: &Changed) {
+        let Changed { spend_keys, wallets } = changed;
+        let mut by_caller = self.by_caller.write().unwrap_or_else(PoisonError::into_inner);
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        by_caller.retain(|_, storm| {
             let facts = &storm.facts;
-            let wallets_of = [Some(facts.account), facts.wallet.as_ref().map(|w| w.wallet_id)];
-            let changed = spend_keys.contains(&id.to_string())
-                || wallets_of.iter().flatten().any(|id| wallets.contains(&id.to_string()));
-            !changed && storm.since.elapsed() <= FRESH
+            let key = facts.spend_key.as_ref().map(|key| key.spend_key_id.to_string());
+            let wallet = facts.wallet.as_ref().map(|wallet| wallet.wallet_id);
+            let rests_on = key.is_some_and(|id| spend_keys.contains(&id))
+                || wallet.is_some_and(|id| wallets.contains(&id.to_string()))
+                || wallets.contains(&facts.account.to_string());
+            !rests_on && storm.since.elapsed() <= FRESH
         });
-        self.any.store(!by_key.is_empty(), Ordering::Release);
+        self.any.store(!by_caller.is_empty(), Ordering::Release);
     }
 
     /// Forgets everything: anything may have changed.
     pub(super) fn forget_all(&self) {
-        if self.any.swap(false, Ordering::AcqRel) {
-            self.by_key.write().unwrap_or_else(PoisonError::into_inner).clear();
-        }
+        let mut by_caller = self.by_caller.write().unwrap_or_else(PoisonError::into_inner);
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        by_caller.clear();
+        self.any.store(false, Ordering::Release);
     }
 }
