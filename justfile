@@ -27,6 +27,10 @@ bench:
     cargo build --release -p tollgate
     cargo run --release -p tollgate-bench
 
+# What a hot spend key and a refused call cost.
+bench-limits:
+    cargo run --release -p tollgate-bench -- --keys --refusals
+
 # Check licences, bans and sources of the dependencies; needs cargo-deny.
 deny:
     cargo deny check bans licenses sources

@@ -4,7 +4,8 @@ use anyhow::{Context, ensure};
 use tollgate_pricing::Amount;
 
 use crate::load::Until;
-use crate::stand::{Call, Connection, Stand, Target, Tollgate, text_or_count};
+use crate::merchant::Connection;
+use crate::stand::{Call, Stand, Target, Tollgate, text_or_count};
 
 /// Spends a small wallet to its end, ends the service, and audits what it left. Whether nothing
 /// was lost and nothing overspent.
@@ -12,7 +13,15 @@ pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
     let spent = stand.drive(Target::Tollgate, &Call::default(), 64, Until::Refused).await?;
     let overspend = overspend(&stand.tollgate, spent.answered).await?;
 
-    let Tollgate { program, commands, records_before, answered, provided, .. } = stand.tollgate;
+    let booked = books(stand.tollgate)?;
+    println!("overspend: {}", if overspend == 0 { "0".to_owned() } else { usd(overspend) });
+    Ok(booked && overspend == 0)
+}
+
+/// Ends the service and audits what it left. Whether every call that was answered, and none that
+/// was not, is in the books.
+pub(crate) fn books(tollgate: Tollgate) -> anyhow::Result<bool> {
+    let Tollgate { program, commands, records_before, answered, provided, refused, .. } = tollgate;
     program.end()?;
     let audit = commands.run(&["audit"])?;
     let count = |name| -> anyhow::Result<u64> { Ok(text_or_count(&audit, name)?.parse()?) };
@@ -23,11 +32,13 @@ pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
         "Calls through Tollgate: {answered} answered, {provided} at the provider, {records} \
          recorded, {pending} of them pending; {differences} differences in the audit.\n"
     );
+    if refused > 0 {
+        println!("Beside them {refused} were refused.\n");
+    }
     let lost = answered.max(provided).saturating_sub(records.saturating_sub(pending));
     println!("records lost: {lost}");
-    println!("overspend: {}", if overspend == 0 { "0".to_owned() } else { usd(overspend) });
     let as_many = answered == provided && provided == records;
-    Ok(lost == 0 && overspend == 0 && as_many && pending == 0 && differences == 0)
+    Ok(lost == 0 && as_many && pending == 0 && differences == 0)
 }
 
 /// What the wallets paid beyond what they had, in units of an amount. A call is admitted while

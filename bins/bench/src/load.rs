@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -14,7 +15,10 @@ use crate::http::Connection;
 #[derive(Clone)]
 pub(crate) struct Load {
     pub(crate) address: SocketAddr,
-    pub(crate) request: Arc<[u8]>,
+    /// Sent in turn, by whichever connection is next.
+    pub(crate) requests: Arc<[Vec<u8>]>,
+    /// What each answer must say.
+    pub(crate) status: u16,
     pub(crate) concurrency: usize,
     /// Whether the answer is a stream, which must come to its end.
     pub(crate) streams: bool,
@@ -48,10 +52,11 @@ pub(crate) async fn drive(load: &Load, until: Until) -> anyhow::Result<Driven> {
         let opened = Connection::open(load.address).await;
         connections.push(opened.with_context(|| format!("{} cannot be reached", load.address))?);
     }
+    let turn = Arc::new(AtomicUsize::new(0));
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for connection in connections {
-        tasks.spawn(call_on(connection, load.clone(), until, start));
+        tasks.spawn(call_on(connection, load.clone(), Arc::clone(&turn), until, start));
     }
     let mut driven = Driven::default();
     while let Some(done) = tasks.join_next().await {
@@ -68,6 +73,7 @@ pub(crate) async fn drive(load: &Load, until: Until) -> anyhow::Result<Driven> {
 async fn call_on(
     mut connection: Connection,
     load: Load,
+    turn: Arc<AtomicUsize>,
     until: Until,
     start: Instant,
 ) -> anyhow::Result<Driven> {
@@ -81,10 +87,12 @@ async fn call_on(
             }
             Until::After(_) | Until::Refused => {}
         }
-        let status = connection.call(&load.request).await?;
+        let place = turn.fetch_add(1, Ordering::Relaxed).checked_rem(load.requests.len());
+        let request = place.and_then(|place| load.requests.get(place)).context("no request")?;
+        let status = connection.call(request).await?;
         let answered = Instant::now();
         match (status, until) {
-            (200, _) => {
+            (status, _) if status == load.status => {
                 driven.answered += 1;
                 let latency = answered.duration_since(sent).as_nanos();
                 driven.latencies_ns.push(latency.try_into()?);

@@ -1,5 +1,6 @@
 //! What Tollgate costs beside a plain proxy: a simulated provider is called directly, through
-//! nginx, and through `tollgate serve` with everything on, interleaved in one run.
+//! nginx, and through `tollgate serve` with everything on, interleaved in one run. On request it
+//! measures the service alone: a hot spend key, or refusals.
 //!
 //! `cargo run --release -p tollgate-bench -- --streams`; docs/BENCHMARKS.md explains the table.
 
@@ -10,12 +11,18 @@
 )]
 
 mod conservation;
+mod database;
+mod gauge;
 mod http;
+mod keys;
+mod line;
 mod load;
 mod measure;
+mod merchant;
 mod nginx;
 mod process;
 mod program;
+mod refusals;
 mod report;
 mod stand;
 
@@ -46,6 +53,18 @@ struct Options {
     /// Measure streams, too: as fast as they come, and paced.
     #[arg(long)]
     streams: bool,
+    /// Measure a hot spend key instead: 64 callers on one, and on a thousand.
+    #[arg(long)]
+    keys: bool,
+    /// Measure what refusals cost instead.
+    #[arg(long)]
+    refusals: bool,
+}
+
+impl Options {
+    fn compares_proxies(&self) -> bool {
+        !self.keys && !self.refusals
+    }
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -65,9 +84,19 @@ fn main() -> anyhow::Result<ExitCode> {
 }
 
 async fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let mut stand = Stand::start(&options.database).await?;
-    let measured = measure::run(&mut stand, options).await?;
-    report::print(&stand, options, &measured);
-    let conserved = conservation::check(stand).await?;
+    let mut stand = Stand::start(options).await?;
+    let conserved = if options.compares_proxies() {
+        let measured = measure::run(&mut stand, options).await?;
+        report::print(&stand, options, &measured);
+        conservation::check(stand).await?
+    } else {
+        if options.keys {
+            keys::run(&mut stand, options).await?;
+        }
+        if options.refusals {
+            refusals::run(&mut stand, options).await?;
+        }
+        conservation::books(stand.tollgate)?
+    };
     Ok(if conserved { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::Options;
+use crate::gauge::{Figures, Gauge};
 use crate::load::Until;
-use crate::process::{CpuClock, peak_memory_kib};
+use crate::process::peak_memory_kib;
 use crate::stand::{Call, Stand, Target};
 
 /// One line of the table: what is sent, and how many at a time.
@@ -15,17 +16,6 @@ pub(crate) struct Cell {
     pub(crate) name: String,
     pub(crate) call: Call,
     pub(crate) concurrency: usize,
-}
-
-/// What one target did under one load in one round.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Figures {
-    pub(crate) calls_per_s: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) cpu_us: f64,
-    /// Of PostgreSQL, for a call through Tollgate.
-    pub(crate) database_cpu_us: f64,
 }
 
 /// One round of a cell.
@@ -37,10 +27,9 @@ pub(crate) struct Measured {
 }
 
 const WARM_UP: Duration = Duration::from_secs(1);
-const DATABASE: &str = "postgres";
 
 pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<Measured> {
-    let clock = CpuClock::new()?;
+    let gauge = Gauge::new(stand.database)?;
     let time = Duration::from_secs(options.seconds.get().into());
     let mut targets = stand.targets();
     let mut cells: Vec<_> = cells(options).into_iter().map(|cell| (cell, Vec::new())).collect();
@@ -54,7 +43,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
             eprintln!("round {round}/{}: {}", options.rounds, cell.name);
             let mut figures = Round::new();
             for target in &targets {
-                figures.insert(*target, one(stand, &clock, cell, *target, time).await?);
+                figures.insert(*target, one(stand, &gauge, cell, *target, time).await?);
             }
             rounds.push(figures);
         }
@@ -73,7 +62,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
 fn cells(options: &Options) -> Vec<Cell> {
     let cell = |name: &str, concurrency, streams, behavior| Cell {
         name: name.to_owned(),
-        call: Call { streams, behavior },
+        call: Call { streams, behavior, ..Call::default() },
         concurrency,
     };
     let mut cells = Vec::new();
@@ -92,21 +81,13 @@ fn cells(options: &Options) -> Vec<Cell> {
 
 async fn one(
     stand: &mut Stand,
-    clock: &CpuClock,
+    gauge: &Gauge,
     cell: &Cell,
     target: Target,
     time: Duration,
 ) -> anyhow::Result<Figures> {
     let process = stand.process(target).unwrap_or_default();
-    let cpu = clock.of_tree_micros(process)?;
-    let database_cpu = clock.of_name_micros(DATABASE)?;
+    let before = gauge.read(process)?;
     let driven = stand.drive(target, &cell.call, cell.concurrency, Until::After(time)).await?;
-    let per_call = |used: u64| used as f64 / driven.answered.max(1) as f64;
-    Ok(Figures {
-        calls_per_s: driven.calls_per_s(),
-        p50_us: driven.latency_us(0.5),
-        p99_us: driven.latency_us(0.99),
-        cpu_us: per_call(clock.of_tree_micros(process)? - cpu),
-        database_cpu_us: per_call(clock.of_name_micros(DATABASE)?.saturating_sub(database_cpu)),
-    })
+    Ok(Figures::of(&driven, before, gauge.read(process)?))
 }

@@ -2,12 +2,14 @@
 //! what was measured side by side is compared.
 
 use crate::Options;
-use crate::measure::{Figures, Measured, Round};
+use crate::database::Database;
+use crate::gauge::Figures;
+use crate::measure::{Measured, Round};
 use crate::stand::{Stand, Target};
 
 pub(crate) fn print(stand: &Stand, options: &Options, measured: &Measured) {
     let baseline = stand.targets().contains(&Target::Nginx).then_some(Target::Nginx);
-    let with_database = stand.database != "SQLite";
+    let with_database = stand.database != Database::Sqlite;
     println!(
         "\nTollgate on {}, {} rounds of {} s; medians. Latencies and CPU in µs, added to and \
          beside direct calls.\n",
@@ -76,7 +78,8 @@ fn each(
     rounds.iter().filter_map(move |round| round.get(&target).map(of))
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+/// The middle one, or what lies between the two in the middle.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tollgate_pricing::Amount;
 
-use crate::http::{ask, request};
+use crate::Options;
+use crate::database::Database;
+use crate::http::{self, ask, request};
 use crate::load::{Driven, Load, Until, drive};
+use crate::merchant::{Connection, Merchant};
 use crate::nginx;
 use crate::program::Program;
 
@@ -22,7 +22,7 @@ pub(crate) struct Stand {
     pub(crate) tollgate: Tollgate,
     pub(crate) nginx: Option<(Program, SocketAddr)>,
     pub(crate) provider: Provider,
-    pub(crate) database: String,
+    pub(crate) database: Database,
     _folder: TempDir,
 }
 
@@ -37,7 +37,8 @@ pub(crate) struct Tollgate {
     pub(crate) program: Program,
     pub(crate) address: SocketAddr,
     pub(crate) commands: Commands,
-    pub(crate) secret_key: String,
+    pub(crate) merchant: Merchant,
+    pub(crate) meter_id: String,
     /// A connection that has more money than it can spend.
     pub(crate) rich: Connection,
     /// A connection whose money runs out.
@@ -47,13 +48,8 @@ pub(crate) struct Tollgate {
     /// Calls through it that the generator saw answered, and that the provider saw.
     pub(crate) answered: u64,
     pub(crate) provided: u64,
-}
-
-/// Somebody who pays, and the token to call with on his account.
-pub(crate) struct Connection {
-    pub(crate) wallet_id: String,
-    pub(crate) credit: Amount,
-    token: String,
+    /// Calls that were refused because they were to be.
+    pub(crate) refused: u64,
 }
 
 /// The subcommands of the program, on the service's configuration.
@@ -71,11 +67,12 @@ pub(crate) enum Target {
 }
 
 impl Stand {
-    pub(crate) async fn start(database: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn start(options: &Options) -> anyhow::Result<Self> {
         let tollgate = tollgate_program()?;
         let folder = tempfile::Builder::new().prefix("tollgate-bench-").tempdir()?;
         let provider = Provider::start(&tollgate, folder.path())?;
         let nginx = match nginx::find() {
+            _ if !options.compares_proxies() => None,
             Some(nginx) => {
                 Some(nginx::start(&nginx, &provider.address.to_string(), folder.path()).await?)
             }
@@ -87,12 +84,12 @@ impl Stand {
                 None
             }
         };
+        let database = Database::find(&options.database).await?;
         let url = match database {
-            "sqlite" => format!("sqlite:{}", folder.path().join("tollgate.db").display()),
-            url => url.to_owned(),
+            Database::Sqlite => format!("sqlite:{}", folder.path().join("tollgate.db").display()),
+            Database::Server(_) | Database::Elsewhere => options.database.clone(),
         };
         let tollgate = Tollgate::start(tollgate, &url, &provider, folder.path()).await?;
-        let database = if database == "sqlite" { "SQLite" } else { "PostgreSQL" }.to_owned();
         Ok(Self { tollgate, nginx, provider, database, _folder: folder })
     }
 
@@ -120,25 +117,49 @@ impl Stand {
         until: Until,
     ) -> anyhow::Result<Driven> {
         let (address, bytes) = match target {
-            Target::Direct => (self.provider.address, call.to(self.provider.address)),
+            Target::Direct => (self.provider.address, call.to(self.provider.address, "simulated")),
             Target::Nginx => {
                 let address = self.nginx.as_ref().context("there is no nginx")?.1;
-                (address, call.to(address))
+                (address, call.to(address, "simulated"))
             }
             Target::Tollgate => {
                 (self.tollgate.address, call.through(&self.tollgate, until, &self.provider))
             }
         };
-        let load = Load { address, request: bytes.into(), concurrency, streams: call.streams };
-        let before = self.provider.calls().await?;
-        let driven = drive(&load, until).await.with_context(|| format!("calling {target:?}"))?;
-        let provided = self.provider.calls().await? - before;
-        if target == Target::Tollgate {
-            self.tollgate.answered += driven.answered;
-            self.tollgate.provided += provided;
-            self.tollgate.program.expect_running()?;
+        let requests = [bytes].into();
+        let load = Load { address, requests, status: 200, concurrency, streams: call.streams };
+        match target {
+            Target::Tollgate => self.drive_through(&load, until).await,
+            Target::Direct | Target::Nginx => {
+                drive(&load, until).await.with_context(|| format!("calling {target:?}"))
+            }
         }
+    }
+
+    /// Drives Tollgate with any requests; what is answered with 200 counts as a call.
+    pub(crate) async fn drive_through(
+        &mut self,
+        load: &Load,
+        until: Until,
+    ) -> anyhow::Result<Driven> {
+        let before = self.provider.calls().await?;
+        let driven = drive(load, until).await.context("calling Tollgate")?;
+        self.tollgate.provided += self.provider.calls().await? - before;
+        match load.status {
+            200 => self.tollgate.answered += driven.answered,
+            _ => self.tollgate.refused += driven.answered,
+        }
+        self.tollgate.program.expect_running()?;
         Ok(driven)
+    }
+
+    /// Sends Tollgate one request, whatever it answers.
+    pub(crate) async fn send_through(&mut self, request: &[u8]) -> anyhow::Result<()> {
+        let before = self.provider.calls().await?;
+        let status = http::Connection::open(self.tollgate.address).await?.call(request).await?;
+        self.tollgate.provided += self.provider.calls().await? - before;
+        self.tollgate.answered += u64::from(status == 200);
+        Ok(())
     }
 }
 
@@ -148,12 +169,17 @@ pub(crate) struct Call {
     pub(crate) streams: bool,
     /// How the provider is to behave: a header of the simulator's.
     pub(crate) behavior: Option<(&'static str, &'static str)>,
+    /// Another model than the usual.
+    pub(crate) model: Option<&'static str>,
 }
+
+/// The path of chat calls, at the provider and on Tollgate's drop-in route.
+const CHAT: &str = "/v1/chat/completions";
 
 impl Call {
     fn body(self) -> String {
         let mut body = json!({
-            "model": "gpt-4o-mini",
+            "model": self.model.unwrap_or("gpt-4o-mini"),
             "max_tokens": 64,
             "temperature": 0.2,
             "messages": [
@@ -172,10 +198,9 @@ impl Call {
         body.to_string()
     }
 
-    fn to(self, address: SocketAddr) -> Vec<u8> {
+    pub(crate) fn to(self, address: SocketAddr, credential: &str) -> Vec<u8> {
         let headers: Vec<_> = self.behavior.into_iter().collect();
-        let (target, body) = ("/v1/chat/completions", self.body());
-        request("POST", target, &address.to_string(), "simulated", &headers, &body)
+        request("POST", CHAT, &address.to_string(), credential, &headers, &self.body())
     }
 
     fn through(self, tollgate: &Tollgate, until: Until, provider: &Provider) -> Vec<u8> {
@@ -183,7 +208,7 @@ impl Call {
             Until::After(_) => &tollgate.rich,
             Until::Refused => &tollgate.poor,
         };
-        let url = format!("http://{}/v1/chat/completions", provider.address);
+        let url = format!("http://{}{CHAT}", provider.address);
         let url: String = url::form_urlencoded::byte_serialize(url.as_bytes()).collect();
         let target = format!("/v1/forward?u={url}");
         let headers: Vec<_> = self.behavior.into_iter().collect();
@@ -249,6 +274,7 @@ impl Tollgate {
             "listen = \"127.0.0.1:0\"
 database_url = \"{database}\"
 journal_dir = \"{}\"
+standard_rate_per_minute = 0
 [providers.openai]
 base_url = \"http://{provider}/v1\"
 api_key = \"simulated\"
@@ -264,75 +290,27 @@ allow_private_network = true
         let mut serve = command(&commands.program, &commands.config);
         let mut program = Program::start("tollgate", serve.arg("serve"), folder)?;
         let address = program.printed_address()?.parse()?;
-        let merchant = Merchant { address, secret_key: &secret_key };
-        merchant
-            .post(
-                "/meters",
-                &json!({
-                    "name": "Benchmark",
-                    "meter_slug": "benchmark",
-                    "rate_type": "fixed",
-                    "tier_type": "tokens_1m",
-                    "tiers": [
-                        {"start": "0", "rate": "5"},
-                        {"start": "1000000", "rate": "3"},
-                        {"start": "10000000", "rate": "1"},
-                    ],
-                }),
-            )
-            .await?;
+        let merchant = Merchant { address, secret_key };
+        let meter_id = merchant.meter().await?;
         let rich = merchant.connection("1000000").await?;
         let poor = merchant.connection("0.5").await?;
         Ok(Self {
             program,
             address,
             commands,
-            secret_key,
+            merchant,
+            meter_id,
             rich,
             poor,
             records_before,
             answered: 0,
             provided: 0,
+            refused: 0,
         })
     }
 
     pub(crate) async fn wallet(&self, wallet_id: &str) -> anyhow::Result<Value> {
-        let merchant = Merchant { address: self.address, secret_key: &self.secret_key };
-        merchant.ask("GET", &format!("/wallets/{wallet_id}"), "").await
-    }
-}
-
-/// Who sets the service up.
-struct Merchant<'a> {
-    address: SocketAddr,
-    secret_key: &'a str,
-}
-
-impl Merchant<'_> {
-    async fn ask(&self, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
-        let (target, host) = (format!("/v1{path}"), self.address.to_string());
-        let request = request(method, &target, &host, self.secret_key, &[], body);
-        ask(self.address, &request).await.with_context(|| format!("{method} {path}"))
-    }
-
-    async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.ask("POST", path, &body.to_string()).await
-    }
-
-    async fn connection(&self, usd: &str) -> anyhow::Result<Connection> {
-        let connection = self.post("/connections", &json!({})).await?;
-        let wallet_id = text_or_count(&connection, "wallet_id")?;
-        self.post(&format!("/wallets/{wallet_id}/credits"), &json!({"amount": usd})).await?;
-        let token = json!({
-            "secret_key": self.secret_key,
-            "connection_id": text_or_count(&connection, "connection_id")?,
-            "meter_slug": "benchmark",
-        });
-        Ok(Connection {
-            wallet_id,
-            credit: usd.parse()?,
-            token: STANDARD.encode(token.to_string()),
-        })
+        self.merchant.ask("GET", &format!("/wallets/{wallet_id}"), "").await
     }
 }
 
