@@ -43,6 +43,11 @@ impl Timestamp {
         Self(seconds.saturating_mul(1_000_000))
     }
 
+    /// Whole days since 1970-01-01T00:00:00Z.
+    pub const fn days_since_1970(self) -> i64 {
+        self.0.div_euclid(24 * 60 * 60 * 1_000_000)
+    }
+
     /// The day in UTC.
     pub fn date(self) -> Date {
         self.to_datetime().date()
