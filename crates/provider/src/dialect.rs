@@ -2,6 +2,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use awc::http::Method;
+use tollgate_domain::RequestShape;
 
 /// The way a provider speaks: which endpoints it has, how it takes its key, and where it reports
 /// usage.
@@ -92,6 +93,15 @@ impl Dialect {
             Self::OpenAi => &OPENAI,
             Self::Anthropic => &ANTHROPIC,
             Self::None => &[],
+        }
+    }
+
+    /// The format of its requests, if it is one of the two.
+    pub const fn shape(self) -> Option<RequestShape> {
+        match self {
+            Self::OpenAi => Some(RequestShape::ShapeA),
+            Self::Anthropic => Some(RequestShape::ShapeB),
+            Self::None => None,
         }
     }
 

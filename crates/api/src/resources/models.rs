@@ -2,8 +2,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
-use tollgate_domain::{Issue, KeyKind, RequestShape, SpendKey, Timestamp};
-use tollgate_provider::Dialect;
+use tollgate_domain::{Issue, KeyKind, SpendKey, Timestamp};
 use tollgate_store::{merchants, spend_keys};
 
 use crate::app::App;
@@ -86,11 +85,7 @@ fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
     let today = app.clock.now().date();
     let mut models: Vec<ModelView> = Vec::new();
     for provider in app.providers.iter().filter(|provider| provider.takes_managed_calls()) {
-        let shape = match provider.dialect {
-            Dialect::OpenAi => RequestShape::ShapeA,
-            Dialect::Anthropic => RequestShape::ShapeB,
-            Dialect::None => continue,
-        };
+        let Some(shape) = provider.dialect.shape() else { continue };
         let allowed = key.is_none_or(|key| {
             key.rules.request_shape == shape && key.rules.allows_provider(&provider.name)
         });

@@ -6,7 +6,7 @@ use tollgate_domain::RequestShape;
 use url::Url;
 
 use super::{Provider, ProviderTable};
-use crate::dialect::{Api, Dialect, Operation, path_matches};
+use crate::dialect::{Api, Operation, path_matches};
 
 /// Longer URLs are refused before they are parsed.
 const MAX_URL_BYTES: usize = 8 * 1024;
@@ -47,11 +47,7 @@ impl Endpoint {
 
     /// The format of its requests, if it has any and the format is known.
     pub fn shape(&self) -> Option<RequestShape> {
-        match (self.provider.dialect, &self.method) {
-            (Dialect::None, _) | (_, &Method::GET) => None,
-            (Dialect::OpenAi, _) => Some(RequestShape::ShapeA),
-            (Dialect::Anthropic, _) => Some(RequestShape::ShapeB),
-        }
+        self.provider.dialect.shape().filter(|_| self.method != Method::GET)
     }
 
     /// The URL without the query parameters that may carry a secret.
