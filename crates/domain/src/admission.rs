@@ -160,7 +160,7 @@ pub fn decide(
     if let (Some(key), Some(counters)) = (facts.spend_key, &mut counters) {
         pace(call, key, counters, created_at)?;
     }
-    Purses::of(facts, &account, created_at).afford(&call.bound, costs, &hold)?;
+    Purses::of(facts, &account, counters.as_ref(), created_at).afford(&call.bound, costs, &hold)?;
     if let Some(counters) = &mut counters {
         counters.admit(created_at, hold.request).map_err(|Overflow| Refusal::BoundTooLarge)?;
     }

@@ -46,20 +46,17 @@ impl SpendCounters {
     pub fn at(mut self, now: Timestamp) -> Self {
         let Some(last) = self.last_used_at else { return self };
         let now = self.admitted_at(now);
-        let amounts = self.spent.each_mut().into_iter().chain(self.held.each_mut());
-        for (_, amount) in amounts.filter(|(cycle, _)| !cycle.is_same(last, now)) {
-            *amount = Amount::ZERO;
-        }
-        for (cycle, requests) in self.requests.each_mut() {
-            if !cycle.is_same(last, now) {
-                *requests = 0;
+        fn begin_anew<T: Default>(values: &mut PerCycle<T>, last: Timestamp, now: Timestamp) {
+            for (cycle, value) in values.each_mut() {
+                if !cycle.is_same(last, now) {
+                    *value = T::default();
+                }
             }
         }
-        for (cycle, told) in self.told_percent.each_mut() {
-            if !cycle.is_same(last, now) {
-                *told = 0;
-            }
-        }
+        begin_anew(&mut self.spent, last, now);
+        begin_anew(&mut self.held, last, now);
+        begin_anew(&mut self.requests, last, now);
+        begin_anew(&mut self.told_percent, last, now);
         self
     }
 

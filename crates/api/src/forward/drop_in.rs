@@ -5,15 +5,14 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use actix_web::HttpRequest;
-use bytes::Bytes;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Issue, RequestShape, SpendRules};
 use tollgate_provider::{CallBody, Endpoint, Provider, ProviderKey};
 use tollgate_store::spend_keys;
 
-use super::credential::Credential;
+use super::Inbound;
 use super::outbound::{Outbound, body_invalid, metadata};
-use crate::app::App;
+use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
 
 /// A route of ours with the path of a provider.
@@ -57,12 +56,12 @@ impl Route {
     pub(super) async fn outbound(
         &self,
         http: &HttpRequest,
-        body: Bytes,
-        credential: &Credential,
+        inbound: &Inbound,
         app: &App,
     ) -> Result<Outbound, ApiError> {
+        let (body, key) = (inbound.body.clone(), &inbound.credential.provider_key);
         let metadata = metadata(http, self.metadata.as_deref())?;
-        let managed = credential.provider_key == ProviderKey::Managed;
+        let managed = *key == ProviderKey::Managed;
         let asked = CallBody::model_of(&body);
         let named = match &asked {
             Some(model) => self.served(http, model, managed, app),
@@ -72,7 +71,7 @@ impl Route {
             [] => return Err(self.nobody(asked.as_deref())),
             [only] => only,
             [best, ..] => {
-                let rules = rules_of(credential, app).await?;
+                let rules = rules_of(inbound.owner, app).await?;
                 named.iter().find(|served| served.is_allowed(&rules)).unwrap_or(best)
             }
         };
@@ -81,7 +80,7 @@ impl Route {
         if asked.as_deref() != Some(&served.model) {
             call_body.set_model(&served.model);
         }
-        Ok(Outbound::new(http, endpoint, call_body, body, metadata, &credential.provider_key))
+        Ok(Outbound::new(http, endpoint, call_body, body, metadata, key))
     }
 
     /// Who serves a model, the best first. An id that is listed as it stands goes before
@@ -179,8 +178,7 @@ impl Served {
 }
 
 /// The rules of a spend key as they stand; a merchant's own key has none.
-async fn rules_of(credential: &Credential, app: &App) -> Result<SpendRules, ApiError> {
-    let owner = app.owner_of(&credential.key).await?;
+async fn rules_of(owner: KeyOwner, app: &App) -> Result<SpendRules, ApiError> {
     let CallKey::Spend(_, hash) = owner.key else { return Ok(SpendRules::default()) };
     let key = app.store.read(move |conn| spend_keys::find_by_hash(conn, &hash)).await?;
     Ok(key.ok_or_else(ApiError::auth_invalid)?.rules)

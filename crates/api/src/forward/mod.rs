@@ -54,8 +54,7 @@ pub(crate) async fn drop_in(
     let route = drop_in::Route::of(&http);
     let answer = async {
         let inbound = Inbound::read(&http, payload, &app).await?;
-        let outbound =
-            route.outbound(&http, inbound.body.clone(), &inbound.credential, &app).await?;
+        let outbound = route.outbound(&http, &inbound, &app).await?;
         inbound.send(outbound, app, client).await
     };
     answer.await.map_err(|error: ApiError| error.for_sdk(route.shape()))

@@ -1,6 +1,7 @@
 use tollgate_pricing::{Amount, Overflow};
 
 use super::{Account, CostBound, Facts, Refusal, Reset, Shortage};
+use crate::spend_counters::SpendCounters;
 use crate::spend_key::{Enforcement, SpendLimit};
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
@@ -39,9 +40,15 @@ enum Owner<'a> {
 }
 
 impl<'a> Purses<'a> {
-    pub(super) fn of(facts: &Facts<'a>, account: &Account<'a>, now: Timestamp) -> Self {
+    /// `counters` are those of the spend key as they stand at `now`.
+    pub(super) fn of(
+        facts: &Facts<'a>,
+        account: &Account<'a>,
+        counters: Option<&SpendCounters>,
+        now: Timestamp,
+    ) -> Self {
         let limit = facts.spend_key.and_then(|key| {
-            let (limit, counters) = (key.rules.spend_limit?, key.counters.at(now));
+            let (limit, counters) = (key.rules.spend_limit?, counters?);
             let (spent, held) = (*counters.spent.get(limit.cycle), *counters.held.get(limit.cycle));
             let reset = limit.cycle.ends_at(now).map(|at| Reset::new(at, now));
             Some(Purse {
