@@ -112,6 +112,8 @@ pub struct Facts<'a> {
     pub wallet: Option<&'a Wallet>,
     /// The meter that the credential or the spend key names, if it is this merchant's.
     pub meter: Option<&'a MerchantMeter>,
+    /// Whether the subscription that fills the wallet's credit lets calls under the meter draw on it.
+    pub draws_on_credit: bool,
 }
 
 /// A merchant's own account: without limit unless the operator set one.
@@ -168,9 +170,14 @@ pub fn decide(
     if wallets.any(|wallet| wallet.held.checked_add(hold.request).is_err()) {
         return Err(Refusal::BoundTooLarge);
     }
+    let wallet = facts.wallet.filter(|_| facts.draws_on_credit && !call.disable_billing);
+    let credit_hold = wallet.map(|wallet| { wallet.credits }.reserve(hold.wallet));
+    let on_credit = credit_hold.map(|credit| credit.cycle.saturating_add(credit.bundle));
+    let on_balance = hold.wallet.saturating_sub(on_credit.unwrap_or_default());
     let pending = PendingRecord {
         request_id: call.request_id,
         merchant_id: call.merchant_id,
+        reference_id: None,
         connection_id: call.connection_id,
         spend_key_id: facts.spend_key.map(|key| key.spend_key_id),
         wallet_id: facts.wallet.map(|wallet| wallet.wallet_id),
@@ -181,7 +188,8 @@ pub fn decide(
         disable_billing: call.disable_billing,
         forwarded: call.forwarded.clone(),
         spend_hold: facts.spend_key.map(|_| hold.request).unwrap_or_default(),
-        wallet_hold: facts.wallet.map(|_| hold.wallet).unwrap_or_default(),
+        wallet_hold: facts.wallet.map(|_| on_balance).unwrap_or_default(),
+        credit_hold,
         merchant_hold: account.limited.map(|_| hold.merchant).unwrap_or_default(),
         created_at,
     };

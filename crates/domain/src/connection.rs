@@ -15,7 +15,7 @@ pub enum ConnectionStatus {
 }
 
 /// A merchant's customer, with a wallet of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     /// Its id.
     pub connection_id: ConnectionId,

@@ -103,6 +103,12 @@ ids! {
     SecretKeyId = "sec_";
     /// A movement of money.
     TransactionId = "txn_";
+    /// What a merchant offers for a price per cycle.
+    SubscriptionConfigId = "sbc_";
+    /// A connection's subscription.
+    SubscriptionId = "sub_";
+    /// Credit that subscribers can buy.
+    CreditBundleId = "cbn_";
     /// Something that happened and is told.
     EventId = "evt_";
     /// One life of a serving process: it owns the records it has not settled yet.

@@ -6,7 +6,9 @@
 //! [`settlement::settle`], so that they can be read, and tested as tables, without a database.
 
 pub mod admission;
+mod billing_interval;
 mod connection;
+mod credit;
 mod cycle;
 mod event;
 mod id;
@@ -20,15 +22,19 @@ mod record;
 pub mod settlement;
 mod spend_counters;
 mod spend_key;
+mod subscription;
+mod subscription_config;
 mod time;
 mod wallet;
 
+pub use billing_interval::BillingInterval;
 pub use connection::{Connection, ConnectionChanges, ConnectionStatus, NewConnection};
+pub use credit::{Credit, CreditHold, Credits, Drawn, LedgerAccount, Rollover};
 pub use cycle::{Cycle, PerCycle};
 pub use event::{Event, News};
 pub use id::{
-    ConnectionId, EventId, MerchantId, MeterId, NodeId, ParseIdError, RequestId, SecretKeyId,
-    SpendKeyId, TransactionId, WalletId,
+    ConnectionId, CreditBundleId, EventId, MerchantId, MeterId, NodeId, ParseIdError, RequestId,
+    SecretKeyId, SpendKeyId, SubscriptionConfigId, SubscriptionId, TransactionId, WalletId,
 };
 pub use issue::Issue;
 pub use key::{Key, KeyHash, KeyKind, ParseKeyError};
@@ -44,6 +50,14 @@ pub use spend_counters::SpendCounters;
 pub use spend_key::{
     Enforcement, NewSpendKey, RateLimit, RequestLimit, RequestShape, SpendKey, SpendKeyChanges,
     SpendKeyStatus, SpendLimit, SpendRules,
+};
+pub use subscription::{
+    CreditMovement, PendingChange, PendingKind, PendingState, Plan, Step, Subscriber, Subscription,
+    SubscriptionState, SubscriptionStatus,
+};
+pub use subscription_config::{
+    BundleChange, ConfigTerms, ConfigVersion, CreditBundle, NewCreditBundle, NewSubscriptionConfig,
+    SubscriptionConfig, SubscriptionConfigChanges,
 };
 pub use time::{Clock, ParseTimestampError, Timestamp};
 pub use wallet::{Transaction, TransactionKind, Wallet, WalletChanges};

@@ -1,6 +1,7 @@
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{Amount, BaseCost, PriceSource, Quote, RateType, TokenBasis, Usage};
 
+use crate::credit::CreditHold;
 use crate::id::{ConnectionId, MerchantId, MeterId, RequestId, SpendKeyId, WalletId};
 use crate::metadata::Metadata;
 use crate::time::Timestamp;
@@ -94,6 +95,8 @@ pub struct PendingRecord {
     pub request_id: RequestId,
     /// Whose call it is.
     pub merchant_id: MerchantId,
+    /// The merchant's own id of it, if it was reported and not forwarded.
+    pub reference_id: Option<String>,
     /// The customer who made it.
     pub connection_id: Option<ConnectionId>,
     /// The spend key it was made with.
@@ -110,8 +113,10 @@ pub struct PendingRecord {
     pub forwarded: Forwarded,
     /// What is held on the spend key, whoever pays.
     pub spend_hold: Amount,
-    /// What is held on the wallet of the request.
+    /// What is held on the balance of the request's wallet.
     pub wallet_hold: Amount,
+    /// What is reserved of that wallet's credit; none for a call that may not draw on it.
+    pub credit_hold: Option<CreditHold>,
     /// What is held on the merchant's own wallet.
     pub merchant_hold: Amount,
     /// When it was admitted.
@@ -134,6 +139,8 @@ pub struct RequestRecord {
     pub request_id: RequestId,
     /// Whose call it is.
     pub merchant_id: MerchantId,
+    /// The merchant's own id of it, if it was reported and not forwarded.
+    pub reference_id: Option<String>,
     /// The customer who made it.
     pub connection_id: Option<ConnectionId>,
     /// The spend key it was made with.

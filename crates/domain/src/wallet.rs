@@ -1,11 +1,13 @@
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::Amount;
 
+use crate::credit::{Credits, LedgerAccount};
+use crate::event::News;
 use crate::id::{ConnectionId, MerchantId, RequestId, TransactionId, WalletId};
 use crate::time::Timestamp;
 
 /// An account. Its balance equals the sum of its transactions; `held` that of its open holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wallet {
     /// Its id.
     pub wallet_id: WalletId,
@@ -15,8 +17,10 @@ pub struct Wallet {
     pub connection_id: Option<ConnectionId>,
     /// What is on it; may be negative.
     pub balance: Amount,
-    /// What admitted calls may still take.
+    /// What admitted calls may still take of it.
     pub held: Amount,
+    /// What subscriptions granted, to be drawn before the balance.
+    pub credits: Credits,
     /// How far below zero it may be drawn; `None` is without limit.
     pub overdraft_limit: Option<Amount>,
     /// Below this balance the merchant is told.
@@ -26,11 +30,32 @@ pub struct Wallet {
 }
 
 impl Wallet {
-    /// `balance + overdraft − held`: what a new call may draw on. A wallet without limit shows
-    /// `balance − held`.
-    pub fn available(&self) -> Amount {
+    /// `balance + overdraft − held`: what a new call may draw on that may not draw on credit. A
+    /// wallet without limit shows `balance − held`.
+    pub fn available_balance(&self) -> Amount {
         let limit = self.overdraft_limit.unwrap_or(Amount::ZERO);
         self.balance.saturating_add(limit).saturating_sub(self.held)
+    }
+
+    /// The same with credit: what a new call may draw on.
+    pub fn available(&self) -> Amount {
+        self.available_balance().saturating_add(self.credits.free())
+    }
+
+    /// What is to be told when the balance was `before`: that it has fallen below its threshold,
+    /// and that nothing is left of it and its overdraft. Each is told when it comes to be so, not
+    /// while it stays so.
+    pub fn news_since(&self, before: Amount) -> impl Iterator<Item = News> {
+        let has_fallen = |below: fn(Amount, Amount) -> bool, line: Option<Amount>| {
+            line.is_some_and(|line| !below(before, line) && below(self.balance, line))
+        };
+        let bottom = self.overdraft_limit.map(|limit| Amount::ZERO.saturating_sub(limit));
+        let low = has_fallen(|balance, line| balance < line, self.low_balance_threshold);
+        let depleted = has_fallen(|balance, line| balance <= line, bottom);
+        let wallet = || Box::new(self.clone());
+        let low = low.then(|| News::WalletBalanceLow { wallet: wallet() });
+        let depleted = depleted.then(|| News::WalletBalanceDepleted { wallet: wallet() });
+        low.into_iter().chain(depleted)
     }
 }
 
@@ -53,6 +78,14 @@ pub enum TransactionKind {
     Debit,
     /// A call was paid.
     Usage,
+    /// A cycle of a subscription began and brought credit.
+    CreditGrant,
+    /// Credit that was not used in time is gone.
+    CreditExpiry,
+    /// Credit that was not used in its cycle is taken into the next: out of the one, into the other.
+    Rollover,
+    /// Credit was bought.
+    BundlePurchase,
     /// Something booked before was put right.
     Correction,
 }
@@ -66,13 +99,15 @@ pub struct Transaction {
     pub wallet_id: WalletId,
     /// Which of the wallet's movements it is: 1, 2, 3, …
     pub number: i64,
+    /// What of the wallet it moved.
+    pub account: LedgerAccount,
     /// Why.
     pub kind: TransactionKind,
     /// By how much; negative takes out.
     pub amount: Amount,
-    /// The balance it left.
+    /// What it left of what it moved.
     pub balance_after: Amount,
-    /// The call it paid, if it paid one.
+    /// The call it was for, if it was for one.
     pub request_id: Option<RequestId>,
     /// The merchant's words.
     pub description: Option<String>,

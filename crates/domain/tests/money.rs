@@ -20,6 +20,7 @@ fn wallet(balance: &str, held: &str, overdraft_limit: Option<&str>) -> Wallet {
         connection_id: None,
         balance: amount(balance),
         held: amount(held),
+        credits: Credits::default(),
         overdraft_limit: overdraft_limit.map(amount),
         low_balance_threshold: None,
         created_at: NOW,
@@ -117,7 +118,15 @@ fn refusals_come_in_their_order() {
         let account = account.map(account_of);
         decide(
             &call(),
-            &Facts { account, spend_key: None, connection, key_connection: None, wallet, meter },
+            &Facts {
+                account,
+                spend_key: None,
+                connection,
+                key_connection: None,
+                wallet,
+                meter,
+                draws_on_credit: false,
+            },
             Rate::ZERO,
         )
         .err()
@@ -153,6 +162,7 @@ fn the_hold_is_the_upper_bound_of_what_the_wallet_would_pay() {
             connection: Some(&active),
             wallet: Some(&full),
             meter: Some(meter),
+            draws_on_credit: false,
         };
         let pending = decide(call, &facts, Rate::ZERO).unwrap().pending;
         (pending.wallet_hold.to_string(), pending.merchant_hold.to_string())
@@ -192,6 +202,7 @@ fn a_wallet_admits_while_anything_is_left_and_not_after() {
             connection: Some(&active),
             wallet: Some(&wallet),
             meter: Some(&plan),
+            draws_on_credit: false,
         };
         let case = (balance, held, overdraft);
         assert_eq!(decide(&call(), &facts, Rate::ZERO).is_ok(), admitted, "{case:?}");
@@ -210,6 +221,7 @@ fn what_costs_the_wallet_nothing_is_not_refused_for_its_balance() {
         connection: Some(&active),
         wallet: Some(&empty),
         meter: Some(&plan),
+        draws_on_credit: false,
     };
     let free = Call { bound: CostBound::default(), ..call() };
     assert!(decide(&free, &facts, Rate::ZERO).is_ok());
@@ -227,6 +239,7 @@ fn a_merchants_account_is_guarded_once_it_has_a_limit() {
             connection: None,
             wallet: None,
             meter: None,
+            draws_on_credit: false,
         };
         let decision = decide(&bare, &facts, Rate::ZERO);
         assert_eq!(decision.is_ok(), admitted, "{limit:?}");
@@ -242,6 +255,7 @@ fn pending(wallet_id: Option<WalletId>) -> PendingRecord {
     PendingRecord {
         request_id: RequestId::generate(NOW),
         merchant_id: MerchantId::generate(NOW),
+        reference_id: None,
         connection_id: Some(ConnectionId::generate(NOW)),
         spend_key_id: None,
         wallet_id,
@@ -251,6 +265,7 @@ fn pending(wallet_id: Option<WalletId>) -> PendingRecord {
         forwarded: forwarded(ProviderKeyType::Managed),
         spend_hold: Amount::ZERO,
         wallet_hold: Amount::ZERO,
+        credit_hold: None,
         merchant_hold: Amount::ZERO,
         created_at: NOW,
     }

@@ -247,6 +247,7 @@ fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
             key_connection: None,
             wallet: Some(&desk.wallet),
             meter: Some(&meter),
+            draws_on_credit: false,
         };
         // 100 tokens: a base cost and a fee of 0.0001 USD each.
         let decision = decide(&call(100, 0, now()), &facts, Rate::ZERO);

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use diesel::prelude::*;
-use tollgate_domain::{Cycle, SpendCounters};
+use tollgate_domain::{Cycle, LedgerAccount, SpendCounters, SubscriptionStatus, TransactionKind};
 use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::meters;
-use crate::rows::{RequestRow, TierCounterRow, TransactionRow, WalletRow, time};
-use crate::schema::{requests, spend_counters, tier_counters, transactions, wallets};
+use crate::rows::{RequestRow, TierCounterRow, TransactionRow, WalletRow, time, word};
+use crate::schema::{
+    requests, spend_counters, subscriptions, tier_counters, transactions, wallets,
+};
 use crate::spend_keys::SpendCountersRow;
 
 /// What an audit found.
@@ -49,11 +51,13 @@ impl fmt::Display for Difference {
 /// What the records say of each wallet and counter.
 #[derive(Default)]
 struct Recomputed {
-    balances: BTreeMap<String, i64>,
+    /// By wallet and account.
+    balances: BTreeMap<(String, String), i64>,
     /// The number of each wallet's last transaction.
     numbers: BTreeMap<String, i64>,
     usage: BTreeMap<(String, String), i64>,
-    holds: BTreeMap<String, i64>,
+    /// By wallet and account.
+    holds: BTreeMap<(String, String), i64>,
     costs: BTreeMap<(String, String), i64>,
     counters: BTreeMap<(String, String, String), i64>,
     /// What is kept of each spend key, and what its records come to.
@@ -78,11 +82,21 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     audit.wallets = rows.len();
     for row in &rows {
         let id = &row.wallet_id;
-        let of = |sums: &BTreeMap<String, i64>| sums.get(id).copied().unwrap_or(0);
-        audit.compare(format!("wallet {id} balance"), row.balance, of(&sums.balances));
-        audit.compare(format!("wallet {id} held"), row.held, of(&sums.holds));
-        audit.compare(format!("wallet {id} transactions"), row.transactions, of(&sums.numbers));
+        for (account, kept, held) in [
+            (LedgerAccount::Balance, row.balance, row.held),
+            (LedgerAccount::CycleCredit, row.cycle_credit, row.cycle_held),
+            (LedgerAccount::BundleCredit, row.bundle_credit, row.bundle_held),
+        ] {
+            let key = (id.clone(), word(&account));
+            let of = |sums: &BTreeMap<_, i64>| sums.get(&key).copied().unwrap_or(0);
+            let name = format!("wallet {id} {}", key.1);
+            audit.compare(format!("{name} held"), held, of(&sums.holds));
+            audit.compare(name, kept, of(&sums.balances));
+        }
+        let number = sums.numbers.get(id).copied().unwrap_or(0);
+        audit.compare(format!("wallet {id} transactions"), row.transactions, number);
     }
+    compare_subscriptions(conn, &mut audit, &rows)?;
     for (key, cost) in std::mem::take(&mut sums.costs) {
         let booked = sums.usage.remove(&key).unwrap_or(0);
         audit.compare(format!("request {} booked on {}", key.0, key.1), -booked, cost);
@@ -190,19 +204,45 @@ fn read_transactions(
             let number = sums.numbers.entry(row.wallet_id.clone()).or_default();
             *number = number.saturating_add(1);
             audit.compare(format!("number of {}", row.transaction_id), row.number, *number);
-            let balance = sums.balances.entry(row.wallet_id.clone()).or_default();
+            let account = (row.wallet_id.clone(), row.account);
+            let balance = sums.balances.entry(account).or_default();
             *balance = balance.saturating_add(row.amount);
             audit.compare(
                 format!("balance after {}", row.transaction_id),
                 row.balance_after,
                 *balance,
             );
-            if let Some(request_id) = row.request_id {
+            let pays =
+                [TransactionKind::Usage, TransactionKind::Correction].map(|kind| word(&kind));
+            if let Some(request_id) = row.request_id.filter(|_| pays.contains(&row.kind)) {
                 let booked = sums.usage.entry((request_id, row.wallet_id)).or_default();
                 *booked = booked.saturating_add(row.amount);
             }
         }
     }
+}
+
+/// Compares the subscriptions that wallets name with those that are active.
+fn compare_subscriptions(
+    conn: &mut Conn,
+    audit: &mut Audit,
+    wallets: &[WalletRow],
+) -> Result<(), StoreError> {
+    let active: Vec<(String, String)> = subscriptions::table
+        .filter(subscriptions::status.eq(word(&SubscriptionStatus::Active)))
+        .select((subscriptions::wallet_id, subscriptions::subscription_id))
+        .load(conn)?;
+    let mut active: BTreeMap<_, _> = active.into_iter().collect();
+    for row in wallets {
+        let on_wallet = active.remove(&row.wallet_id);
+        if on_wallet != row.subscription_id {
+            let count = |id: &Option<String>| i64::from(id.is_some());
+            let what = format!("subscription that wallet {} names", row.wallet_id);
+            let (kept, recomputed) = (count(&row.subscription_id), count(&on_wallet));
+            audit.differences.push(Difference { what, kept, recomputed });
+        }
+    }
+    Ok(())
 }
 
 fn read_requests(
@@ -229,22 +269,22 @@ fn read_requests(
                 let what = format!("request {} hold on its key after its end", row.request_id);
                 audit.compare(what, row.spend_hold, 0);
             }
-            let parts = [
-                (row.wallet_id.clone(), row.wallet_hold, row.wallet_cost),
-                (Some(row.merchant_wallet_id.clone()), row.merchant_hold, row.merchant_cost),
-            ];
-            for (wallet_id, hold, cost) in parts {
+            let (wallet, merchants) = (row.wallet_id.clone(), Some(row.merchant_wallet_id.clone()));
+            for (wallet_id, account, hold, cost) in [
+                (&wallet, LedgerAccount::Balance, row.wallet_hold, row.wallet_cost),
+                (&wallet, LedgerAccount::CycleCredit, row.cycle_hold, 0),
+                (&wallet, LedgerAccount::BundleCredit, row.bundle_hold, 0),
+                (&merchants, LedgerAccount::Balance, row.merchant_hold, row.merchant_cost),
+            ] {
                 let Some(wallet_id) = wallet_id else { continue };
                 if !row.is_pending() && hold != 0 {
-                    audit.compare(
-                        format!("request {} hold after its end", row.request_id),
-                        hold,
-                        0,
-                    );
+                    let what = format!("request {} hold after its end", row.request_id);
+                    audit.compare(what, hold, 0);
                 }
-                let held = sums.holds.entry(wallet_id.clone()).or_default();
+                let held = sums.holds.entry((wallet_id.clone(), word(&account))).or_default();
                 *held = held.saturating_add(hold);
-                let costs = sums.costs.entry((row.request_id.clone(), wallet_id)).or_default();
+                let key = (row.request_id.clone(), wallet_id.clone());
+                let costs = sums.costs.entry(key).or_default();
                 *costs = costs.saturating_add(cost);
             }
             spend(&row, sums);

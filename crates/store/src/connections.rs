@@ -2,16 +2,18 @@
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    Connection, ConnectionChanges, ConnectionId, MerchantId, NewConnection, Timestamp, WalletId,
+    Connection, ConnectionChanges, ConnectionId, ConnectionStatus, MerchantId, NewConnection, News,
+    Timestamp, WalletId,
 };
 
 use crate::conn::Conn;
 use crate::dialect;
+use crate::entries::Entries;
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{ConnectionRow, to_json};
 use crate::schema::connections;
-use crate::wallets;
+use crate::{subscriptions, wallets};
 
 /// A connection that was made, or that already had the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +64,12 @@ pub fn create(
         deleted_at: None,
     };
     diesel::insert_into(connections::table).values(&row).execute(conn)?;
-    Ok(Created { connection: row.try_into()?, is_new: true })
+    let connection = Connection::try_from(row)?;
+    let mut entries = Entries::default();
+    let news = News::ConnectionCreated { connection: Box::new(connection.clone()) };
+    entries.tell(merchant_id, &news, now);
+    entries.write(conn)?;
+    Ok(Created { connection, is_new: true })
 }
 
 /// A merchant's connection, deleted or not.
@@ -134,7 +141,8 @@ pub fn update(
     row.map(Connection::try_from).transpose()
 }
 
-/// Deletes a connection: it stays readable and is refused in a forward. Whether there was one.
+/// Deletes a connection: it stays readable, is refused in a forward, and its subscription ends.
+/// Whether there was one. Call it in a write transaction.
 ///
 /// # Errors
 /// Those of the store.
@@ -144,10 +152,21 @@ pub fn delete(
     connection_id: ConnectionId,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
+    let active = find(conn, merchant_id, connection_id)?
+        .filter(|found| found.status == ConnectionStatus::Active);
+    let Some(mut connection) = active else { return Ok(false) };
+    subscriptions::end_of_connection(conn, connection.wallet_id, now)?;
     let active = connections::table
         .find(connection_id.to_string())
-        .filter(connections::merchant_id.eq(merchant_id.to_string()))
         .filter(connections::deleted_at.is_null());
     let deleted = connections::deleted_at.eq(Some(now.unix_micros()));
-    Ok(diesel::update(active).set(deleted).execute(conn)? > 0)
+    if diesel::update(active).set(deleted).execute(conn)? == 0 {
+        return Ok(false);
+    }
+    connection.status = ConnectionStatus::Deleted;
+    let mut entries = Entries::default();
+    let connection = Box::new(connection);
+    entries.tell(merchant_id, &News::ConnectionDeleted { connection }, now);
+    entries.write(conn)?;
+    Ok(true)
 }

@@ -15,10 +15,13 @@ use crate::events::EventRow;
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow};
 use crate::schema::{
     connections, events, idempotent_answers, merchants, request_metadata, requests, secret_keys,
-    spend_counters, spend_keys, tier_counters, transactions, wallets,
+    spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
+    tier_counters, transactions, wallets,
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet};
+use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
+use crate::subscriptions::SubscriptionRow;
 
 /// Runs a cached single-row query for each id and keeps what is there.
 fn each<Id, Row>(
@@ -84,6 +87,50 @@ pub(crate) fn wallets(conn: &mut Conn, ids: &[String], lock: Lock) -> QueryResul
                 Lock::Rows => rows.for_no_key_update().load(conn),
             }
         }
+    }
+}
+
+/// The subscriptions with these ids. Whoever means to change them holds the locks of their wallets.
+pub(crate) fn subscriptions(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<SubscriptionRow>> {
+    match conn {
+        Conn::Sqlite(conn) => each(ids, |id| {
+            subscriptions::table.find(id).select(SubscriptionRow::as_select()).get_result(conn)
+        }),
+        Conn::Postgres(conn) => subscriptions::table
+            .filter(subscriptions::subscription_id.eq_any(ids))
+            .select(SubscriptionRow::as_select())
+            .load(conn),
+    }
+}
+
+/// The subscription configurations with these ids, each with its versions in order.
+pub(crate) fn subscription_configs(
+    conn: &mut Conn,
+    ids: &[String],
+) -> QueryResult<Vec<(ConfigRow, ConfigVersionRow)>> {
+    macro_rules! with_versions {
+        () => {
+            subscription_configs::table
+                .inner_join(subscription_config_versions::table)
+                .order((
+                    subscription_configs::subscription_config_id,
+                    subscription_config_versions::version,
+                ))
+                .select((ConfigRow::as_select(), ConfigVersionRow::as_select()))
+        };
+    }
+    match conn {
+        Conn::Sqlite(conn) => {
+            let mut rows = Vec::new();
+            for id in ids {
+                let one = subscription_configs::subscription_config_id.eq(id);
+                rows.extend(with_versions!().filter(one).load(conn)?);
+            }
+            Ok(rows)
+        }
+        Conn::Postgres(conn) => with_versions!()
+            .filter(subscription_configs::subscription_config_id.eq_any(ids))
+            .load(conn),
     }
 }
 
@@ -275,6 +322,15 @@ pub(crate) fn insert_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResu
     }
 }
 
+/// Inserts a request, unless its merchant has one with the same reference; whether it did. Who comes
+/// second waits until the first is done.
+pub(crate) fn claim_reference(conn: &mut Conn, row: &RequestRow) -> QueryResult<bool> {
+    let claimed = crate::conn::each_database!(conn, conn => {
+        diesel::insert_into(requests::table).values(row).on_conflict_do_nothing().execute(conn)
+    });
+    claimed.map(|count| count > 0)
+}
+
 pub(crate) fn insert_metadata(conn: &mut Conn, rows: &[RequestMetadataRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| {
@@ -310,6 +366,8 @@ pub(crate) fn save_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult
                 requests::node_id.eq(excluded(requests::node_id)),
                 requests::spend_hold.eq(excluded(requests::spend_hold)),
                 requests::wallet_hold.eq(excluded(requests::wallet_hold)),
+                requests::cycle_hold.eq(excluded(requests::cycle_hold)),
+                requests::bundle_hold.eq(excluded(requests::bundle_hold)),
                 requests::merchant_hold.eq(excluded(requests::merchant_hold)),
                 requests::wallet_cost.eq(excluded(requests::wallet_cost)),
                 requests::merchant_cost.eq(excluded(requests::merchant_cost)),
@@ -335,6 +393,14 @@ pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<(
                 wallets::held.eq(excluded(wallets::held)),
                 wallets::overdraft_limit.eq(excluded(wallets::overdraft_limit)),
                 wallets::low_balance_threshold.eq(excluded(wallets::low_balance_threshold)),
+                wallets::subscription_id.eq(excluded(wallets::subscription_id)),
+                wallets::cycle_credit.eq(excluded(wallets::cycle_credit)),
+                wallets::cycle_held.eq(excluded(wallets::cycle_held)),
+                wallets::cycle_expired.eq(excluded(wallets::cycle_expired)),
+                wallets::bundle_credit.eq(excluded(wallets::bundle_credit)),
+                wallets::bundle_held.eq(excluded(wallets::bundle_held)),
+                wallets::bundle_expired.eq(excluded(wallets::bundle_expired)),
+                wallets::cycles.eq(excluded(wallets::cycles)),
                 wallets::transactions.eq(excluded(wallets::transactions)),
             ))
             .execute(conn)

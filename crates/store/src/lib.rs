@@ -12,6 +12,7 @@ pub mod audit;
 mod conn;
 pub mod connections;
 mod dialect;
+mod entries;
 mod error;
 pub mod events;
 pub mod idempotency;
@@ -27,6 +28,8 @@ mod rows;
 mod schema;
 pub mod spend_keys;
 mod statements;
+pub mod subscription_configs;
+pub mod subscriptions;
 pub mod upkeep;
 pub mod wallets;
 
@@ -39,18 +42,19 @@ use std::time::Duration;
 
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::{Ending, Report};
-use tollgate_domain::{Clock, NodeId, PendingRecord, RequestId, Timestamp};
+use tollgate_domain::{Clock, MerchantId, NodeId, PendingRecord, RequestId, Timestamp};
 use tollgate_pricing::Rate;
 
 pub use conn::{Conn, DatabaseUrl, ParseDatabaseUrlError};
 pub use error::StoreError;
-pub use ledger::SettleOutcome;
+pub use ledger::{Reported, ReportedUsage, SettleOutcome};
 pub use migrations::MigrationError;
 pub use page::Page;
 
 use conn::Manager;
 use journal::{Entry, Journal};
 use ledger::{Context, Ledger, Storms};
+use subscriptions::Whose;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -290,6 +294,20 @@ impl Store {
         }
     }
 
+    /// Books usage that did not pass through this service, once under its reference. Call it in a
+    /// write transaction of this store.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn report(
+        &self,
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        reported: &ReportedUsage,
+    ) -> Result<Reported, StoreError> {
+        ledger::book_reported(conn, merchant_id, reported, &self.0.context)
+    }
+
     /// Settles a call for somebody who cannot wait: a task that is being dropped, perhaps with all
     /// that would run another, or a client that is refused. It is kept in the journal like any other
     /// settlement.
@@ -389,6 +407,26 @@ impl Store {
                 ledger.settle(request_id, None).await?;
                 swept += 1;
             }
+        }
+    }
+
+    /// Ends the billing cycles that have passed of [`Whose`] subscriptions, and begins those that
+    /// followed. Call it before reading them; it is done by itself when a call draws on them, and
+    /// from time to time for [everybody](Whose::Everybody), so that what happened is told in time.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn renew(&self, whose: Whose) -> Result<usize, StoreError> {
+        const AT_ONCE: i64 = 100;
+        let mut renewed = 0;
+        loop {
+            let now = self.0.context.clock.now();
+            let due = self.read(move |conn| subscriptions::due(conn, whose, now, AT_ONCE)).await?;
+            if due.is_empty() {
+                return Ok(renewed);
+            }
+            renewed += due.len();
+            self.write(move |conn| subscriptions::renew(conn, &due, now)).await?;
         }
     }
 

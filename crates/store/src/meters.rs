@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{MeterRow, MeterVersionRow, from_json, to_json, word};
 use crate::schema::{meter_versions, meters};
-use crate::spend_keys;
+use crate::{spend_keys, subscription_configs};
 
 /// The merchant has another meter with this slug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,8 +203,18 @@ pub enum Deletion {
     Deleted,
     /// The merchant has no such meter.
     NotFound,
-    /// Spend keys are priced by it, so it stays.
-    InUse,
+    /// Something rests on it, so it stays.
+    InUse(InUse),
+}
+
+/// What rests on a meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InUse {
+    /// Spend keys are priced by it.
+    BySpendKeys,
+    /// It is the last one linked to a subscription configuration: without it, every meter would
+    /// draw on that credit.
+    ByConfigs,
 }
 
 /// Deletes a meter: calls in flight are still priced by it. Call it in a write transaction.
@@ -223,7 +233,10 @@ pub fn delete(
         return Ok(Deletion::NotFound);
     }
     if spend_keys::any_under(conn, &meter_id.to_string())? {
-        return Ok(Deletion::InUse);
+        return Ok(Deletion::InUse(InUse::BySpendKeys));
+    }
+    if subscription_configs::any_last_link(conn, merchant_id, meter_id)? {
+        return Ok(Deletion::InUse(InUse::ByConfigs));
     }
     let present = meters::table
         .find(meter_id.to_string())

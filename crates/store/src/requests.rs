@@ -45,6 +45,28 @@ pub fn find(
         .and_then(|records| records.into_iter().next()))
 }
 
+/// A merchant's record of usage that it reported under this id of its own.
+///
+/// # Errors
+/// Those of the store.
+pub fn find_by_reference(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    reference_id: &str,
+) -> Result<Option<RequestRecord>, StoreError> {
+    let row = requests::table
+        .filter(requests::merchant_id.eq(merchant_id.to_string()))
+        .filter(requests::reference_id.is_not_null())
+        .filter(requests::reference_id.eq(reference_id))
+        .select(RequestRow::as_select())
+        .first(conn)
+        .optional()?;
+    Ok(row
+        .map(|row| to_records(conn, &[row]))
+        .transpose()?
+        .and_then(|records| records.into_iter().next()))
+}
+
 /// A merchant's records, newest first.
 ///
 /// # Errors

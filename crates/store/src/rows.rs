@@ -5,9 +5,9 @@ use std::str::FromStr;
 use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{
-    Connection, ConnectionStatus, Forwarded, Merchant, MerchantMeter, Metadata, MeterVersion,
-    PendingRecord, RequestRecord, RequestStatus, SecretKey, TierPeriod, Timestamp, Transaction,
-    TransactionId, TransactionKind, Wallet,
+    Connection, ConnectionStatus, Credit, CreditHold, Credits, Forwarded, LedgerAccount, Merchant,
+    MerchantMeter, Metadata, MeterVersion, PendingRecord, RequestRecord, RequestStatus, SecretKey,
+    TierPeriod, Timestamp, Transaction, TransactionKind, Wallet,
 };
 use tollgate_pricing::{Amount, Meter};
 
@@ -37,7 +37,10 @@ pub(crate) fn word(value: &impl Serialize) -> String {
     to_json(value).trim_matches('"').to_owned()
 }
 
-fn from_word<T: for<'a> Deserialize<'a>>(what: &'static str, text: &str) -> Result<T, StoreError> {
+pub(crate) fn from_word<T: for<'a> Deserialize<'a>>(
+    what: &'static str,
+    text: &str,
+) -> Result<T, StoreError> {
     from_json(what, &format!("\"{text}\""))
 }
 
@@ -112,43 +115,41 @@ pub(crate) struct WalletRow {
     pub(crate) held: i64,
     pub(crate) overdraft_limit: Option<i64>,
     pub(crate) low_balance_threshold: Option<i64>,
+    pub(crate) subscription_id: Option<String>,
+    pub(crate) cycle_credit: i64,
+    pub(crate) cycle_held: i64,
+    pub(crate) cycle_expired: i64,
+    pub(crate) bundle_credit: i64,
+    pub(crate) bundle_held: i64,
+    pub(crate) bundle_expired: i64,
+    pub(crate) cycles: i64,
     pub(crate) transactions: i64,
     pub(crate) created_at: i64,
 }
 
-/// What a movement of money says of itself, beside the wallet and the amount.
-pub(crate) struct Reason<'a> {
-    pub(crate) kind: TransactionKind,
-    pub(crate) request_id: Option<&'a str>,
-    pub(crate) description: Option<String>,
-    /// No wallet books the same one twice; absent where a repeated order is caught elsewhere.
-    pub(crate) idempotency_key: Option<String>,
-}
-
 impl WalletRow {
-    /// Moves `amount` on this wallet, which must be locked: the transaction that says so, or
-    /// nothing when the balance would leave the range of an amount.
-    pub(crate) fn book(
-        &mut self,
-        amount: i64,
-        reason: Reason<'_>,
-        now: Timestamp,
-    ) -> Option<TransactionRow> {
-        self.balance = self.balance.checked_add(amount)?;
-        self.transactions = self.transactions.checked_add(1)?;
-        let transaction_id = TransactionId::generate(now).to_string();
-        Some(TransactionRow {
-            wallet_id: self.wallet_id.clone(),
-            number: self.transactions,
-            kind: word(&reason.kind),
-            amount,
-            balance_after: self.balance,
-            request_id: reason.request_id.map(str::to_owned),
-            description: reason.description,
-            idempotency_key: reason.idempotency_key.unwrap_or_else(|| transaction_id.clone()),
-            created_at: now.unix_micros(),
-            transaction_id,
-        })
+    pub(crate) fn credits(&self) -> Credits {
+        let credit = |remaining, held, expired_cycle| Credit {
+            remaining: Amount::from_units(remaining),
+            held: Amount::from_units(held),
+            expired_cycle,
+        };
+        Credits {
+            cycle: credit(self.cycle_credit, self.cycle_held, self.cycle_expired),
+            bundle: credit(self.bundle_credit, self.bundle_held, self.bundle_expired),
+            cycles: self.cycles,
+        }
+    }
+
+    pub(crate) const fn set_credits(&mut self, credits: &Credits) {
+        let Credits { cycle, bundle, cycles } = credits;
+        self.cycle_credit = cycle.remaining.units();
+        self.cycle_held = cycle.held.units();
+        self.cycle_expired = cycle.expired_cycle;
+        self.bundle_credit = bundle.remaining.units();
+        self.bundle_held = bundle.held.units();
+        self.bundle_expired = bundle.expired_cycle;
+        self.cycles = *cycles;
     }
 }
 
@@ -162,6 +163,7 @@ impl TryFrom<&WalletRow> for Wallet {
             connection_id: optional("wallets.connection_id", row.connection_id.as_deref())?,
             balance: Amount::from_units(row.balance),
             held: Amount::from_units(row.held),
+            credits: row.credits(),
             overdraft_limit: row.overdraft_limit.map(Amount::from_units),
             low_balance_threshold: row.low_balance_threshold.map(Amount::from_units),
             created_at: time(row.created_at),
@@ -174,6 +176,7 @@ impl TryFrom<&WalletRow> for Wallet {
 pub(crate) struct TransactionRow {
     pub(crate) transaction_id: String,
     pub(crate) wallet_id: String,
+    pub(crate) account: String,
     pub(crate) number: i64,
     pub(crate) kind: String,
     pub(crate) amount: i64,
@@ -192,6 +195,7 @@ impl TryFrom<TransactionRow> for Transaction {
             transaction_id: parsed("transactions.transaction_id", &row.transaction_id)?,
             wallet_id: parsed("transactions.wallet_id", &row.wallet_id)?,
             number: row.number,
+            account: from_word::<LedgerAccount>("transactions.account", &row.account)?,
             kind: from_word::<TransactionKind>("transactions.kind", &row.kind)?,
             amount: Amount::from_units(row.amount),
             balance_after: Amount::from_units(row.balance_after),
@@ -290,6 +294,7 @@ pub(crate) struct TierCounterRow {
 pub(crate) struct RequestRow {
     pub(crate) request_id: String,
     pub(crate) merchant_id: String,
+    pub(crate) reference_id: Option<String>,
     pub(crate) connection_id: Option<String>,
     pub(crate) spend_key_id: Option<String>,
     pub(crate) wallet_id: Option<String>,
@@ -301,6 +306,9 @@ pub(crate) struct RequestRow {
     pub(crate) node_id: Option<String>,
     pub(crate) spend_hold: i64,
     pub(crate) wallet_hold: i64,
+    pub(crate) cycle_hold: i64,
+    pub(crate) bundle_hold: i64,
+    pub(crate) credit_cycle: Option<i64>,
     pub(crate) merchant_hold: i64,
     pub(crate) wallet_cost: i64,
     pub(crate) merchant_cost: i64,
@@ -317,6 +325,7 @@ impl RequestRow {
         Self {
             request_id: record.request_id.to_string(),
             merchant_id: record.merchant_id.to_string(),
+            reference_id: record.reference_id.clone(),
             connection_id: record.connection_id.map(|id| id.to_string()),
             spend_key_id: record.spend_key_id.map(|id| id.to_string()),
             wallet_id: record.wallet_id.map(|id| id.to_string()),
@@ -328,6 +337,9 @@ impl RequestRow {
             node_id: Some(node_id.to_owned()),
             spend_hold: record.spend_hold.units(),
             wallet_hold: record.wallet_hold.units(),
+            cycle_hold: record.credit_hold.map_or(0, |hold| hold.cycle.units()),
+            bundle_hold: record.credit_hold.map_or(0, |hold| hold.bundle.units()),
+            credit_cycle: record.credit_hold.map(|hold| hold.in_cycle),
             merchant_hold: record.merchant_hold.units(),
             wallet_cost: 0,
             merchant_cost: 0,
@@ -337,6 +349,15 @@ impl RequestRow {
             outcome: None,
             created_at: record.created_at.unix_micros(),
         }
+    }
+
+    /// What the call has reserved of credit, if it may draw on it.
+    pub(crate) fn credit_hold(&self) -> Option<CreditHold> {
+        self.credit_cycle.map(|in_cycle| CreditHold {
+            cycle: Amount::from_units(self.cycle_hold),
+            bundle: Amount::from_units(self.bundle_hold),
+            in_cycle,
+        })
     }
 
     /// The meter version that prices the call.
@@ -352,6 +373,7 @@ impl RequestRow {
         Ok(PendingRecord {
             request_id: parsed("requests.request_id", &self.request_id)?,
             merchant_id: parsed("requests.merchant_id", &self.merchant_id)?,
+            reference_id: self.reference_id.clone(),
             connection_id: optional("requests.connection_id", self.connection_id.as_deref())?,
             spend_key_id: optional("requests.spend_key_id", self.spend_key_id.as_deref())?,
             wallet_id: optional("requests.wallet_id", self.wallet_id.as_deref())?,
@@ -361,6 +383,7 @@ impl RequestRow {
             forwarded: from_json::<Forwarded>("requests.forwarded", &self.forwarded)?,
             spend_hold: Amount::from_units(self.spend_hold),
             wallet_hold: Amount::from_units(self.wallet_hold),
+            credit_hold: self.credit_hold(),
             merchant_hold: Amount::from_units(self.merchant_hold),
             created_at: time(self.created_at),
         })
@@ -394,6 +417,8 @@ impl RequestRow {
         self.node_id = None;
         self.spend_hold = 0;
         self.wallet_hold = 0;
+        self.cycle_hold = 0;
+        self.bundle_hold = 0;
         self.merchant_hold = 0;
         self.wallet_cost = record.quote.total_wallet_cost.units();
         self.merchant_cost = record.quote.total_merchant_cost.units();

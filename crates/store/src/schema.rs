@@ -30,6 +30,14 @@ diesel::table! {
         held -> BigInt,
         overdraft_limit -> Nullable<BigInt>,
         low_balance_threshold -> Nullable<BigInt>,
+        subscription_id -> Nullable<Text>,
+        cycle_credit -> BigInt,
+        cycle_held -> BigInt,
+        cycle_expired -> BigInt,
+        bundle_credit -> BigInt,
+        bundle_held -> BigInt,
+        bundle_expired -> BigInt,
+        cycles -> BigInt,
         transactions -> BigInt,
         created_at -> BigInt,
     }
@@ -84,6 +92,7 @@ diesel::table! {
     requests (request_id) {
         request_id -> Text,
         merchant_id -> Text,
+        reference_id -> Nullable<Text>,
         connection_id -> Nullable<Text>,
         spend_key_id -> Nullable<Text>,
         wallet_id -> Nullable<Text>,
@@ -95,6 +104,9 @@ diesel::table! {
         node_id -> Nullable<Text>,
         spend_hold -> BigInt,
         wallet_hold -> BigInt,
+        cycle_hold -> BigInt,
+        bundle_hold -> BigInt,
+        credit_cycle -> Nullable<BigInt>,
         merchant_hold -> BigInt,
         wallet_cost -> BigInt,
         merchant_cost -> BigInt,
@@ -119,6 +131,7 @@ diesel::table! {
     transactions (wallet_id, number) {
         transaction_id -> Text,
         wallet_id -> Text,
+        account -> Text,
         number -> BigInt,
         kind -> Text,
         amount -> BigInt,
@@ -127,6 +140,60 @@ diesel::table! {
         description -> Nullable<Text>,
         idempotency_key -> Text,
         created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    subscription_configs (subscription_config_id) {
+        subscription_config_id -> Text,
+        merchant_id -> Text,
+        name -> Text,
+        period_amount -> BigInt,
+        billing_interval -> Text,
+        version -> Integer,
+        created_at -> BigInt,
+        deleted_at -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    subscription_config_versions (subscription_config_id, version) {
+        subscription_config_id -> Text,
+        version -> Integer,
+        terms -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    credit_bundles (credit_bundle_id) {
+        credit_bundle_id -> Text,
+        subscription_config_id -> Text,
+        merchant_id -> Text,
+        name -> Text,
+        cost -> BigInt,
+        credit_amount -> BigInt,
+        created_at -> BigInt,
+        deleted_at -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    subscriptions (subscription_id) {
+        subscription_id -> Text,
+        merchant_id -> Text,
+        connection_id -> Text,
+        wallet_id -> Text,
+        subscription_config_id -> Text,
+        status -> Text,
+        started_at -> BigInt,
+        cancelled_at -> Nullable<BigInt>,
+        anchor_at -> BigInt,
+        cycle -> BigInt,
+        cycle_start_at -> BigInt,
+        cycle_end_at -> BigInt,
+        pending_change -> Nullable<Text>,
+        pending_config_id -> Nullable<Text>,
     }
 }
 
@@ -201,6 +268,7 @@ diesel::table! {
 diesel::joinable!(secret_keys -> merchants (merchant_id));
 diesel::joinable!(spend_keys -> merchants (merchant_id));
 diesel::joinable!(spend_counters -> spend_keys (spend_key_id));
+diesel::joinable!(subscription_config_versions -> subscription_configs (subscription_config_id));
 diesel::joinable!(meter_versions -> meters (meter_id));
 
 diesel::allow_tables_to_appear_in_same_query!(
@@ -209,7 +277,9 @@ diesel::allow_tables_to_appear_in_same_query!(
     spend_keys,
     spend_counters,
     wallets,
-    connections
+    connections,
+    subscriptions
 );
+diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription_config_versions);
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(requests, request_metadata);

@@ -47,6 +47,14 @@ fixed_statement! {
         ", held = " &row.held => BigInt,
         ", overdraft_limit = " &row.overdraft_limit => Nullable<BigInt>,
         ", low_balance_threshold = " &row.low_balance_threshold => Nullable<BigInt>,
+        ", subscription_id = " &row.subscription_id => Nullable<Text>,
+        ", cycle_credit = " &row.cycle_credit => BigInt,
+        ", cycle_held = " &row.cycle_held => BigInt,
+        ", cycle_expired = " &row.cycle_expired => BigInt,
+        ", bundle_credit = " &row.bundle_credit => BigInt,
+        ", bundle_held = " &row.bundle_held => BigInt,
+        ", bundle_expired = " &row.bundle_expired => BigInt,
+        ", cycles = " &row.cycles => BigInt,
         ", transactions = " &row.transactions => BigInt,
         " WHERE wallet_id = " &row.wallet_id => Text; "";
 
@@ -56,6 +64,8 @@ fixed_statement! {
         ", node_id = " &row.node_id => Nullable<Text>,
         ", spend_hold = " &row.spend_hold => BigInt,
         ", wallet_hold = " &row.wallet_hold => BigInt,
+        ", cycle_hold = " &row.cycle_hold => BigInt,
+        ", bundle_hold = " &row.bundle_hold => BigInt,
         ", merchant_hold = " &row.merchant_hold => BigInt,
         ", wallet_cost = " &row.wallet_cost => BigInt,
         ", merchant_cost = " &row.merchant_cost => BigInt,

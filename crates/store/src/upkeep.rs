@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::subscriptions::Whose;
 use crate::{Store, StoreError, idempotency};
 
 /// How often what a dead process left is looked for.
@@ -9,11 +10,13 @@ const SWEEP_EVERY: Duration = Duration::from_secs(2);
 /// How often the journal is looked at: while the database is away nothing can be booked, and when
 /// it is back the calls that waited are booked at once.
 const REPLAY_EVERY: Duration = Duration::from_secs(1);
+/// How often subscriptions whose cycle has ended are looked for.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// How often old answers are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// Keeps the lease, ends what dead processes left, books what waits in the journal, forgets old
-/// answers. It never returns; a store that is away is tried again.
+/// Keeps the lease, ends what dead processes left, books what waits in the journal, renews
+/// subscriptions, forgets old answers. It never returns; a store that is away is tried again.
 pub async fn run(store: Store) {
     let lease = Duration::from_millis(u64::from(store.0.lease_ms) / 3);
     tokio::join!(
@@ -25,6 +28,9 @@ pub async fn run(store: Store) {
         every(REPLAY_EVERY, "the journal is not booked", async || {
             told(store.replay_journal().await?, "settlements of the journal were booked");
             Ok(())
+        }),
+        every(RENEW_EVERY, "subscriptions are not renewed", async || {
+            store.renew(Whose::Everybody).await.map(drop)
         }),
         every(FORGET_EVERY, "old answers are not forgotten", async || {
             let now = store.0.context.clock.now();

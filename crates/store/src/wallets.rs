@@ -9,9 +9,10 @@ use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
+use crate::entries::{Entries, Reason};
 use crate::error::StoreError;
 use crate::page::Page;
-use crate::rows::{Reason, TransactionRow, WalletRow, parsed};
+use crate::rows::{TransactionRow, WalletRow, parsed};
 use crate::schema::{merchants, transactions, wallets};
 
 /// Makes an empty wallet: a connection's may not be overdrawn, a merchant's own has no limit.
@@ -30,6 +31,14 @@ pub(crate) fn create(
         held: 0,
         overdraft_limit: connection_id.map(|_| 0),
         low_balance_threshold: None,
+        subscription_id: None,
+        cycle_credit: 0,
+        cycle_held: 0,
+        cycle_expired: 0,
+        bundle_credit: 0,
+        bundle_held: 0,
+        bundle_expired: 0,
+        cycles: 0,
         transactions: 0,
         created_at: now.unix_micros(),
     };
@@ -146,10 +155,12 @@ pub fn book(
         description: movement.description.clone(),
         idempotency_key: None,
     };
-    let booked = signed.and_then(|signed| row.book(signed, reason, now));
-    let Some(transaction) = booked else { return Ok(Moved::OutOfRange) };
-    dialect::insert_transactions(conn, std::slice::from_ref(&transaction))?;
+    let Some(signed) = signed else { return Ok(Moved::OutOfRange) };
+    let mut entries = Entries::default();
+    let booked = entries.move_balance(&mut row, signed, reason, now)?;
+    let Some(transaction) = booked.cloned() else { return Ok(Moved::OutOfRange) };
     dialect::save_wallets(conn, std::slice::from_ref(&row))?;
+    entries.write(conn)?;
     Ok(Moved::Booked(transaction.try_into()?))
 }
 

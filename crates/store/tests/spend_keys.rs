@@ -146,7 +146,10 @@ fn a_meter_of_a_spend_key_charges_its_calls_and_cannot_be_deleted() {
         assert_eq!(record.spend_key_id, Some(id));
 
         let delete = move |conn: &mut _| meters::delete(conn, merchant_id, meter_id, now);
-        assert_eq!(store.store.write(delete).await.unwrap(), meters::Deletion::InUse);
+        assert_eq!(
+            store.store.write(delete).await.unwrap(),
+            meters::Deletion::InUse(meters::InUse::BySpendKeys)
+        );
         let unnamed = SpendKeyChanges { meter_id: Some(None), ..SpendKeyChanges::default() };
         let change = move |conn: &mut _| spend_keys::update(conn, merchant_id, id, unnamed, now);
         store.store.write(change).await.unwrap();
@@ -386,13 +389,14 @@ fn a_thousand_settlements_at_once_tell_of_each_threshold_once() {
             store.store.read(move |conn| events::list(conn, merchant_id, &page)).await.unwrap();
         let mut told: Vec<_> = told
             .iter()
-            .map(|event| match &event.news {
+            .filter_map(|event| match &event.news {
                 News::SpendKeyThresholdReached { threshold, spend_key } => {
-                    (*threshold, spend_key.counters.spent.day.to_string())
+                    Some((*threshold, spend_key.counters.spent.day.to_string()))
                 }
                 News::SpendKeyLimitReached { spend_key } => {
-                    (100, spend_key.counters.spent.day.to_string())
+                    Some((100, spend_key.counters.spent.day.to_string()))
                 }
+                _ => None,
             })
             .collect();
         told.sort();

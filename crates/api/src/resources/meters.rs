@@ -7,7 +7,7 @@ use tollgate_domain::{
     Issue, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod, Timestamp,
 };
 use tollgate_pricing::{Meter, MeterError, Payer, Rate, RateType, Tier, TierUnit, TokenBasis};
-use tollgate_store::meters::{self, Deletion, Updated};
+use tollgate_store::meters::{self, Deletion, InUse, Updated};
 
 use super::Deleted;
 use crate::app::{App, InterfaceShape};
@@ -292,9 +292,17 @@ pub(crate) async fn delete(
     app.write(None, move |conn| match meters::delete(conn, caller.merchant_id, id, now)? {
         Deletion::Deleted => Ok(Reply::ok(&Deleted { id: id.to_string(), deleted: true })),
         Deletion::NotFound => Err(not_found()),
-        Deletion::InUse => Err(ApiError::new(
+        Deletion::InUse(why) => Err(ApiError::new(
             ErrorCode::MeterInUse,
-            "Spend keys are priced by this meter. Give them another, or delete them, first.",
+            match why {
+                InUse::BySpendKeys => {
+                    "Spend keys are priced by this meter. Give them another, or delete them, first."
+                }
+                InUse::ByConfigs => {
+                    "It is the last meter linked to a subscription configuration, whose credit \
+                     every meter could draw on without it. Link another one first."
+                }
+            },
         )),
     })
     .await

@@ -4,8 +4,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::Deserr;
 use serde::Serialize;
 use tollgate_domain::{
-    Issue, RequestId, Timestamp, Transaction, TransactionId, TransactionKind, Wallet,
-    WalletChanges, WalletId,
+    Issue, LedgerAccount, RequestId, Timestamp, Transaction, TransactionId, TransactionKind,
+    Wallet, WalletChanges, WalletId,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::wallets::{self, Moved, Movement};
@@ -34,7 +34,7 @@ impl WalletView {
         Self {
             wallet_id: wallet.wallet_id,
             balance: wallet.balance,
-            held: wallet.held,
+            held: wallet.held.saturating_add(wallet.credits.held()),
             available: wallet.available(),
             overdraft_limit: wallet.overdraft_limit,
             low_balance_threshold: wallet.low_balance_threshold,
@@ -47,6 +47,7 @@ impl WalletView {
 struct TransactionView {
     transaction_id: TransactionId,
     wallet_id: WalletId,
+    account: LedgerAccount,
     kind: TransactionKind,
     amount: Amount,
     balance_after: Amount,
@@ -62,6 +63,7 @@ impl TransactionView {
         Self {
             transaction_id: transaction.transaction_id,
             wallet_id: transaction.wallet_id,
+            account: transaction.account,
             kind: transaction.kind,
             amount: transaction.amount,
             balance_after: transaction.balance_after,

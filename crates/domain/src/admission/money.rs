@@ -61,11 +61,12 @@ impl<'a> Purses<'a> {
         let wallet = facts.wallet.filter(|wallet| wallet.overdraft_limit.is_some());
         // A spend key may draw on the merchant's own wallet: then that pays both parts.
         let is_merchants = wallet.is_some_and(|wallet| wallet.wallet_id == account.wallet_id);
-        let of_wallet = |wallet: &'a Wallet, is_known, share| Purse {
-            of: Owner::Wallet(wallet, is_known),
-            left: wallet.available(),
-            held: wallet.held,
-            share,
+        let of_wallet = |wallet: &'a Wallet, draws_on_credit, is_known, share| {
+            let (left, held) = match draws_on_credit {
+                true => (wallet.available(), wallet.held.saturating_add(wallet.credits.held())),
+                false => (wallet.available_balance(), wallet.held),
+            };
+            Purse { of: Owner::Wallet(wallet, is_known), left, held, share }
         };
         let share: fn(&Costs) -> Amount = match is_merchants {
             true => |costs| costs.wallet.saturating_add(costs.merchant),
@@ -75,10 +76,10 @@ impl<'a> Purses<'a> {
         Self {
             purses: [
                 limit,
-                wallet.map(|wallet| of_wallet(wallet, true, share)),
+                wallet.map(|wallet| of_wallet(wallet, facts.draws_on_credit, true, share)),
                 // A spend key may be in other hands than the merchant's.
                 merchants.map(|wallet| {
-                    of_wallet(wallet, facts.spend_key.is_none(), |costs| costs.merchant)
+                    of_wallet(wallet, false, facts.spend_key.is_none(), |costs| costs.merchant)
                 }),
             ],
             enforcement: facts.spend_key.map_or(Enforcement::Bounded, |key| key.rules.enforcement),

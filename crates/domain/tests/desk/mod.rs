@@ -1,6 +1,6 @@
 //! A spend key with its wallet, and the calls made with it: a store of one row in memory.
 
-#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails by panicking")]
 #![allow(
     dead_code,
     unreachable_pub,
@@ -59,6 +59,7 @@ impl Desk {
             connection_id: None,
             balance: amount(balance),
             held: Amount::ZERO,
+            credits: Credits::default(),
             overdraft_limit: Some(Amount::ZERO),
             low_balance_threshold: None,
             created_at: now,
@@ -87,6 +88,7 @@ impl Desk {
             key_connection: None,
             wallet: Some(&self.wallet),
             meter: None,
+            draws_on_credit: false,
         };
         let admission = decide(call, &facts, Rate::ZERO)?;
         let pending = admission.pending;
@@ -115,6 +117,7 @@ impl Desk {
             let percent = match news {
                 News::SpendKeyThresholdReached { threshold, .. } => threshold,
                 News::SpendKeyLimitReached { .. } => 100,
+                other => panic!("not of a spend key: {other:?}"),
             };
             self.told.push((percent, self.key.counters.last_used_at.unwrap()));
         }

@@ -1,19 +1,25 @@
-//! The accounts of a batch, wallets and spend keys: read, decided by, changed in memory, written
-//! back once.
+//! The accounts of a batch, wallets with their subscriptions and spend keys: read, decided by,
+//! changed in memory, written back once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate_domain::admission::{self, Account, Admission, Call, Facts, Refusal};
-use tollgate_domain::{PendingRecord, SpendKey, Wallet};
+use tollgate_domain::{
+    CreditHold, MerchantId, News, PendingRecord, SpendKey, Subscription, SubscriptionStatus,
+    Timestamp, TransactionKind, Wallet,
+};
 use tollgate_pricing::{Amount, Rate};
 
+use super::Context;
 use super::parties::{Parties, Party};
 use super::storms::{Changed, Remembered, Storms};
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
+use crate::entries::{Entries, Reason};
 use crate::error::StoreError;
-use crate::rows::{WalletRow, parsed};
+use crate::rows::{WalletRow, parsed, word};
 use crate::spend_keys::SpendCountersRow;
+use crate::subscriptions::{self, SubscriptionRow};
 
 /// Which accounts.
 #[derive(Default)]
@@ -51,9 +57,33 @@ impl AccountIds {
     }
 }
 
+/// What a call holds on a wallet.
+#[derive(Clone, Copy)]
+pub(super) struct Held {
+    pub(super) on_balance: i64,
+    /// None for a call that may not draw on credit.
+    pub(super) on_credit: Option<CreditHold>,
+}
+
+impl Held {
+    const fn is_nothing(&self) -> bool {
+        let on_credit = match self.on_credit {
+            Some(hold) => hold.cycle.units() | hold.bundle.units(),
+            None => 0,
+        };
+        self.on_balance | on_credit == 0
+    }
+}
+
 /// Accounts as they stand.
 pub(super) struct Accounts {
+    now: Timestamp,
     wallets: BTreeMap<String, WalletRow>,
+    /// The active subscriptions that fill the wallets' credits, by wallet.
+    subscriptions: BTreeMap<String, Subscription>,
+    renewed: Vec<SubscriptionRow>,
+    /// The movements and events that the changes bring.
+    entries: Entries,
     spend_keys: BTreeMap<String, SpendKey>,
     changed: Changed,
     /// As of which epoch of the storms they were read.
@@ -66,34 +96,38 @@ impl Accounts {
         conn: &mut Conn,
         ids: AccountIds,
         parties: &Parties,
-        storms: &Storms,
+        context: &Context,
     ) -> Result<Self, StoreError> {
-        let epoch = storms.epoch();
+        let epoch = context.storms.epoch();
         let (counters, wallets) = ids.read(conn, Lock::No)?;
-        Self::of(counters, wallets, parties, epoch)
+        Self::of(conn, counters, wallets, parties, context.clock.now(), epoch)
     }
 
     /// Locks accounts, spend keys before wallets, each by id: the order in which all lock. While that
     /// took its time, a key may have been paused, rotated or deleted: who it is and what it may do
-    /// is read again once it is locked.
+    /// is read again once it is locked. Subscriptions whose cycle has ended are brought up to now.
     pub(super) fn lock(
         conn: &mut Conn,
         ids: AccountIds,
         parties: &mut Parties,
-        storms: &Storms,
+        context: &Context,
     ) -> Result<Self, StoreError> {
-        let epoch = storms.epoch();
+        let epoch = context.storms.epoch();
         let (counters, wallets) = ids.read(conn, Lock::Rows)?;
         if dialect::has_row_locks(conn) {
             parties.read_keys_again(conn)?;
         }
-        Self::of(counters, wallets, parties, epoch)
+        let mut accounts = Self::of(conn, counters, wallets, parties, context.clock.now(), epoch)?;
+        accounts.renew()?;
+        Ok(accounts)
     }
 
     fn of(
+        conn: &mut Conn,
         counters: Vec<SpendCountersRow>,
         wallets: Vec<WalletRow>,
         parties: &Parties,
+        now: Timestamp,
         epoch: u64,
     ) -> Result<Self, StoreError> {
         let mut spend_keys = BTreeMap::new();
@@ -103,12 +137,52 @@ impl Accounts {
                 spend_keys.insert(counters.spend_key_id, key);
             }
         }
+        let mut subscriptions = BTreeMap::new();
+        let ids: Vec<_> = wallets.iter().filter_map(|row| row.subscription_id.clone()).collect();
+        if !ids.is_empty() {
+            let rows = dialect::subscriptions(conn, &ids)?;
+            let found = subscriptions::with_configs(conn, rows)?.into_iter();
+            subscriptions.extend(found.map(|found| (found.wallet_id.to_string(), found)));
+        }
         Ok(Self {
+            now,
             wallets: wallets.into_iter().map(|row| (row.wallet_id.clone(), row)).collect(),
+            subscriptions,
+            renewed: Vec::new(),
+            entries: Entries::default(),
             spend_keys,
             changed: Changed::default(),
             epoch,
         })
+    }
+
+    /// Brings the subscriptions whose cycle has ended up to now.
+    fn renew(&mut self) -> Result<(), StoreError> {
+        let Self { now, wallets, subscriptions, renewed, entries, changed, .. } = self;
+        for (wallet_id, subscription) in subscriptions.iter_mut() {
+            let Some(wallet) = wallets.get_mut(wallet_id) else { continue };
+            if subscriptions::bring_up_to(*now, subscription, wallet, entries)? {
+                renewed.push(SubscriptionRow::from(&*subscription));
+                changed.wallets.insert(wallet_id.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The subscription that a call of this party may draw on, if its meter is linked to it.
+    fn subscription(&self, party: &Party<'_>) -> Option<&Subscription> {
+        let meter = party.meter?;
+        let subscription = self.subscriptions.get(&party.wallet_id()?)?;
+        let draws = subscription.status == SubscriptionStatus::Active
+            && subscription.config.terms().let_draw(meter.meter_id);
+        draws.then_some(subscription)
+    }
+
+    /// Whether the credit that a call may draw on is not what it was when it was read: its cycle has
+    /// ended.
+    pub(super) fn is_due(&self, party: &Party<'_>) -> bool {
+        let subscription = party.wallet_id().and_then(|id| self.subscriptions.get(&id));
+        subscription.is_some_and(|subscription| subscription.is_due(self.now))
     }
 
     /// What the rules say of a call as the accounts stand.
@@ -135,6 +209,7 @@ impl Accounts {
             key_connection: party.key_connection,
             wallet: wallet.as_ref(),
             meter: party.meter,
+            draws_on_credit: self.subscription(party).is_some(),
         };
         Ok(admission::decide(call, &facts, service_charge_rate))
     }
@@ -146,7 +221,11 @@ impl Accounts {
             self.change_spend_key(&id.to_string())?.counters = counters;
         }
         if let Some(wallet_id) = wallet_id {
-            self.hold(&wallet_id.to_string(), admission.pending.wallet_hold)?;
+            let wallet_id = wallet_id.to_string();
+            if let Some(hold) = admission.pending.credit_hold {
+                self.hold_credit(&wallet_id, &hold)?;
+            }
+            self.hold(&wallet_id, admission.pending.wallet_hold)?;
         }
         self.hold(&merchant_wallet_id.to_string(), admission.pending.merchant_hold)
     }
@@ -161,8 +240,61 @@ impl Accounts {
         Ok(())
     }
 
+    fn hold_credit(&mut self, wallet_id: &str, hold: &CreditHold) -> Result<(), StoreError> {
+        if hold.cycle.is_zero() && hold.bundle.is_zero() {
+            return Ok(());
+        }
+        let wallet = self.change_wallet(wallet_id)?;
+        wallet.cycle_held = wallet.cycle_held.saturating_add(hold.cycle.units());
+        wallet.bundle_held = wallet.bundle_held.saturating_add(hold.bundle.units());
+        Ok(())
+    }
+
+    /// Releases what a call held on a wallet and takes what is `due`, of credit before the balance,
+    /// each as a ledger line of its own.
+    pub(super) fn debit(
+        &mut self,
+        wallet_id: &str,
+        held: Held,
+        due: i64,
+        kind: TransactionKind,
+        request_id: &str,
+        part: &str,
+    ) -> Result<(), StoreError> {
+        if held.is_nothing() && due == 0 {
+            return Ok(());
+        }
+        let now = self.now;
+        self.changed.wallets.insert(wallet_id.to_owned());
+        let wallet = self.wallets.get_mut(wallet_id).ok_or_else(|| missing("wallet", wallet_id))?;
+        let entries = &mut self.entries;
+        let out_of_range = || out_of_range(wallet_id);
+        wallet.held = wallet.held.checked_sub(held.on_balance).ok_or_else(out_of_range)?;
+        let due = match held.on_credit {
+            Some(hold) => entries.draw_on_credit(wallet, hold, due, kind, request_id, now),
+            None => due,
+        };
+        if due == 0 {
+            return Ok(());
+        }
+        let reason = Reason {
+            kind,
+            request_id: Some(request_id),
+            description: None,
+            idempotency_key: Some(format!("{}:{request_id}:{part}", word(&kind))),
+        };
+        let amount = due.checked_neg().ok_or_else(out_of_range)?;
+        entries.move_balance(wallet, amount, reason, now)?.ok_or_else(out_of_range)?;
+        Ok(())
+    }
+
+    /// An event.
+    pub(super) fn tell(&mut self, merchant_id: MerchantId, news: &News) {
+        self.entries.tell(merchant_id, news, self.now);
+    }
+
     /// A wallet, to change it.
-    pub(super) fn change_wallet(&mut self, wallet_id: &str) -> Result<&mut WalletRow, StoreError> {
+    fn change_wallet(&mut self, wallet_id: &str) -> Result<&mut WalletRow, StoreError> {
         let wallet = self.wallets.get_mut(wallet_id).ok_or_else(|| missing("wallet", wallet_id))?;
         self.changed.wallets.insert(wallet_id.to_owned());
         Ok(wallet)
@@ -197,6 +329,8 @@ impl Accounts {
                 key_connection: party.key_connection.cloned(),
                 wallet: wallet.transpose().ok()?,
                 meter: party.meter.cloned(),
+                draws_on_credit: self.subscription(party).is_some(),
+                credit_renews_at: self.subscription(party).map(|found| found.cycle_end_at),
             })
         });
     }
@@ -216,6 +350,8 @@ impl Accounts {
             let rows: Vec<_> = wallets.map(|(_, row)| row).collect();
             dialect::save_wallets(conn, &rows)?;
         }
+        subscriptions::save(conn, &self.renewed)?;
+        self.entries.write(conn)?;
         Ok(changed)
     }
 }
@@ -225,7 +361,7 @@ fn missing(noun: &'static str, id: &str) -> StoreError {
 }
 
 /// An amount would leave the range of amounts.
-pub(super) fn out_of_range(wallet_id: &str) -> StoreError {
+fn out_of_range(wallet_id: &str) -> StoreError {
     StoreError::Corrupt {
         what: "balance (it would leave the range of an amount)",
         value: wallet_id.to_owned(),

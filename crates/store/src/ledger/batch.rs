@@ -11,16 +11,15 @@ use tollgate_domain::settlement::{self, Ending, Report, Settled};
 use tollgate_domain::{PendingRecord, RequestId, Timestamp, TransactionKind};
 use tollgate_pricing::Amount;
 
-use super::accounts::{AccountIds, Accounts, out_of_range};
+use super::accounts::{AccountIds, Accounts, Held};
 use super::parties::{Endings, Parties, Versions};
 use super::storms::Changed;
 use super::{Context, SettleOutcome};
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
-use crate::events::EventRow;
 use crate::journal::Entry;
-use crate::rows::{Reason, RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, word};
+use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow};
 
 pub(super) enum Item {
     Admit(Box<Call>),
@@ -102,9 +101,12 @@ fn refuse_by_a_look<'a>(
     }
     let mut ids = AccountIds::default();
     calls.clone().for_each(|call| ids.add(&parties.of(call)));
-    let accounts = Accounts::look(conn, ids, parties, &context.storms)?;
+    let accounts = Accounts::look(conn, ids, parties, context)?;
     for call in calls {
         let party = parties.of(call);
+        if accounts.is_due(&party) {
+            continue;
+        }
         if let Err(refusal) = accounts.decide(call, &party, context.service_charge_rate)? {
             accounts.note_refusal(call, &party, &context.storms);
             refused.insert(call.request_id, refusal);
@@ -123,8 +125,6 @@ struct Books {
     changed_counters: BTreeSet<(String, String, String)>,
     admitted: Vec<RequestRow>,
     metadata: Vec<RequestMetadataRow>,
-    transactions: Vec<TransactionRow>,
-    events: Vec<EventRow>,
 }
 
 impl Books {
@@ -140,7 +140,7 @@ impl Books {
             spend_keys: ending.spend_key_ids().collect(),
         };
         asking.for_each(|call| ids.add(&parties.of(call)));
-        let accounts = Accounts::lock(conn, ids, parties, &context.storms)?;
+        let accounts = Accounts::lock(conn, ids, parties, context)?;
         let keys: Vec<_> = ending
             .counter_keys
             .iter()
@@ -165,8 +165,6 @@ impl Books {
             changed_counters: BTreeSet::new(),
             admitted: Vec::new(),
             metadata: Vec::new(),
-            transactions: Vec::new(),
-            events: Vec::new(),
         })
     }
 
@@ -240,10 +238,12 @@ impl Books {
         let kind = if corrects { TransactionKind::Correction } else { TransactionKind::Usage };
         if let Some(wallet_id) = &row.wallet_id {
             let due = record.quote.total_wallet_cost.units().saturating_sub(row.wallet_cost);
-            self.debit(wallet_id, row.wallet_hold, due, kind, &request_id, "wallet")?;
+            let held = Held { on_balance: row.wallet_hold, on_credit: row.credit_hold() };
+            self.accounts.debit(wallet_id, held, due, kind, &request_id, "wallet")?;
         }
         let due = record.quote.total_merchant_cost.units().saturating_sub(row.merchant_cost);
-        self.debit(&row.merchant_wallet_id, row.merchant_hold, due, kind, &request_id, "merchant")?;
+        let held = Held { on_balance: row.merchant_hold, on_credit: None };
+        self.accounts.debit(&row.merchant_wallet_id, held, due, kind, &request_id, "merchant")?;
 
         let mut row = row;
         row.finish(&record, counted, settlement.report.is_none());
@@ -270,37 +270,7 @@ impl Books {
         let key = self.accounts.change_spend_key(&id.to_string())?;
         let more = cost.saturating_sub(Amount::from_units(counted_before));
         let news = key.settle(pending.created_at, pending.spend_hold, more);
-        let now = self.now;
-        self.events.extend(news.iter().map(|news| EventRow::new(pending.merchant_id, news, now)));
-        Ok(())
-    }
-
-    /// Releases what was held and takes what is due, as a ledger line of its own.
-    fn debit(
-        &mut self,
-        wallet_id: &str,
-        held: i64,
-        due: i64,
-        kind: TransactionKind,
-        request_id: &str,
-        part: &str,
-    ) -> Result<(), StoreError> {
-        if held == 0 && due == 0 {
-            return Ok(());
-        }
-        let wallet = self.accounts.change_wallet(wallet_id)?;
-        wallet.held = wallet.held.checked_sub(held).ok_or_else(|| out_of_range(wallet_id))?;
-        if due == 0 {
-            return Ok(());
-        }
-        let reason = Reason {
-            kind,
-            request_id: Some(request_id),
-            description: None,
-            idempotency_key: Some(format!("{}:{request_id}:{part}", word(&kind))),
-        };
-        let booked = due.checked_neg().and_then(|amount| wallet.book(amount, reason, self.now));
-        self.transactions.push(booked.ok_or_else(|| out_of_range(wallet_id))?);
+        news.iter().for_each(|news| self.accounts.tell(pending.merchant_id, news));
         Ok(())
     }
 
@@ -321,9 +291,6 @@ impl Books {
                 changed(self.requests, &self.changed_requests).into_values().collect();
             dialect::save_requests(conn, &rows)?;
         }
-        if !self.transactions.is_empty() {
-            dialect::insert_transactions(conn, &self.transactions)?;
-        }
         let accounts = self.accounts.write(conn)?;
         if !self.changed_counters.is_empty() {
             let rows: Vec<_> = changed(self.counters, &self.changed_counters)
@@ -336,9 +303,6 @@ impl Books {
                 })
                 .collect();
             dialect::save_counters(conn, &rows)?;
-        }
-        if !self.events.is_empty() {
-            dialect::insert_events(conn, &self.events)?;
         }
         Ok(accounts)
     }

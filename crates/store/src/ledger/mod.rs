@@ -8,6 +8,7 @@
 mod accounts;
 mod batch;
 mod parties;
+mod reported;
 mod storms;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +28,8 @@ use crate::error::StoreError;
 use crate::journal::{self, Entry, Journal};
 use batch::{Answer, Item, Settlement};
 use parties::Versions;
+pub(crate) use reported::book as book_reported;
+pub use reported::{Reported, ReportedUsage};
 pub(crate) use storms::Storms;
 
 /// How many may wait for a writer; who comes then is told that the store cannot keep up.

@@ -14,7 +14,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tollgate_domain::admission::{self, Account, Call, CallKey, Facts, Refusal};
-use tollgate_domain::{Connection, ConnectionId, MerchantMeter, SpendKey, Wallet, WalletId};
+use tollgate_domain::{
+    Connection, ConnectionId, MerchantMeter, SpendKey, Timestamp, Wallet, WalletId,
+};
 use tollgate_pricing::Rate;
 
 /// How long facts are believed.
@@ -52,6 +54,9 @@ pub(super) struct Remembered {
     pub(super) key_connection: Option<Connection>,
     pub(super) wallet: Option<Wallet>,
     pub(super) meter: Option<MerchantMeter>,
+    pub(super) draws_on_credit: bool,
+    /// When there will be other credit.
+    pub(super) credit_renews_at: Option<Timestamp>,
 }
 
 struct Storm {
@@ -96,7 +101,8 @@ impl Storms {
         let known = &storm.facts;
         let is_believed =
             storm.refused.load(Ordering::Relaxed) >= STORM && storm.since.elapsed() <= FRESH;
-        if !is_believed {
+        let has_renewed = known.credit_renews_at.is_some_and(|at| at <= call.created_at);
+        if !is_believed || has_renewed {
             return None;
         }
         let facts = Facts {
@@ -109,6 +115,7 @@ impl Storms {
             key_connection: known.key_connection.as_ref(),
             wallet: known.wallet.as_ref(),
             meter: known.meter.as_ref(),
+            draws_on_credit: known.draws_on_credit,
         };
         admission::decide(call, &facts, service_charge_rate).err()
     }

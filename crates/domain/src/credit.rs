@@ -1,0 +1,189 @@
+//! Credit that a subscription grants. It lies on the wallet beside the balance, in two accounts,
+//! and is drawn before it: first what a cycle included, then what was bought in bundles.
+
+use serde::{Deserialize, Serialize};
+use tollgate_pricing::Amount;
+
+/// What a movement of money moves on a wallet. Each has a running sum of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LedgerAccount {
+    /// Money.
+    Balance,
+    /// Credit that a cycle included.
+    CycleCredit,
+    /// Credit that was bought in bundles.
+    BundleCredit,
+}
+
+/// What becomes of credit that is left when a cycle ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rollover {
+    /// All of it can be used on.
+    Full,
+    /// It expires.
+    None,
+}
+
+/// One of a wallet's two credits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credit {
+    /// What is left of it.
+    pub remaining: Amount,
+    /// What of that is reserved by calls on their way; never more than is left.
+    pub held: Amount,
+    /// The last cycle with which it expired. What a call of then had reserved is left to it, and
+    /// what it does not use expires when it ends.
+    pub expired_cycle: i64,
+}
+
+impl Credit {
+    /// What nobody has reserved.
+    pub fn free(&self) -> Amount {
+        self.remaining.saturating_sub(self.held)
+    }
+
+    fn reserve(&mut self, most: Amount) -> Amount {
+        let reserved = most.min(self.free());
+        self.held = self.held.saturating_add(reserved);
+        reserved
+    }
+
+    /// Ends a reservation made in `cycle`: what is drawn of `cost`, and what expires.
+    fn settle(&mut self, reserved: Amount, cycle: i64, cost: Amount) -> (Amount, Amount) {
+        let drawn = cost.min(self.free().saturating_add(reserved));
+        let unused = reserved.saturating_sub(drawn.min(reserved));
+        let expired = if cycle <= self.expired_cycle { unused } else { Amount::ZERO };
+        self.held = self.held.saturating_sub(reserved);
+        self.remaining = self.remaining.saturating_sub(drawn).saturating_sub(expired);
+        (drawn, expired)
+    }
+}
+
+/// The credits of a wallet. A wallet that never had a subscription has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credits {
+    /// What cycles included.
+    pub cycle: Credit,
+    /// What was bought.
+    pub bundle: Credit,
+    /// How many cycles have begun on this wallet, of whichever subscription.
+    pub cycles: i64,
+}
+
+/// What a call has reserved of a wallet's credits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreditHold {
+    /// Of what cycles included.
+    pub cycle: Amount,
+    /// Of what was bought.
+    pub bundle: Amount,
+    /// The cycle in which it was reserved.
+    pub in_cycle: i64,
+}
+
+/// How the cost of a call is paid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drawn {
+    /// From what cycles included.
+    pub cycle: Amount,
+    /// From what was bought.
+    pub bundle: Amount,
+    /// From the balance.
+    pub balance: Amount,
+    /// What was reserved of an expired cycle's credit and is not used.
+    pub cycle_expired: Amount,
+    /// The same of expired bundles.
+    pub bundle_expired: Amount,
+}
+
+impl Credits {
+    /// What a new call may draw on.
+    pub fn free(&self) -> Amount {
+        self.cycle.free().saturating_add(self.bundle.free())
+    }
+
+    /// What is left of both.
+    pub fn remaining(&self) -> Amount {
+        self.cycle.remaining.saturating_add(self.bundle.remaining)
+    }
+
+    /// What calls on their way have reserved of both.
+    pub fn held(&self) -> Amount {
+        self.cycle.held.saturating_add(self.bundle.held)
+    }
+
+    /// Reserves up to `most` for a call, of what cycles included first.
+    pub fn reserve(&mut self, most: Amount) -> CreditHold {
+        let cycle = self.cycle.reserve(most);
+        let bundle = self.bundle.reserve(most.saturating_sub(cycle));
+        CreditHold { cycle, bundle, in_cycle: self.cycles }
+    }
+
+    /// Ends a call that costs `cost`: what cycles included is drawn first, then what was bought, and
+    /// the rest is for the balance. What other calls have reserved is not touched.
+    pub fn settle(&mut self, hold: CreditHold, cost: Amount) -> Drawn {
+        let wanted = cost.max(Amount::ZERO);
+        let (cycle, cycle_expired) = self.cycle.settle(hold.cycle, hold.in_cycle, wanted);
+        let wanted = wanted.saturating_sub(cycle);
+        let (bundle, bundle_expired) = self.bundle.settle(hold.bundle, hold.in_cycle, wanted);
+        let balance = cost.saturating_sub(cycle).saturating_sub(bundle);
+        Drawn { cycle, bundle, balance, cycle_expired, bundle_expired }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usd(units: i64) -> Amount {
+        Amount::from_units(units)
+    }
+
+    fn credits(cycle: i64, bundle: i64) -> Credits {
+        let credit = |units| Credit { remaining: usd(units), ..Credit::default() };
+        Credits { cycle: credit(cycle), bundle: credit(bundle), cycles: 1 }
+    }
+
+    #[test]
+    fn a_cost_is_paid_by_cycle_credit_then_bundles_then_the_balance() {
+        for (cost, paid) in [(4, (4, 0, 0)), (10, (10, 0, 0)), (13, (10, 3, 0)), (20, (10, 5, 5))] {
+            let mut credits = credits(10, 5);
+            let hold = credits.reserve(usd(20));
+            assert_eq!((hold.cycle, hold.bundle, credits.free()), (usd(10), usd(5), usd(0)));
+            let drawn = credits.settle(hold, usd(cost));
+            assert_eq!((drawn.cycle, drawn.bundle, drawn.balance), {
+                let (cycle, bundle, balance) = paid;
+                (usd(cycle), usd(bundle), usd(balance))
+            });
+            assert_eq!(credits.held(), usd(0));
+            assert_eq!(credits.remaining(), usd(15 - paid.0 - paid.1));
+        }
+    }
+
+    #[test]
+    fn nobody_draws_what_another_call_has_reserved() {
+        let mut credits = credits(10, 0);
+        let first = credits.reserve(usd(6));
+        let second = credits.reserve(usd(6));
+        assert_eq!((first.cycle, second.cycle), (usd(6), usd(4)));
+        let drawn = credits.settle(second, usd(9));
+        assert_eq!((drawn.cycle, drawn.balance), (usd(4), usd(5)));
+        let drawn = credits.settle(first, usd(6));
+        assert_eq!((drawn.cycle, drawn.balance), (usd(6), usd(0)));
+    }
+
+    #[test]
+    fn what_was_reserved_of_an_expired_cycle_serves_its_call_and_then_expires() {
+        let mut credits = credits(10, 0);
+        let hold = credits.reserve(usd(6));
+        // The cycle ends: 4 expire at once, 25 are granted.
+        credits.cycle = Credit { remaining: usd(31), held: usd(6), expired_cycle: 1 };
+        credits.cycles = 2;
+        assert_eq!(credits.free(), usd(25));
+        let drawn = credits.settle(hold, usd(2));
+        assert_eq!((drawn.cycle, drawn.cycle_expired), (usd(2), usd(4)));
+        assert_eq!((credits.remaining(), credits.held()), (usd(25), usd(0)));
+    }
+}

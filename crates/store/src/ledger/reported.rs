@@ -1,0 +1,143 @@
+//! Usage that did not pass through this service: a call that was never asked for admission, told
+//! when it was over. It is booked at once, by the same rules as any other.
+
+use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::{
+    ConnectionId, ConnectionStatus, CreditHold, Forwarded, MerchantId, MeterVersion, PendingRecord,
+    PricedUsage, RequestId, RequestRecord,
+};
+use tollgate_pricing::Amount;
+
+use super::batch::{self, Answer, Item, Settlement};
+use super::parties::Versions;
+use super::{Context, SettleOutcome};
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::rows::{RequestMetadataRow, RequestRow};
+use crate::{connections, dialect, merchants, meters, requests, subscriptions};
+
+/// What a merchant reports.
+#[derive(Clone, Debug)]
+pub struct ReportedUsage {
+    /// The merchant's own id of it: what was reported under it before is not booked again.
+    pub reference_id: String,
+    /// Who used it.
+    pub connection_id: ConnectionId,
+    /// The meter that prices it.
+    pub meter_slug: String,
+    /// What was called, as far as it is known.
+    pub forwarded: Forwarded,
+    /// What was used, and what the provider charged for it.
+    pub priced: PricedUsage,
+}
+
+/// What became of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reported {
+    /// It is booked.
+    Booked(Box<RequestRecord>),
+    /// It had been booked before; nothing moved.
+    Known(Box<RequestRecord>),
+    /// Something else had been reported under its reference.
+    ReferenceReused,
+    /// The merchant has no such connection.
+    ConnectionNotFound,
+    /// The connection was deleted.
+    ConnectionDisabled,
+    /// The merchant has no such meter.
+    MeterNotFound,
+}
+
+pub(crate) fn book(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    reported: &ReportedUsage,
+    context: &Context,
+) -> Result<Reported, StoreError> {
+    let now = context.clock.now();
+    if let Some(known) = known(conn, merchant_id, reported)? {
+        return Ok(known);
+    }
+    let Some(connection) = connections::find(conn, merchant_id, reported.connection_id)? else {
+        return Ok(Reported::ConnectionNotFound);
+    };
+    if connection.status == ConnectionStatus::Deleted {
+        return Ok(Reported::ConnectionDisabled);
+    }
+    let slug = &reported.meter_slug;
+    let Some(meter) = meters::find_by_slug(conn, &merchant_id.to_string(), slug)? else {
+        return Ok(Reported::MeterNotFound);
+    };
+    let Some(merchant) = merchants::find(conn, merchant_id)? else {
+        return Err(StoreError::Corrupt { what: "merchant", value: merchant_id.to_string() });
+    };
+    let draws = subscriptions::lets_draw(conn, connection.wallet_id, meter.meter_id, now)?;
+    let pending = PendingRecord {
+        request_id: RequestId::generate(now),
+        merchant_id,
+        reference_id: Some(reported.reference_id.clone()),
+        connection_id: Some(connection.connection_id),
+        spend_key_id: None,
+        wallet_id: Some(connection.wallet_id),
+        merchant_wallet_id: merchant.wallet_id,
+        meter: Some(MeterVersion { meter_id: meter.meter_id, version: meter.version }),
+        disable_billing: false,
+        forwarded: reported.forwarded.clone(),
+        spend_hold: Amount::ZERO,
+        wallet_hold: Amount::ZERO,
+        credit_hold: draws.then(CreditHold::default),
+        merchant_hold: Amount::ZERO,
+        created_at: now,
+    };
+    let row = RequestRow::pending(&pending, &context.node_id.to_string());
+    if !dialect::claim_reference(conn, &row)? {
+        // Somebody else has reported it at the same time.
+        let known = known(conn, merchant_id, reported)?;
+        return Ok(known.unwrap_or(Reported::ReferenceReused));
+    }
+    let metadata: Vec<_> = RequestMetadataRow::of(&pending).collect();
+    if !metadata.is_empty() {
+        dialect::insert_metadata(conn, &metadata)?;
+    }
+    let report = Report {
+        ending: Ending::Answered,
+        provider_status: None,
+        model: None,
+        response_id: None,
+        priced: reported.priced,
+        timestamp: now,
+    };
+    let settlement = Settlement { request_id: pending.request_id, report: Some(report) };
+    let items = [Item::Settle(Box::new(settlement))];
+    let (answers, _) = batch::book(conn, &items, context, &mut Versions::new())?;
+    match answers.into_iter().next() {
+        Some(Answer::Settled(SettleOutcome::Settled(record))) => Ok(Reported::Booked(record)),
+        _ => Err(StoreError::Corrupt {
+            what: "request (it was not booked)",
+            value: pending.request_id.to_string(),
+        }),
+    }
+}
+
+/// What was reported under the same reference before.
+fn known(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    reported: &ReportedUsage,
+) -> Result<Option<Reported>, StoreError> {
+    let found = requests::find_by_reference(conn, merchant_id, &reported.reference_id)?;
+    let Some(record) = found else { return Ok(None) };
+    let slug = &reported.meter_slug;
+    let meter = meters::find_by_slug(conn, &merchant_id.to_string(), slug)?;
+    let forwarded = &reported.forwarded;
+    let is_same = record.connection_id == Some(reported.connection_id)
+        && record.meter_id == meter.map(|meter| meter.meter_id)
+        && record.provider == forwarded.provider
+        && record.model == forwarded.model
+        && record.metadata == forwarded.metadata
+        && record.priced.usage == reported.priced.usage;
+    Ok(Some(match is_same {
+        true => Reported::Known(Box::new(record)),
+        false => Reported::ReferenceReused,
+    }))
+}

@@ -1,0 +1,534 @@
+//! Subscriptions. Their credit lies on a wallet, and whoever changes the one or the other holds
+//! the lock of that wallet and brings the subscription up to now first.
+
+use diesel::prelude::*;
+use tollgate_domain::{
+    ConnectionId, ConnectionStatus, CreditBundleId, Credits, MerchantId, MeterId, PendingChange,
+    PendingKind, Step, Subscriber, Subscription, SubscriptionConfigId, SubscriptionId,
+    SubscriptionState, SubscriptionStatus, Timestamp, WalletId,
+};
+
+use crate::conn::Conn;
+use crate::dialect::{self, Lock};
+use crate::entries::Entries;
+use crate::error::StoreError;
+use crate::page::Page;
+use crate::rows::{WalletRow, from_word, parsed, time, word};
+use crate::schema::{subscriptions, wallets};
+use crate::{connections, subscription_configs};
+
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, AsChangeset, Identifiable)]
+#[diesel(table_name = subscriptions, primary_key(subscription_id), treat_none_as_null = true)]
+pub(crate) struct SubscriptionRow {
+    pub(crate) subscription_id: String,
+    pub(crate) merchant_id: String,
+    pub(crate) connection_id: String,
+    pub(crate) wallet_id: String,
+    pub(crate) subscription_config_id: String,
+    pub(crate) status: String,
+    pub(crate) started_at: i64,
+    pub(crate) cancelled_at: Option<i64>,
+    pub(crate) anchor_at: i64,
+    pub(crate) cycle: i64,
+    pub(crate) cycle_start_at: i64,
+    pub(crate) cycle_end_at: i64,
+    pub(crate) pending_change: Option<String>,
+    pub(crate) pending_config_id: Option<String>,
+}
+
+impl From<&Subscription> for SubscriptionRow {
+    fn from(subscription: &Subscription) -> Self {
+        let (pending_change, pending_config_id) = match &subscription.pending_change {
+            None => (None, None),
+            Some(PendingChange::Cancellation) => (Some(PendingKind::Cancellation), None),
+            Some(PendingChange::Downgrade(config)) => {
+                (Some(PendingKind::Downgrade), Some(config.subscription_config_id.to_string()))
+            }
+        };
+        Self {
+            subscription_id: subscription.subscription_id.to_string(),
+            merchant_id: subscription.merchant_id.to_string(),
+            connection_id: subscription.connection_id.to_string(),
+            wallet_id: subscription.wallet_id.to_string(),
+            subscription_config_id: subscription.config.subscription_config_id.to_string(),
+            status: word(&subscription.status),
+            started_at: subscription.started_at.unix_micros(),
+            cancelled_at: subscription.cancelled_at.map(Timestamp::unix_micros),
+            anchor_at: subscription.anchor_at.unix_micros(),
+            cycle: subscription.cycle,
+            cycle_start_at: subscription.cycle_start_at.unix_micros(),
+            cycle_end_at: subscription.cycle_end_at.unix_micros(),
+            pending_change: pending_change.map(|kind| word(&kind)),
+            pending_config_id,
+        }
+    }
+}
+
+/// Subscriptions with their configurations, in the order of their rows.
+pub(crate) fn with_configs(
+    conn: &mut Conn,
+    rows: Vec<SubscriptionRow>,
+) -> Result<Vec<Subscription>, StoreError> {
+    let named = rows.iter().flat_map(|row| {
+        let present = Some(row.subscription_config_id.clone());
+        present.into_iter().chain(row.pending_config_id.clone())
+    });
+    let configs = subscription_configs::load(conn, named.collect::<Vec<_>>())?;
+    let config = |id: &str| {
+        configs.get(id).cloned().ok_or_else(|| StoreError::Corrupt {
+            what: "subscriptions.subscription_config_id",
+            value: id.to_owned(),
+        })
+    };
+    let subscriptions = rows.into_iter().map(|row| {
+        let kind = row.pending_change.as_deref();
+        let kind = kind.map(|kind| from_word("subscriptions.pending_change", kind)).transpose()?;
+        let pending_change = match (kind, &row.pending_config_id) {
+            (Some(PendingKind::Downgrade), Some(id)) => {
+                Some(PendingChange::Downgrade(Box::new(config(id)?)))
+            }
+            (Some(PendingKind::Cancellation), _) => Some(PendingChange::Cancellation),
+            _ => None,
+        };
+        Ok(Subscription {
+            subscription_id: parsed("subscriptions.subscription_id", &row.subscription_id)?,
+            merchant_id: parsed("subscriptions.merchant_id", &row.merchant_id)?,
+            connection_id: parsed("subscriptions.connection_id", &row.connection_id)?,
+            wallet_id: parsed("subscriptions.wallet_id", &row.wallet_id)?,
+            config: config(&row.subscription_config_id)?,
+            status: from_word("subscriptions.status", &row.status)?,
+            started_at: time(row.started_at),
+            cancelled_at: row.cancelled_at.map(time),
+            anchor_at: time(row.anchor_at),
+            cycle: row.cycle,
+            cycle_start_at: time(row.cycle_start_at),
+            cycle_end_at: time(row.cycle_end_at),
+            pending_change,
+        })
+    });
+    subscriptions.collect()
+}
+
+/// Brings a subscription and the wallet that its credit lies on up to `now`; whether that changed
+/// them.
+pub(crate) fn bring_up_to(
+    now: Timestamp,
+    subscription: &mut Subscription,
+    wallet: &mut WalletRow,
+    entries: &mut Entries,
+) -> Result<bool, StoreError> {
+    if !subscription.is_due(now) {
+        return Ok(false);
+    }
+    let mut credits = wallet.credits();
+    let steps = subscription.bring_up_to(now, &mut credits);
+    wallet.set_credits(&credits);
+    wallet.note(subscription);
+    entries.add_steps(wallet, steps)?;
+    Ok(true)
+}
+
+impl WalletRow {
+    /// Notes whether the subscription fills this wallet's credits.
+    fn note(&mut self, subscription: &Subscription) {
+        self.subscription_id = match subscription.status {
+            SubscriptionStatus::Active => Some(subscription.subscription_id.to_string()),
+            SubscriptionStatus::Cancelled => None,
+        };
+    }
+}
+
+/// A wallet under lock and its active subscription, both as of now, to be changed.
+struct Held {
+    wallet: WalletRow,
+    subscription: Option<Subscription>,
+    entries: Entries,
+    now: Timestamp,
+}
+
+impl Held {
+    fn lock(conn: &mut Conn, wallet_id: &str, now: Timestamp) -> Result<Self, StoreError> {
+        let found = dialect::wallets(conn, &[wallet_id.to_owned()], Lock::Rows)?;
+        let Some(wallet) = found.into_iter().next() else {
+            let what = "wallet (it is missing)";
+            return Err(StoreError::Corrupt { what, value: wallet_id.to_owned() });
+        };
+        let ids: Vec<_> = wallet.subscription_id.clone().into_iter().collect();
+        let rows = dialect::subscriptions(conn, &ids)?;
+        let subscription = with_configs(conn, rows)?.into_iter().next();
+        let mut held = Self { wallet, subscription, entries: Entries::default(), now };
+        if let Some(subscription) = &mut held.subscription {
+            bring_up_to(now, subscription, &mut held.wallet, &mut held.entries)?;
+            if subscription.status == SubscriptionStatus::Cancelled {
+                save(conn, &[SubscriptionRow::from(&*subscription)])?;
+                held.subscription = None;
+            }
+        }
+        Ok(held)
+    }
+
+    /// Does something to the subscription and its credits.
+    fn step(
+        &mut self,
+        work: impl FnOnce(&mut Subscription, &mut Credits, Timestamp) -> Option<Step>,
+    ) -> Result<Option<SubscriptionState>, StoreError> {
+        let Some(subscription) = &mut self.subscription else { return Ok(None) };
+        let mut credits = self.wallet.credits();
+        let step = work(subscription, &mut credits, self.now);
+        self.wallet.set_credits(&credits);
+        self.wallet.note(subscription);
+        let state = subscription.state(&credits);
+        self.entries.add_steps(&mut self.wallet, step)?;
+        Ok(Some(state))
+    }
+
+    fn save(self, conn: &mut Conn) -> Result<(), StoreError> {
+        if let Some(subscription) = &self.subscription {
+            save(conn, &[SubscriptionRow::from(subscription)])?;
+        }
+        dialect::save_wallets(conn, std::slice::from_ref(&self.wallet))?;
+        self.entries.write(conn)
+    }
+}
+
+/// Writes subscriptions back, or writes new ones.
+pub(crate) fn save(conn: &mut Conn, rows: &[SubscriptionRow]) -> Result<(), StoreError> {
+    for row in rows {
+        let known = subscriptions::table.find(&row.subscription_id);
+        if diesel::update(known).set(row).execute(conn)? == 0 {
+            diesel::insert_into(subscriptions::table).values(row).execute(conn)?;
+        }
+    }
+    Ok(())
+}
+
+/// What became of an order to subscribe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// It has begun.
+    Subscription(Box<SubscriptionState>),
+    /// The merchant has no such connection.
+    ConnectionNotFound,
+    /// The connection was deleted.
+    ConnectionDisabled,
+    /// The merchant offers no such configuration.
+    ConfigNotFound,
+    /// The connection has an active subscription.
+    Exists,
+}
+
+/// Subscribes a connection. Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn create(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    connection_id: ConnectionId,
+    config_id: SubscriptionConfigId,
+    now: Timestamp,
+) -> Result<Started, StoreError> {
+    let Some(connection) = connections::find(conn, merchant_id, connection_id)? else {
+        return Ok(Started::ConnectionNotFound);
+    };
+    let wallet_id = connection.wallet_id;
+    let mut held = Held::lock(conn, &wallet_id.to_string(), now)?;
+    // Whoever deletes a connection holds its wallet, too: it may have been deleted while we waited.
+    let connection = connections::find(conn, merchant_id, connection_id)?;
+    if connection.is_none_or(|found| found.status == ConnectionStatus::Deleted) {
+        return Ok(Started::ConnectionDisabled);
+    }
+    if held.subscription.is_some() {
+        return Ok(Started::Exists);
+    }
+    let Some(config) = subscription_configs::find(conn, merchant_id, config_id)? else {
+        return Ok(Started::ConfigNotFound);
+    };
+    let subscriber = Subscriber { merchant_id, connection_id, wallet_id };
+    let mut credits = held.wallet.credits();
+    let (subscription, step) = Subscription::start(subscriber, config.config, &mut credits, now);
+    held.wallet.set_credits(&credits);
+    held.wallet.note(&subscription);
+    let state = subscription.state(&credits);
+    held.entries.add_steps(&mut held.wallet, [step])?;
+    held.subscription = Some(subscription);
+    held.save(conn)?;
+    Ok(Started::Subscription(Box::new(state)))
+}
+
+/// The wallet that the credit of a merchant's subscription lies on.
+fn wallet_of(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    id: SubscriptionId,
+) -> Result<Option<String>, StoreError> {
+    Ok(subscriptions::table
+        .find(id.to_string())
+        .filter(subscriptions::merchant_id.eq(merchant_id.to_string()))
+        .select(subscriptions::wallet_id)
+        .first(conn)
+        .optional()?)
+}
+
+/// What became of an order on a subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// It is done.
+    Subscription(Box<SubscriptionState>),
+    /// The merchant has no such subscription.
+    NotFound,
+    /// The subscription has ended.
+    Ended(Box<SubscriptionState>),
+    /// What the order names is not offered to it.
+    NotOffered,
+    /// The credit would leave the range of an amount.
+    OutOfRange,
+}
+
+/// Locks a merchant's subscription, if it goes on.
+fn lock(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    id: SubscriptionId,
+    now: Timestamp,
+) -> Result<Result<Held, Changed>, StoreError> {
+    let Some(wallet_id) = wallet_of(conn, merchant_id, id)? else {
+        return Ok(Err(Changed::NotFound));
+    };
+    let held = Held::lock(conn, &wallet_id, now)?;
+    if held.subscription.as_ref().is_some_and(|found| found.subscription_id == id) {
+        return Ok(Ok(held));
+    }
+    // It may have ended just now.
+    held.save(conn)?;
+    let ended = find(conn, merchant_id, id)?.ok_or(Changed::NotFound);
+    Ok(Err(ended.map_or_else(|missing| missing, |state| Changed::Ended(Box::new(state)))))
+}
+
+/// Ends a subscription when its cycle ends; one that has ended stays as it is. Call it in a write
+/// transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn cancel(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    id: SubscriptionId,
+    now: Timestamp,
+) -> Result<Changed, StoreError> {
+    order(conn, merchant_id, id, now, |subscription, _, _| {
+        subscription.cancel();
+        None
+    })
+}
+
+/// Changes a subscription to another configuration of the merchant. Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn change(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    id: SubscriptionId,
+    config_id: SubscriptionConfigId,
+    now: Timestamp,
+) -> Result<Changed, StoreError> {
+    let offered = subscription_configs::find(conn, merchant_id, config_id)?;
+    let mut is_offered = true;
+    let changed = order(conn, merchant_id, id, now, |subscription, credits, now| {
+        // Its own it may go back to, also when nobody else can have it any more.
+        let own = (subscription.config.subscription_config_id == config_id)
+            .then(|| subscription.config.clone());
+        match own.or_else(|| offered.map(|full| full.config)) {
+            Some(config) => subscription.change(config, credits, now),
+            None => {
+                is_offered = false;
+                None
+            }
+        }
+    })?;
+    Ok(if is_offered { changed } else { Changed::NotOffered })
+}
+
+/// Buys a bundle that the subscription's configuration offers. Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn buy(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    id: SubscriptionId,
+    bundle_id: CreditBundleId,
+    now: Timestamp,
+) -> Result<Changed, StoreError> {
+    let bundle = subscription_configs::find_bundle(conn, merchant_id, bundle_id)?;
+    let mut refused = None;
+    let changed = order(conn, merchant_id, id, now, |subscription, credits, now| {
+        let config_id = subscription.config.subscription_config_id;
+        let Some(bundle) = bundle.filter(|one| one.subscription_config_id == config_id) else {
+            refused = Some(Changed::NotOffered);
+            return None;
+        };
+        let step = subscription.buy(&bundle, credits, now);
+        step.map_err(|_| refused = Some(Changed::OutOfRange)).ok()
+    })?;
+    Ok(refused.unwrap_or(changed))
+}
+
+fn order(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    id: SubscriptionId,
+    now: Timestamp,
+    work: impl FnOnce(&mut Subscription, &mut Credits, Timestamp) -> Option<Step>,
+) -> Result<Changed, StoreError> {
+    let mut held = match lock(conn, merchant_id, id, now)? {
+        Ok(held) => held,
+        Err(outcome) => return Ok(outcome),
+    };
+    let state = held.step(work)?;
+    held.save(conn)?;
+    Ok(state.map_or(Changed::NotFound, |state| Changed::Subscription(Box::new(state))))
+}
+
+/// Whether calls under a meter may draw on the credit of a wallet, which this locks.
+pub(crate) fn lets_draw(
+    conn: &mut Conn,
+    wallet_id: WalletId,
+    meter_id: MeterId,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let held = Held::lock(conn, &wallet_id.to_string(), now)?;
+    let subscription = held.subscription.as_ref();
+    let draws = subscription.is_some_and(|found| found.config.terms().let_draw(meter_id));
+    held.save(conn)?;
+    Ok(draws)
+}
+
+/// Ends the subscription of a connection that is being deleted, whose wallet this locks.
+pub(crate) fn end_of_connection(
+    conn: &mut Conn,
+    wallet_id: WalletId,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let mut held = Held::lock(conn, &wallet_id.to_string(), now)?;
+    held.step(|subscription, credits, now| Some(subscription.end(credits, now)))?;
+    held.save(conn)
+}
+
+/// Which subscriptions to list; everything given must hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubscriptionFilter {
+    /// Of this connection.
+    pub connection_id: Option<ConnectionId>,
+    /// In this state.
+    pub status: Option<SubscriptionStatus>,
+}
+
+/// A merchant's subscription, as it was last brought up to date: see [`Store::renew`](crate::Store::renew).
+///
+/// # Errors
+/// Those of the store.
+pub fn find(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    id: SubscriptionId,
+) -> Result<Option<SubscriptionState>, StoreError> {
+    let row = subscriptions::table
+        .inner_join(wallets::table.on(wallets::wallet_id.eq(subscriptions::wallet_id)))
+        .filter(subscriptions::subscription_id.eq(id.to_string()))
+        .filter(subscriptions::merchant_id.eq(merchant_id.to_string()))
+        .select((SubscriptionRow::as_select(), WalletRow::as_select()))
+        .load(conn)?;
+    Ok(states(conn, row)?.into_iter().next())
+}
+
+/// A merchant's subscriptions, newest first, as they were last brought up to date.
+///
+/// # Errors
+/// Those of the store.
+pub fn list(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &SubscriptionFilter,
+    page: &Page<SubscriptionId>,
+) -> Result<Vec<SubscriptionState>, StoreError> {
+    let mut query = subscriptions::table
+        .inner_join(wallets::table.on(wallets::wallet_id.eq(subscriptions::wallet_id)))
+        .filter(subscriptions::merchant_id.eq(merchant_id.to_string()))
+        .select((SubscriptionRow::as_select(), WalletRow::as_select()))
+        .into_boxed();
+    if let Some(connection_id) = filter.connection_id {
+        query = query.filter(subscriptions::connection_id.eq(connection_id.to_string()));
+    }
+    if let Some(status) = filter.status {
+        query = query.filter(subscriptions::status.eq(word(&status)));
+    }
+    if let Some(after) = page.after {
+        query = query.filter(subscriptions::subscription_id.lt(after.to_string()));
+    }
+    let rows = query.order(subscriptions::subscription_id.desc()).limit(page.rows()).load(conn)?;
+    states(conn, rows)
+}
+
+fn states(
+    conn: &mut Conn,
+    rows: Vec<(SubscriptionRow, WalletRow)>,
+) -> Result<Vec<SubscriptionState>, StoreError> {
+    let (rows, wallets): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+    let subscriptions = with_configs(conn, rows)?;
+    let pairs = subscriptions.iter().zip(&wallets);
+    Ok(pairs.map(|(subscription, wallet)| subscription.state(&wallet.credits())).collect())
+}
+
+/// Whose subscriptions to bring up to date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Everybody's.
+    Everybody,
+    /// Those of a merchant's customers.
+    Merchant(MerchantId),
+    /// That of one connection.
+    Connection(ConnectionId),
+    /// That whose credit lies on one wallet.
+    Wallet(WalletId),
+}
+
+/// The wallets of active subscriptions whose cycle has ended, at most `limit`, in the order in which
+/// they are locked.
+pub(crate) fn due(
+    conn: &mut Conn,
+    whose: Whose,
+    now: Timestamp,
+    limit: i64,
+) -> Result<Vec<String>, StoreError> {
+    let mut query = subscriptions::table
+        // In so many words: a bound value would not lead SQLite to the index of active ones.
+        .filter(diesel::dsl::sql::<diesel::sql_types::Bool>("status = 'active'"))
+        .filter(subscriptions::cycle_end_at.le(now.unix_micros()))
+        .select(subscriptions::wallet_id)
+        .into_boxed();
+    query = match whose {
+        Whose::Everybody => query,
+        Whose::Merchant(id) => query.filter(subscriptions::merchant_id.eq(id.to_string())),
+        Whose::Connection(id) => query.filter(subscriptions::connection_id.eq(id.to_string())),
+        Whose::Wallet(id) => query.filter(subscriptions::wallet_id.eq(id.to_string())),
+    };
+    let mut wallets: Vec<String> =
+        query.order(subscriptions::cycle_end_at).limit(limit).load(conn)?;
+    wallets.sort_unstable();
+    Ok(wallets)
+}
+
+/// Brings the subscriptions on these wallets up to now; `wallet_ids` ascend. Call it in a write
+/// transaction.
+pub(crate) fn renew(
+    conn: &mut Conn,
+    wallet_ids: &[String],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    for wallet_id in wallet_ids {
+        Held::lock(conn, wallet_id, now)?.save(conn)?;
+    }
+    Ok(())
+}

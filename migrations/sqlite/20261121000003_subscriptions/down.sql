@@ -1,0 +1,18 @@
+ALTER TABLE transactions DROP COLUMN account;
+DROP INDEX requests_by_reference;
+ALTER TABLE requests DROP COLUMN reference_id;
+ALTER TABLE requests DROP COLUMN credit_cycle;
+ALTER TABLE requests DROP COLUMN bundle_hold;
+ALTER TABLE requests DROP COLUMN cycle_hold;
+ALTER TABLE wallets DROP COLUMN cycles;
+ALTER TABLE wallets DROP COLUMN bundle_expired;
+ALTER TABLE wallets DROP COLUMN bundle_held;
+ALTER TABLE wallets DROP COLUMN bundle_credit;
+ALTER TABLE wallets DROP COLUMN cycle_expired;
+ALTER TABLE wallets DROP COLUMN cycle_held;
+ALTER TABLE wallets DROP COLUMN cycle_credit;
+ALTER TABLE wallets DROP COLUMN subscription_id;
+DROP TABLE subscriptions;
+DROP TABLE credit_bundles;
+DROP TABLE subscription_config_versions;
+DROP TABLE subscription_configs;
