@@ -8,7 +8,8 @@ use crate::app::App;
 use crate::forward;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::resources::{
-    connections, health, merchants, meters, models, requests, secret_keys, spend_keys, wallets,
+    connections, credit_bundles, health, merchants, meters, models, requests, secret_keys,
+    spend_keys, subscription_configs, subscriptions, wallets,
 };
 
 /// Mounts everything. Call it once per worker: each gets a provider client of its own.
@@ -58,6 +59,35 @@ fn v1(config: &mut ServiceConfig) {
                 .route(patch().to(connections::update))
                 .route(delete().to(connections::delete)),
         )
+        .service(
+            route("/connections/{id}/subscription")
+                .route(get().to(subscriptions::get_of_connection)),
+        )
+        .service(
+            route("/subscription_configs")
+                .route(post().to(subscription_configs::create))
+                .route(get().to(subscription_configs::list)),
+        )
+        .service(
+            route("/subscription_configs/{id}")
+                .route(get().to(subscription_configs::get))
+                .route(patch().to(subscription_configs::update))
+                .route(delete().to(subscription_configs::delete)),
+        )
+        .service(route("/credit_bundles").route(get().to(credit_bundles::list)))
+        .service(route("/credit_bundles/{id}").route(get().to(credit_bundles::get)))
+        .service(
+            route("/subscriptions")
+                .route(post().to(subscriptions::create))
+                .route(get().to(subscriptions::list)),
+        )
+        .service(
+            route("/subscriptions/{id}")
+                .route(get().to(subscriptions::get))
+                .route(delete().to(subscriptions::cancel)),
+        )
+        .service(route("/subscriptions/{id}/change").route(post().to(subscriptions::change)))
+        .service(route("/subscriptions/{id}/bundles").route(post().to(subscriptions::buy_bundle)))
         .service(route("/wallet").route(get().to(wallets::get_own)))
         .service(
             route("/wallets/{id}").route(get().to(wallets::get)).route(patch().to(wallets::update)),

@@ -443,6 +443,21 @@ pub fn find(
     Ok(states(conn, row)?.into_iter().next())
 }
 
+/// The active subscription of a merchant's connection, as it was last brought up to date.
+///
+/// # Errors
+/// Those of the store.
+pub fn find_active(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    connection_id: ConnectionId,
+) -> Result<Option<SubscriptionState>, StoreError> {
+    let status = Some(SubscriptionStatus::Active);
+    let filter = SubscriptionFilter { connection_id: Some(connection_id), status };
+    let found = list(conn, merchant_id, &filter, &Page { after: None, limit: 1 })?;
+    Ok(found.into_iter().next())
+}
+
 /// A merchant's subscriptions, newest first, as they were last brought up to date.
 ///
 /// # Errors
@@ -492,6 +507,8 @@ pub enum Whose {
     Connection(ConnectionId),
     /// That whose credit lies on one wallet.
     Wallet(WalletId),
+    /// One alone.
+    One(SubscriptionId),
 }
 
 /// The wallets of active subscriptions whose cycle has ended, at most `limit`, in the order in which
@@ -512,6 +529,7 @@ pub(crate) fn due(
         Whose::Everybody => query,
         Whose::Merchant(id) => query.filter(subscriptions::merchant_id.eq(id.to_string())),
         Whose::Connection(id) => query.filter(subscriptions::connection_id.eq(id.to_string())),
+        Whose::One(id) => query.filter(subscriptions::subscription_id.eq(id.to_string())),
         Whose::Wallet(id) => query.filter(subscriptions::wallet_id.eq(id.to_string())),
     };
     let mut wallets: Vec<String> =

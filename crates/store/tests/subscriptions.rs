@@ -74,7 +74,7 @@ impl<'a> Customer<'a> {
             connection,
             meter,
             config: made.config,
-            bundle: made.credit_bundles[0].clone(),
+            bundle: made.credit_bundles.first().cloned().unwrap(),
             subscription: *subscription,
         }
     }

@@ -11,7 +11,8 @@ use deserr::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tollgate_domain::{
-    Cycle, Enforcement, Issue, Metadata, RequestShape, SpendKeyStatus, TierPeriod,
+    BillingInterval, Cycle, Enforcement, Issue, Metadata, RequestShape, Rollover, SpendKeyStatus,
+    TierPeriod,
 };
 use tollgate_pricing::{Amount, Payer, RateType, TierUnit, TokenBasis};
 
@@ -258,6 +259,8 @@ words! {
     RequestShape { ShapeA, ShapeB }
     Enforcement { Bounded, Strict }
     Cycle { Daily, Weekly, Monthly, Total }
+    BillingInterval { Day, Week, Month, Year }
+    Rollover { Full, None }
 }
 
 impl<T: Words, E: DeserializeError> Deserr<E> for OneOf<T> {

@@ -1,6 +1,7 @@
 //! One file per resource: what it looks like, and the operations on it.
 
 pub(crate) mod connections;
+pub(crate) mod credit_bundles;
 pub(crate) mod health;
 pub(crate) mod merchants;
 pub(crate) mod meters;
@@ -8,10 +9,14 @@ pub(crate) mod models;
 pub(crate) mod requests;
 pub(crate) mod secret_keys;
 pub(crate) mod spend_keys;
+pub(crate) mod subscription_configs;
+pub(crate) mod subscriptions;
 pub(crate) mod wallets;
 
 use serde::Serialize;
-use tollgate_domain::Issue;
+use tollgate_domain::{ConnectionId, Issue};
+
+use crate::http::list::Query;
 
 /// The answer to a deletion of a resource with an id of its own.
 #[derive(Serialize)]
@@ -37,4 +42,11 @@ fn optional_id<Id: std::str::FromStr>(
         issues.push(Issue::at([name], "is not an id of this kind"));
     }
     id
+}
+
+/// The connection that a list is narrowed to, by either of its names.
+fn connection_filter(query: &Query, issues: &mut Vec<Issue>) -> Option<ConnectionId> {
+    let names = ["connection_id", "customer_id"];
+    let given = names.iter().find_map(|name| Some((name, query.get(name)?)));
+    given.and_then(|(name, id)| optional_id(name, Some(id), issues))
 }

@@ -11,7 +11,7 @@ use tollgate_pricing::{Amount, FeeLine, Payer, PriceSource, RateType, TierUnit, 
 use tollgate_store::requests::{self, RequestFilter};
 
 use super::meters::TierView;
-use super::optional_id;
+use super::{connection_filter, optional_id};
 use crate::app::{App, InterfaceShape};
 use crate::http::auth::Caller;
 use crate::http::error::{ApiError, ErrorCode};
@@ -236,10 +236,8 @@ pub(crate) async fn list(
 ) -> Result<HttpResponse, ApiError> {
     let query = Query::of(&http);
     let mut issues = Vec::new();
-    let customer = query.get("connection_id").map(|id| ("connection_id", id));
-    let customer = customer.or_else(|| query.get("customer_id").map(|id| ("customer_id", id)));
     let filter = RequestFilter {
-        connection_id: customer.and_then(|(name, id)| optional_id(name, Some(id), &mut issues)),
+        connection_id: connection_filter(&query, &mut issues),
         meter_id: optional_id("meter_id", query.get("meter_id"), &mut issues),
         metadata: metadata_filters(query.get("metadata_filters"), &mut issues),
     };

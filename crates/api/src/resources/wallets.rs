@@ -8,6 +8,7 @@ use tollgate_domain::{
     Wallet, WalletChanges, WalletId,
 };
 use tollgate_pricing::Amount;
+use tollgate_store::subscriptions::Whose;
 use tollgate_store::wallets::{self, Moved, Movement};
 
 use crate::app::App;
@@ -92,6 +93,7 @@ pub(crate) async fn get(
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
+    app.store.renew(Whose::Wallet(id)).await?;
     let read = move |conn: &mut _| wallets::find(conn, caller.merchant_id, id);
     let wallet = app.store.read(read).await?.ok_or_else(not_found)?;
     Ok(HttpResponse::Ok().json(WalletView::of(&wallet)))
@@ -193,6 +195,7 @@ pub(crate) async fn list_transactions(
 ) -> Result<HttpResponse, ApiError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
     let page = page::<i64>(&http)?;
+    app.store.renew(Whose::Wallet(id)).await?;
     let found = app
         .store
         .read(move |conn| {

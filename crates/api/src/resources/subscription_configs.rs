@@ -1,0 +1,403 @@
+//! Subscription configurations: what a merchant offers for a price per cycle.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
+use serde::Serialize;
+use tollgate_domain::{
+    BillingInterval, BundleChange, ConfigTerms, CreditBundle, CreditBundleId, Issue, MerchantId,
+    MeterId, NewCreditBundle, NewSubscriptionConfig, Rollover, SubscriptionConfig,
+    SubscriptionConfigChanges, SubscriptionConfigId, Timestamp,
+};
+use tollgate_pricing::Amount;
+use tollgate_store::subscription_configs::{self, ConfigInFull, Unknown, Updated};
+
+use super::Deleted;
+use crate::app::App;
+use crate::http::auth::Caller;
+use crate::http::body::{Asked, Input};
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::{Given, Issues, Name, NonNegative, OneOf, Positive};
+use crate::http::idempotency::Reply;
+use crate::http::list::{page, respond};
+
+#[derive(Serialize)]
+struct ConfigView {
+    subscription_config_id: SubscriptionConfigId,
+    merchant_id: MerchantId,
+    name: String,
+    period_amount: Amount,
+    included_credit: Amount,
+    billing_interval: BillingInterval,
+    rollover_type: Rollover,
+    bundle_rollover_type: Rollover,
+    linked_meters: Vec<LinkedMeterView>,
+    credit_bundles: Vec<BundleView>,
+    created_at: Timestamp,
+}
+
+#[derive(Serialize)]
+struct LinkedMeterView {
+    meter_id: MeterId,
+    name: String,
+}
+
+/// A bundle as it stands in its configuration.
+#[derive(Serialize)]
+struct BundleView {
+    credit_bundle_id: CreditBundleId,
+    name: String,
+    cost: Amount,
+    credit_amount: Amount,
+}
+
+impl ConfigView {
+    fn of(full: &ConfigInFull) -> Self {
+        let config = &full.config;
+        let terms = config.terms();
+        let meter = |(meter_id, name): &(MeterId, String)| LinkedMeterView {
+            meter_id: *meter_id,
+            name: name.clone(),
+        };
+        Self {
+            subscription_config_id: config.subscription_config_id,
+            merchant_id: config.merchant_id,
+            name: config.name.clone(),
+            period_amount: config.period_amount,
+            included_credit: terms.included_credit,
+            billing_interval: config.billing_interval,
+            rollover_type: terms.rollover_type,
+            bundle_rollover_type: terms.bundle_rollover_type,
+            linked_meters: full.linked_meters.iter().map(meter).collect(),
+            credit_bundles: full.credit_bundles.iter().map(BundleView::of).collect(),
+            created_at: config.created_at,
+        }
+    }
+}
+
+impl BundleView {
+    fn of(bundle: &CreditBundle) -> Self {
+        Self {
+            credit_bundle_id: bundle.credit_bundle_id,
+            name: bundle.name.clone(),
+            cost: bundle.cost,
+            credit_amount: bundle.credit_amount,
+        }
+    }
+}
+
+/// Ids of meters. Each that is none has an issue of its own, like each that is not there.
+#[derive(Default)]
+pub(crate) struct ProductIds(Vec<MeterId>);
+
+const NOT_A_METER: &str = "is not a meter of yours";
+
+impl Deserr<Issues> for ProductIds {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        let texts = Vec::<Name>::deserialize_from_value(value, location)?;
+        let (mut ids, mut issues) = (Vec::new(), Vec::new());
+        for (place, text) in texts.iter().enumerate() {
+            match text.0.parse() {
+                Ok(id) if ids.contains(&id) => {
+                    issues.push(at_product(place, "must stand only once"));
+                }
+                Ok(id) => ids.push(id),
+                Err(_) => issues.push(at_product(place, NOT_A_METER)),
+            }
+        }
+        if issues.is_empty() { Ok(Self(ids)) } else { Err(Issues(issues)) }
+    }
+}
+
+fn at_product(place: usize, message: &str) -> Issue {
+    Issue::at(["product_ids", &place.to_string()], message)
+}
+
+fn at_bundle(place: usize, field: &str, message: &str) -> Issue {
+    Issue::at(["credit_bundles", &place.to_string(), field], message)
+}
+
+fn unknown(unknown: &Unknown) -> ApiError {
+    let meters = unknown.meters.iter().map(|&place| at_product(place, NOT_A_METER));
+    let message = "is not a bundle of this configuration";
+    let bundles =
+        unknown.bundles.iter().map(|&place| at_bundle(place, "credit_bundle_id", message));
+    ApiError::invalid(meters.chain(bundles).collect())
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct NewBundleInput {
+    name: Name,
+    cost: NonNegative,
+    credit_amount: Positive,
+}
+
+impl NewBundleInput {
+    fn bundle(self) -> NewCreditBundle {
+        NewCreditBundle {
+            name: self.name.0,
+            cost: self.cost.0,
+            credit_amount: self.credit_amount.0,
+        }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct CreateConfig {
+    name: Name,
+    period_amount: NonNegative,
+    billing_interval: OneOf<BillingInterval>,
+    #[deserr(default)]
+    included_credit: Option<NonNegative>,
+    #[deserr(default)]
+    rollover_type: Option<OneOf<Rollover>>,
+    #[deserr(default)]
+    bundle_rollover_type: Option<OneOf<Rollover>>,
+    #[deserr(default)]
+    product_ids: Option<ProductIds>,
+    #[deserr(default)]
+    credit_bundles: Option<Vec<NewBundleInput>>,
+}
+
+impl Input for CreateConfig {}
+
+/// `POST /subscription_configs`
+pub(crate) async fn create(
+    app: web::Data<App>,
+    asked: Asked<Caller, CreateConfig>,
+) -> Result<HttpResponse, ApiError> {
+    let body = asked.what;
+    let bundles = body.credit_bundles.unwrap_or_default();
+    let new = NewSubscriptionConfig {
+        name: body.name.0,
+        period_amount: body.period_amount.0,
+        billing_interval: body.billing_interval.0,
+        terms: ConfigTerms {
+            included_credit: body.included_credit.unwrap_or(body.period_amount).0,
+            rollover_type: body.rollover_type.map_or(Rollover::None, |word| word.0),
+            bundle_rollover_type: body.bundle_rollover_type.map_or(Rollover::Full, |word| word.0),
+            meter_ids: body.product_ids.unwrap_or_default().0,
+        },
+        credit_bundles: bundles.into_iter().map(NewBundleInput::bundle).collect(),
+    };
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        let made = subscription_configs::create(conn, merchant_id, &new, now)?;
+        Ok(Reply::created(&ConfigView::of(&made.map_err(|missing| unknown(&missing))?)))
+    })
+    .await
+}
+
+/// `GET /subscription_configs`
+pub(crate) async fn list(
+    app: web::Data<App>,
+    caller: Caller,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let page = page::<SubscriptionConfigId>(&http)?;
+    let read = move |conn: &mut _| subscription_configs::list(conn, caller.merchant_id, &page);
+    let found = app.store.read(read).await?;
+    Ok(respond(
+        found,
+        page.limit,
+        |one| one.config.subscription_config_id.to_string(),
+        ConfigView::of,
+    ))
+}
+
+fn not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::SubscriptionConfigNotFound, "subscription configuration")
+}
+
+/// `GET /subscription_configs/{id}`
+pub(crate) async fn get(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SubscriptionConfigId = id.parse().map_err(|_| not_found())?;
+    let read = move |conn: &mut _| subscription_configs::find(conn, caller.merchant_id, id);
+    let config = app.store.read(read).await?.ok_or_else(not_found)?;
+    Ok(HttpResponse::Ok().json(ConfigView::of(&config)))
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct BundleInput {
+    #[deserr(default)]
+    credit_bundle_id: Option<Name>,
+    #[deserr(default)]
+    name: Option<Name>,
+    #[deserr(default)]
+    cost: Option<NonNegative>,
+    #[deserr(default)]
+    credit_amount: Option<Positive>,
+    #[deserr(default)]
+    is_deleted: Option<bool>,
+}
+
+impl BundleInput {
+    /// What this element asks for, or what is wrong with it: with an id it changes a bundle, or
+    /// deletes it if it says so; without one it makes a new bundle, and needs all of it.
+    fn change(self, place: usize) -> Result<BundleChange, Vec<Issue>> {
+        let issue = |field, message| at_bundle(place, field, message);
+        let is_deleted = self.is_deleted.unwrap_or(false);
+        if let Some(id) = self.credit_bundle_id {
+            let credit_bundle_id = id.0.parse().map_err(|_| {
+                vec![issue("credit_bundle_id", "is not a bundle of this configuration")]
+            })?;
+            return Ok(match is_deleted {
+                true => BundleChange::Delete(credit_bundle_id),
+                false => BundleChange::Update {
+                    credit_bundle_id,
+                    name: self.name.map(|name| name.0),
+                    cost: self.cost.map(|cost| cost.0),
+                    credit_amount: self.credit_amount.map(|credit| credit.0),
+                },
+            });
+        }
+        if is_deleted {
+            return Err(vec![issue("credit_bundle_id", "is required to delete a bundle")]);
+        }
+        match (self.name, self.cost, self.credit_amount) {
+            (Some(name), Some(cost), Some(credit_amount)) => {
+                Ok(BundleChange::Create(NewBundleInput { name, cost, credit_amount }.bundle()))
+            }
+            (name, cost, credit_amount) => {
+                let missing = [
+                    ("name", name.is_none()),
+                    ("cost", cost.is_none()),
+                    ("credit_amount", credit_amount.is_none()),
+                ];
+                let missing = missing.into_iter().filter(|(_, is_missing)| *is_missing);
+                Err(missing.map(|(field, _)| issue(field, "is required in a new bundle")).collect())
+            }
+        }
+    }
+}
+
+/// What becomes of bundles; each element that is wrong has issues of its own.
+#[derive(Default)]
+pub(crate) struct BundleChanges(Vec<BundleChange>);
+
+impl Deserr<Issues> for BundleChanges {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        let elements = Vec::<BundleInput>::deserialize_from_value(value, location)?;
+        let (mut changes, mut issues, mut named) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, element) in elements.into_iter().enumerate() {
+            match element.change(place) {
+                Ok(change) => {
+                    if let BundleChange::Update { credit_bundle_id: id, .. }
+                    | BundleChange::Delete(id) = change
+                    {
+                        if named.contains(&id) {
+                            let message = "must stand only once";
+                            issues.push(at_bundle(place, "credit_bundle_id", message));
+                        }
+                        named.push(id);
+                    }
+                    changes.push(change);
+                }
+                Err(more) => issues.extend(more),
+            }
+        }
+        if issues.is_empty() { Ok(Self(changes)) } else { Err(Issues(issues)) }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct UpdateConfig {
+    #[deserr(default)]
+    name: Given<Name>,
+    #[deserr(default)]
+    included_credit: Given<NonNegative>,
+    #[deserr(default)]
+    rollover_type: Given<OneOf<Rollover>>,
+    #[deserr(default)]
+    bundle_rollover_type: Given<OneOf<Rollover>>,
+    #[deserr(default)]
+    product_ids: Given<ProductIds>,
+    #[deserr(default)]
+    credit_bundles: Given<BundleChanges>,
+    // What a configuration is for good: it may be sent back as it is.
+    #[deserr(default)]
+    period_amount: Given<NonNegative>,
+    #[deserr(default)]
+    billing_interval: Given<OneOf<BillingInterval>>,
+}
+
+impl Input for UpdateConfig {
+    const READ_ONLY: &'static [&'static str] =
+        &["subscription_config_id", "merchant_id", "linked_meters", "created_at"];
+}
+
+impl UpdateConfig {
+    /// An issue for each field that would change and cannot.
+    fn immutable(&self, config: &SubscriptionConfig) -> Vec<Issue> {
+        let amount = self.period_amount.0.is_some_and(|field| field.0 != config.period_amount);
+        let interval =
+            self.billing_interval.0.is_some_and(|word| word.0 != config.billing_interval);
+        let changed = [("period_amount", amount), ("billing_interval", interval)];
+        let changed = changed.into_iter().filter(|(_, changed)| *changed);
+        changed
+            .map(|(name, _)| Issue::at([name], "cannot be changed; make another configuration"))
+            .collect()
+    }
+
+    fn changes(self) -> SubscriptionConfigChanges {
+        SubscriptionConfigChanges {
+            name: self.name.0.map(|name| name.0),
+            included_credit: self.included_credit.0.map(|credit| credit.0),
+            rollover_type: self.rollover_type.0.map(|word| word.0),
+            bundle_rollover_type: self.bundle_rollover_type.0.map(|word| word.0),
+            meter_ids: self.product_ids.0.map(|ids| ids.0),
+            credit_bundles: self.credit_bundles.0.unwrap_or_default().0,
+        }
+    }
+}
+
+/// `PATCH /subscription_configs/{id}`: wholly or not at all.
+pub(crate) async fn update(
+    app: web::Data<App>,
+    asked: Asked<Caller, UpdateConfig>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SubscriptionConfigId = id.parse().map_err(|_| not_found())?;
+    let (merchant_id, now, body) = (asked.who.merchant_id, app.clock.now(), asked.what);
+    app.write(None, move |conn| {
+        let present = subscription_configs::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
+        let immutable = body.immutable(&present.config);
+        if !immutable.is_empty() {
+            return Err(ApiError::invalid(immutable));
+        }
+        match subscription_configs::update(conn, merchant_id, id, &body.changes(), now)? {
+            Updated::Config(config) => Ok(Reply::ok(&ConfigView::of(&config))),
+            Updated::NotFound => Err(not_found()),
+            Updated::Unknown(missing) => Err(unknown(&missing)),
+        }
+    })
+    .await
+}
+
+/// `DELETE /subscription_configs/{id}`: those who have it keep it.
+pub(crate) async fn delete(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SubscriptionConfigId = id.parse().map_err(|_| not_found())?;
+    let (merchant_id, now) = (caller.merchant_id, app.clock.now());
+    app.write(None, move |conn| match subscription_configs::delete(conn, merchant_id, id, now)? {
+        true => Ok(Reply::ok(&Deleted { id: id.to_string(), deleted: true })),
+        false => Err(not_found()),
+    })
+    .await
+}

@@ -1,0 +1,321 @@
+//! Subscriptions of connections. Whatever is shown of one is shown as of now.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use deserr::Deserr;
+use serde::Serialize;
+use tollgate_domain::admission::Refusal;
+use tollgate_domain::{
+    BillingInterval, ConnectionId, CreditBundleId, Issue, PendingKind, PendingState, Rollover,
+    SubscriptionConfigId, SubscriptionId, SubscriptionState, SubscriptionStatus, Timestamp,
+};
+use tollgate_pricing::Amount;
+use tollgate_store::connections;
+use tollgate_store::subscriptions::{self, Changed, Started, SubscriptionFilter, Whose};
+
+use super::{Success, connection_filter};
+use crate::app::App;
+use crate::http::auth::Caller;
+use crate::http::body::{Asked, Input};
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::{Issues, Name};
+use crate::http::idempotency::Reply;
+use crate::http::list::{Query, respond};
+
+/// The one object of most answers.
+#[derive(Serialize)]
+struct SubscriptionAnswer {
+    subscription: Option<SubscriptionView>,
+}
+
+#[derive(Serialize)]
+struct SubscriptionView {
+    subscription_id: SubscriptionId,
+    #[serde(flatten)]
+    whose: Option<WhoseView>,
+    subscription_config_id: SubscriptionConfigId,
+    name: String,
+    status: SubscriptionStatus,
+    billing_interval: BillingInterval,
+    period_amount: Amount,
+    included_credit: Amount,
+    cycle_start_at: Timestamp,
+    cycle_end_at: Timestamp,
+    credits: CreditsView,
+    pending_change: Option<PendingChangeView>,
+}
+
+/// What goes without saying where the connection is known.
+#[derive(Serialize)]
+struct WhoseView {
+    connection_id: ConnectionId,
+    started_at: Timestamp,
+    cancelled_at: Option<Timestamp>,
+}
+
+#[derive(Serialize)]
+struct CreditsView {
+    total_remaining: Amount,
+    cycle_remaining: Amount,
+    bundle_remaining: Amount,
+    cycle_rollover: Rollover,
+    bundle_rollover: Rollover,
+}
+
+#[derive(Serialize)]
+struct PendingChangeView {
+    r#type: PendingKind,
+    effective_at: Timestamp,
+    subscription_config_id: SubscriptionConfigId,
+    name: String,
+    period_amount: Amount,
+    included_credit: Amount,
+}
+
+impl SubscriptionView {
+    fn of(state: &SubscriptionState) -> Self {
+        let whose = WhoseView {
+            connection_id: state.connection_id,
+            started_at: state.started_at,
+            cancelled_at: state.cancelled_at,
+        };
+        Self { whose: Some(whose), ..Self::of_connection(state) }
+    }
+
+    fn of_connection(state: &SubscriptionState) -> Self {
+        let plan = &state.plan;
+        Self {
+            subscription_id: state.subscription_id,
+            whose: None,
+            subscription_config_id: plan.subscription_config_id,
+            name: plan.name.clone(),
+            status: state.status,
+            billing_interval: state.billing_interval,
+            period_amount: plan.period_amount,
+            included_credit: plan.included_credit,
+            cycle_start_at: state.cycle_start_at,
+            cycle_end_at: state.cycle_end_at,
+            credits: CreditsView {
+                total_remaining: state.cycle_remaining.saturating_add(state.bundle_remaining),
+                cycle_remaining: state.cycle_remaining,
+                bundle_remaining: state.bundle_remaining,
+                cycle_rollover: state.cycle_rollover,
+                bundle_rollover: state.bundle_rollover,
+            },
+            pending_change: state.pending_change.as_ref().map(PendingChangeView::of),
+        }
+    }
+}
+
+impl PendingChangeView {
+    fn of(pending: &PendingState) -> Self {
+        Self {
+            r#type: pending.kind,
+            effective_at: pending.effective_at,
+            subscription_config_id: pending.plan.subscription_config_id,
+            name: pending.plan.name.clone(),
+            period_amount: pending.plan.period_amount,
+            included_credit: pending.plan.included_credit,
+        }
+    }
+}
+
+fn answer(state: &SubscriptionState) -> SubscriptionAnswer {
+    SubscriptionAnswer { subscription: Some(SubscriptionView::of(state)) }
+}
+
+fn not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::SubscriptionNotFound, "subscription")
+}
+
+fn config_not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::SubscriptionConfigNotFound, "subscription configuration")
+}
+
+fn connection_not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
+}
+
+fn bundle_not_offered() -> ApiError {
+    let message = "The configuration of this subscription has no such credit bundle.";
+    ApiError::new(ErrorCode::CreditBundleNotFound, message)
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct Subscribe {
+    connection_id: Name,
+    subscription_config_id: Name,
+}
+
+impl Input for Subscribe {}
+
+/// `POST /subscriptions`
+pub(crate) async fn create(
+    app: web::Data<App>,
+    asked: Asked<Caller, Subscribe>,
+) -> Result<HttpResponse, ApiError> {
+    let connection_id = asked.what.connection_id.0.parse().map_err(|_| connection_not_found())?;
+    let config_id = asked.what.subscription_config_id.0.parse().map_err(|_| config_not_found())?;
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        match subscriptions::create(conn, merchant_id, connection_id, config_id, now)? {
+            Started::Subscription(state) => Ok(Reply::created(&answer(&state))),
+            Started::ConnectionNotFound => Err(connection_not_found()),
+            Started::ConnectionDisabled => Err(Refusal::ConnectionDisabled.into()),
+            Started::ConfigNotFound => Err(config_not_found()),
+            Started::Exists => Err(ApiError::new(
+                ErrorCode::SubscriptionExists,
+                "The connection has an active subscription. Change that one, or cancel it.",
+            )),
+        }
+    })
+    .await
+}
+
+/// `GET /subscriptions`
+pub(crate) async fn list(
+    app: web::Data<App>,
+    caller: Caller,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let query = Query::of(&http);
+    let mut issues = Vec::new();
+    let status = match query.get("status") {
+        None | Some("active") => Some(SubscriptionStatus::Active),
+        Some("cancelled") => Some(SubscriptionStatus::Cancelled),
+        Some("all") => None,
+        Some(_) => {
+            issues.push(Issue::at(["status"], "must be one of active, cancelled, all"));
+            None
+        }
+    };
+    let connection_id = connection_filter(&query, &mut issues);
+    let page = query.page::<SubscriptionId>(&mut issues)?;
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
+    let merchant_id = caller.merchant_id;
+    app.store.renew(Whose::Merchant(merchant_id)).await?;
+    let filter = SubscriptionFilter { connection_id, status };
+    let read = move |conn: &mut _| subscriptions::list(conn, merchant_id, &filter, &page);
+    let found = app.store.read(read).await?;
+    Ok(respond(found, page.limit, |one| one.subscription_id.to_string(), SubscriptionView::of))
+}
+
+/// `GET /subscriptions/{id}`
+pub(crate) async fn get(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
+    app.store.renew(Whose::One(id)).await?;
+    let read = move |conn: &mut _| subscriptions::find(conn, caller.merchant_id, id);
+    let state = app.store.read(read).await?.ok_or_else(not_found)?;
+    Ok(HttpResponse::Ok().json(answer(&state)))
+}
+
+/// `GET /connections/{connection_id}/subscription`: the active one, or null.
+pub(crate) async fn get_of_connection(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: ConnectionId = id.parse().map_err(|_| connection_not_found())?;
+    let merchant_id = caller.merchant_id;
+    app.store.renew(Whose::Connection(id)).await?;
+    let found = app
+        .store
+        .read(move |conn| {
+            connections::find(conn, merchant_id, id)?.ok_or_else(connection_not_found)?;
+            Ok::<_, ApiError>(subscriptions::find_active(conn, merchant_id, id)?)
+        })
+        .await?;
+    let subscription = found.as_ref().map(SubscriptionView::of_connection);
+    Ok(HttpResponse::Ok().json(SubscriptionAnswer { subscription }))
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct ChangePlan {
+    subscription_config_id: Name,
+}
+
+impl Input for ChangePlan {}
+
+/// `POST /subscriptions/{id}/change`: to a dearer configuration at once, to another when the cycle
+/// ends; to the present one undoes what is pending.
+pub(crate) async fn change(
+    app: web::Data<App>,
+    asked: Asked<Caller, ChangePlan>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
+    let config_id = asked.what.subscription_config_id.0.parse().map_err(|_| config_not_found())?;
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        let changed = subscriptions::change(conn, merchant_id, id, config_id, now)?;
+        Ok(Reply::ok(&answer(&*done(changed, config_not_found)?)))
+    })
+    .await
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct BuyBundle {
+    credit_bundle_id: Name,
+}
+
+impl Input for BuyBundle {}
+
+/// `POST /subscriptions/{id}/bundles`
+pub(crate) async fn buy_bundle(
+    app: web::Data<App>,
+    asked: Asked<Caller, BuyBundle>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
+    let bundle_id: CreditBundleId =
+        asked.what.credit_bundle_id.0.parse().map_err(|_| bundle_not_offered())?;
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        let bought = subscriptions::buy(conn, merchant_id, id, bundle_id, now)?;
+        Ok(Reply::created(&answer(&*done(bought, bundle_not_offered)?)))
+    })
+    .await
+}
+
+/// The subscription after an order, or why it was not done.
+fn done(
+    changed: Changed,
+    not_offered: impl FnOnce() -> ApiError,
+) -> Result<Box<SubscriptionState>, ApiError> {
+    match changed {
+        Changed::Subscription(state) => Ok(state),
+        Changed::NotFound => Err(not_found()),
+        Changed::Ended(_) => Err(ApiError::new(
+            ErrorCode::SubscriptionNotFound,
+            "This subscription has ended. Subscribe the connection again.",
+        )),
+        Changed::NotOffered => Err(not_offered()),
+        Changed::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
+            ["credit_bundle_id"],
+            "would take the credit beyond 922337203.6854775807 USD",
+        )])),
+    }
+}
+
+/// `DELETE /subscriptions/{id}`: it ends when its cycle ends. One that has ended stays so.
+pub(crate) async fn cancel(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
+    let (merchant_id, now) = (caller.merchant_id, app.clock.now());
+    app.write(None, move |conn| match subscriptions::cancel(conn, merchant_id, id, now)? {
+        Changed::Ended(_) => Ok(Reply::ok(&Success { success: true })),
+        changed => done(changed, not_found).map(|_| Reply::ok(&Success { success: true })),
+    })
+    .await
+}
