@@ -8,7 +8,8 @@ use crate::app::App;
 use crate::forward;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::resources::{
-    connections, health, merchants, meters, models, requests, secret_keys, spend_keys, wallets,
+    connections, health, merchants, meters, models, quote, requests, secret_keys, spend_keys,
+    wallets,
 };
 
 /// Mounts everything. Call it once per worker: each gets a provider client of its own.
@@ -45,6 +46,7 @@ fn v1(config: &mut ServiceConfig) {
                 .route(patch().to(meters::update))
                 .route(delete().to(meters::delete)),
         )
+        .service(route("/quote").route(post().to(quote::quote)))
         .service(route("/requests").route(get().to(requests::list)))
         .service(route("/requests/{id}").route(get().to(requests::get)))
         .service(
