@@ -76,8 +76,8 @@ impl Bound {
         }
     }
 
-    /// The field that leaves the cost without a bound: the hold is then an estimate.
-    pub fn unbounded_field(&self) -> Option<&[String]> {
-        self.0.as_ref()?.unbounded.as_deref()
+    /// What it rests on.
+    pub fn cost(&self) -> Option<&CostBound> {
+        self.0.as_ref()
     }
 }

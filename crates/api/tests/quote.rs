@@ -159,7 +159,7 @@ fn every_quantity_has_its_place() {
             "input_tokens": 100, "cached_input_tokens": 40, "cache_write_tokens": 50,
             "input_audio_tokens": 10, "output_tokens": 9, "reasoning_tokens": 4,
             "output_audio_tokens": 5, "input_characters": 1, "output_characters": 2,
-            "input_seconds": "1.5", "output_seconds": 2, "images": 1, "tool_calls": 2, "requests": 1,
+            "input_seconds": "1.5", "output_seconds": 2, "images": null, "tool_calls": 2, "requests": 1,
         });
         let body = json!({"provider": "house", "model": "m-listed", "usage": usage});
         let quote = quoted(gateway, &body).await;

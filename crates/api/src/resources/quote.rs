@@ -61,7 +61,7 @@ impl HoldView {
     pub fn of(hold: &Quote, bound: &Bound) -> Self {
         Self {
             hold: hold.total_request_cost,
-            unbounded_field: bound.unbounded_field().map(<[String]>::to_vec),
+            unbounded_field: bound.cost().and_then(|cost| cost.unbounded.clone()),
         }
     }
 }
@@ -153,7 +153,7 @@ fn rest(name: &str, total: Count, parts: &[(&str, Count)], issues: &mut Vec<Issu
     left
 }
 
-/// A usage as it is stated.
+/// A usage as it is stated; null is as good as nothing.
 struct UsageField(Usage);
 
 impl Deserr<Issues> for UsageField {
@@ -161,7 +161,11 @@ impl Deserr<Issues> for UsageField {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        let stated = StatedUsage::deserialize_from_value(value, location)?;
+        let mut stated = to_json(value);
+        if let Some(fields) = stated.as_object_mut() {
+            fields.retain(|_, count| !count.is_null());
+        }
+        let stated = StatedUsage::deserialize_from_value(stated.into_value(), location)?;
         stated.usage().map(Self).map_err(|mut issues| {
             issues
                 .iter_mut()
@@ -347,7 +351,7 @@ fn connection_not_found() -> ApiError {
 /// What is known of the subject before it is known for whom it is.
 enum Base {
     Usage(PricedUsage),
-    Call(Bound),
+    Call(Box<Bound>),
 }
 
 /// `POST /quote`: writes nothing, so it may be repeated without a key.
@@ -363,7 +367,7 @@ pub(crate) async fn quote(
             let served = served.as_ref().map(|(provider, model)| (&*provider.0, &*model.0));
             Base::Usage(tariff.price(served, *usage))
         }
-        Subject::Call(url) => Base::Call(tariff.bound(url, body_of(&asked.bytes))?),
+        Subject::Call(url) => Base::Call(Box::new(tariff.bound(url, body_of(&asked.bytes))?)),
     };
     let connection_id = connection_id.map(|id| id.0.parse().map_err(|_| connection_not_found()));
     let meter_id = meter_id.map(|id| id.0.parse().map_err(|_| meter_not_found()));
