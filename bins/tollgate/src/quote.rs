@@ -270,9 +270,13 @@ fn hold_lines(bound: &Bound, most: &Quote, terms: &Terms<'_>) -> Vec<String> {
         1 => cost.max_tokens.to_string(),
         answers => format!("{answers} x {}", cost.max_tokens),
     };
+    let mut output = tokens(answers, prices.output);
+    if let (1.., Some(price)) = (cost.tool_calls, prices.tool_call) {
+        output = format!("{output}, {} tool calls at {price} each", cost.tool_calls);
+    }
     let mut lines = vec![
         line("input cost", most.base.input, &tokens(cost.input_tokens.to_string(), prices.input)),
-        line("output cost", most.base.output, &tokens(answers, prices.output)),
+        line("output cost", most.base.output, &output),
     ];
     lines.extend(owed_lines(most, terms, "hold"));
     lines.extend(cost.unbounded.as_ref().map(|field| match field.as_slice() {

@@ -160,17 +160,19 @@ pub(super) fn reading(
     let served = tariff.find(provider, reading.model.as_deref());
     // A provider may serve under a name that no list has; what was asked for was priced.
     let row = served.or_else(|| tariff.find(provider, outbound.call_body.model.as_deref()));
-    price(reading.usage, reading.source, row)
+    let usage = reading.usage;
+    if let Some((row, _)) = row
+        && let Some(unit) = BaseCost::unpriced_unit(&usage, row.prices_for(usage.input_tokens()))
+    {
+        log::warn!("{} has no price for {}", row.model.as_str(), unit.price_key());
+    }
+    price(usage, reading.source, row)
 }
 
 /// What a usage costs at the provider.
 pub(crate) fn price(usage: Usage, usage_source: UsageSource, row: Listed<'_>) -> PricedUsage {
     let listed = row.and_then(|(row, source)| {
-        let prices = row.prices_for(usage.input_tokens());
-        if let Some(unit) = BaseCost::unpriced_unit(&usage, prices) {
-            log::warn!("{} has no price for {}", row.model.as_str(), unit.price_key());
-        }
-        Some((BaseCost::of(&usage, prices).ok()?, source))
+        Some((BaseCost::of(&usage, row.prices_for(usage.input_tokens())).ok()?, source))
     });
     let (base, price_source) = match (listed, usage.provider_cost) {
         (Some((base, _)), Some(_)) => (base, PriceSource::Provider),
