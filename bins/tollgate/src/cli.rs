@@ -6,6 +6,8 @@ use clap::{Parser, Subcommand};
 use tollgate_domain::{MerchantId, SecretKeyId, WalletId};
 use tollgate_pricing::Amount;
 
+use crate::quote::QuoteArgs;
+
 /// Meters, prices and forwards AI provider requests, and controls spend while doing so.
 #[derive(Parser)]
 #[command(version)]
@@ -44,6 +46,9 @@ pub(crate) enum Command {
     Migrate,
     /// Recompute balances, counters and holds from the ledger; exit with 1 on a difference.
     Audit,
+    /// Say what a usage costs, or what a call would hold, without a server or database.
+    #[command(arg_required_else_help = true)]
+    Quote(Box<QuoteArgs>),
     /// Look at the configuration.
     Config {
         #[command(subcommand)]

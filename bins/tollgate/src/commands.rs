@@ -12,7 +12,7 @@ use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
 use crate::config::Config;
 
 /// Opens the store beside a service that may be running on it.
-fn open(config: &Config) -> anyhow::Result<Store> {
+pub(crate) fn open(config: &Config) -> anyhow::Result<Store> {
     Store::open(&config.database_url, &config.store_options(false))
         .with_context(|| format!("cannot open {:?}", config.database_url))
 }

@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod demo;
 mod logging;
+mod quote;
 mod serve;
 
 use clap::Parser;
@@ -26,6 +27,9 @@ async fn main() -> anyhow::Result<()> {
         Command::Serve => serve::run(Config::read(cli.config.as_deref())?).await,
         Command::Migrate => commands::migrate(&Config::read(cli.config.as_deref())?),
         Command::Audit => commands::audit(&Config::read(cli.config.as_deref())?, cli.json).await,
+        Command::Quote(what) => {
+            quote::run(&Config::read(cli.config.as_deref())?, *what, cli.json).await
+        }
         Command::Merchant { command } => {
             commands::merchant(&Config::read(cli.config.as_deref())?, command, cli.json).await
         }

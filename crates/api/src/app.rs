@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId};
+use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, Timestamp};
 use tollgate_pricing::PriceBook;
 use tollgate_provider::{ProviderTable, Timeouts};
 use tollgate_store::{Store, merchants, spend_keys};
@@ -13,6 +13,7 @@ use tollgate_store::{Store, merchants, spend_keys};
 use crate::forward::calls::Calls;
 use crate::http::error::ApiError;
 use crate::http::rate_limits::RateLimits;
+use crate::tariff::Tariff;
 
 /// Which of the two shapes of the interface responses have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,6 +131,12 @@ impl App {
             prices,
             clock,
         }
+    }
+
+    /// What calls cost that come in at this instant.
+    pub(crate) fn tariff(&self, at: Timestamp) -> Tariff<'_> {
+        let unpriced = self.settings.unpriced;
+        Tariff { providers: &self.providers, prices: &self.prices, unpriced, at }
     }
 
     /// The calls on their way, to drain them.

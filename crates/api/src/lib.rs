@@ -13,9 +13,12 @@ mod http;
 mod resources;
 mod routes;
 mod server;
+mod tariff;
 
 pub use app::{App, InterfaceShape, OnDisconnect, Settings, Unpriced};
 pub use forward::calls::Calls;
 pub use http::error::{ApiError, ErrorCode};
+pub use resources::quote::{HoldView, QuoteView, usage};
 pub use routes::routes;
 pub use server::{Listening, listen};
+pub use tariff::{Bound, Tariff};

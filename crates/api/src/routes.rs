@@ -8,7 +8,7 @@ use crate::app::App;
 use crate::forward;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::resources::{
-    connections, credit_bundles, health, merchants, meters, models, requests, secret_keys,
+    connections, credit_bundles, health, merchants, meters, models, quote, requests, secret_keys,
     spend_keys, subscription_configs, subscriptions, wallets,
 };
 
@@ -46,6 +46,7 @@ fn v1(config: &mut ServiceConfig) {
                 .route(patch().to(meters::update))
                 .route(delete().to(meters::delete)),
         )
+        .service(route("/quote").route(post().to(quote::quote)))
         .service(route("/requests").route(get().to(requests::list)))
         .service(route("/requests/{id}").route(get().to(requests::get)))
         .service(

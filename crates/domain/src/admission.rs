@@ -9,7 +9,7 @@
 mod money;
 mod refusal;
 
-use tollgate_pricing::{Amount, BaseCost, Overflow, Quote, Rate, Terms, UnitPrices, Usage};
+use tollgate_pricing::{Amount, BaseCost, Meter, Overflow, Quote, Rate, Terms, UnitPrices, Usage};
 
 use self::money::{Costs, Purses};
 pub use self::refusal::{Refusal, Reset, Shortage};
@@ -95,6 +95,22 @@ impl CostBound {
         let base = self.prices.as_ref().map(|prices| BaseCost::of(&usage, prices)).transpose()?;
         Ok((usage, base.unwrap_or_default()))
     }
+
+    /// What the call costs if an answer has at most `max_tokens`, whatever tier it falls into.
+    fn quote(&self, max_tokens: u64, terms: &Terms<'_>) -> Result<Quote, Overflow> {
+        let (usage, base) = self.most(max_tokens)?;
+        let dearest = terms.meter.map(Meter::at_dearest_rate);
+        Quote::new(&usage, base, &Terms { meter: dearest.as_ref(), counter: 0, ..*terms })
+    }
+
+    /// The most that the call can cost under these terms, in any tier: what it holds.
+    ///
+    /// # Errors
+    /// [`Refusal::BoundTooLarge`].
+    pub fn hold(&self, terms: &Terms<'_>) -> Result<Quote, Refusal> {
+        let most = self.quote(self.max_tokens, terms).ok();
+        most.filter(|most| most.total_request_cost <= MOST_HELD).ok_or(Refusal::BoundTooLarge)
+    }
 }
 
 /// What the decision rests on, as it stands under the store's locks.
@@ -149,11 +165,9 @@ pub fn decide(
     if let Some(key) = facts.spend_key {
         obey(call, key)?;
     }
-    let costs = |max_tokens| most(call, facts, service_charge_rate, max_tokens);
-    let hold = costs(call.bound.max_tokens).map_err(|Overflow| Refusal::BoundTooLarge)?;
-    if hold.request > MOST_HELD {
-        return Err(Refusal::BoundTooLarge);
-    }
+    let terms = terms(call, facts, service_charge_rate);
+    let costs = |max_tokens| call.bound.quote(max_tokens, &terms).map(|most| Costs::of(&most));
+    let hold = Costs::of(&call.bound.hold(&terms)?);
     let created_at = match facts.spend_key {
         Some(key) => key.counters.admitted_at(call.created_at),
         None => call.created_at,
@@ -286,30 +300,15 @@ fn pace(
     }
 }
 
-/// What the call costs at most, and whom, if an answer has at most `max_tokens`.
-fn most(
-    call: &Call,
-    facts: &Facts<'_>,
-    service_charge_rate: Rate,
-    max_tokens: u64,
-) -> Result<Costs, Overflow> {
-    if !call.forwarded.metered {
-        return Ok(Costs::default());
-    }
-    let (usage, base) = call.bound.most(max_tokens)?;
-    let dearest = facts.meter.map(|meter| meter.model.at_dearest_rate());
-    let terms = Terms {
-        meter: dearest.as_ref(),
+/// Under which terms the call would be settled if it goes well. One that is free costs nothing.
+fn terms<'a>(call: &Call, facts: &Facts<'a>, service_charge_rate: Rate) -> Terms<'a> {
+    let Forwarded { metered, provider_key_type, .. } = call.forwarded;
+    Terms {
+        meter: facts.meter.map(|meter| &meter.model),
         counter: 0,
         service_charge_rate,
         wallet_pays: facts.wallet.is_some() && !call.disable_billing,
-        base_due: call.forwarded.provider_key_type == ProviderKeyType::Managed,
-        fee_due: true,
-    };
-    let quote = Quote::new(&usage, base, &terms)?;
-    Ok(Costs {
-        request: quote.total_request_cost,
-        wallet: quote.total_wallet_cost,
-        merchant: quote.total_merchant_cost,
-    })
+        base_due: metered && provider_key_type == ProviderKeyType::Managed,
+        fee_due: metered,
+    }
 }

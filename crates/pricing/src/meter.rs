@@ -38,7 +38,7 @@ pub enum TierUnit {
 impl TierUnit {
     /// How many counted units stand in one unit of a tier's `start`: minutes are counted in
     /// microseconds, all else as it is.
-    const fn counted_per_start(self) -> u64 {
+    pub const fn counted_per_start(self) -> u64 {
         match self {
             Self::Minutes => 60_000_000,
             Self::Tokens | Self::Characters | Self::Requests => 1,
@@ -114,8 +114,10 @@ impl fmt::Display for MeterError {
 
 impl std::error::Error for MeterError {}
 
-/// The largest `start`: in microseconds still far within 64 bits.
-const MAX_START: u64 = 100_000_000_000;
+impl Tier {
+    /// The largest `start`: in microseconds still far within 64 bits.
+    pub const MAX_START: u64 = 100_000_000_000;
+}
 
 /// A fee model: graduated tiers over everything that was used under it so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,7 +210,7 @@ impl Meter {
                 .filter(|(_, (one, next))| next.start <= one.start)
                 .map(|(place, _)| MeterError::NotAscending(place + 1)),
         );
-        let too_large = tiers.iter().enumerate().filter(|(_, tier)| tier.start > MAX_START);
+        let too_large = tiers.iter().enumerate().filter(|(_, tier)| tier.start > Tier::MAX_START);
         errors.extend(too_large.map(|(place, _)| MeterError::StartTooLarge(place)));
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }

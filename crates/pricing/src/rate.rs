@@ -35,6 +35,21 @@ impl Rate {
         self.mantissa == 0
     }
 
+    /// The number in millionths, if it has at most six decimals: seconds in microseconds.
+    ///
+    /// ```
+    /// use tollgate_pricing::Rate;
+    ///
+    /// let micros = |text: &str| text.parse().ok().and_then(Rate::micros);
+    /// assert_eq!(micros("1.5"), Some(1_500_000));
+    /// assert_eq!(micros("0.0000001"), None);
+    /// ```
+    pub fn micros(self) -> Option<u64> {
+        const ATTOS_PER_MICRO: u128 = 10_u128.pow(12);
+        let (micros, rest) = (self.attos() / ATTOS_PER_MICRO, self.attos() % ATTOS_PER_MICRO);
+        u64::try_from(micros).ok().filter(|_| rest == 0)
+    }
+
     /// The rate as a fraction: numerator and denominator.
     pub(crate) fn fraction(self) -> (u128, u128) {
         (self.mantissa, 10_u128.pow(self.decimals))

@@ -269,6 +269,11 @@ impl Store {
         self.ledger()?.admit(call).await
     }
 
+    /// The operator's charge as a fraction of the fee, by which calls are settled.
+    pub fn service_charge_rate(&self) -> Rate {
+        self.0.context.service_charge_rate
+    }
+
     /// The refusal of a call whose spend key is in a storm of refusals: by what the ledger has just
     /// decided, without asking it again. `None` says nothing: ask [`Store::admit`].
     pub fn refuse_at_once(&self, call: &Call) -> Option<Refusal> {

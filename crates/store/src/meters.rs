@@ -2,7 +2,8 @@
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    MerchantId, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod, Timestamp, slug_of,
+    ConnectionId, MerchantId, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod,
+    Timestamp, slug_of,
 };
 use tollgate_pricing::{Meter, MeterError};
 
@@ -11,7 +12,7 @@ use crate::dialect;
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{MeterRow, MeterVersionRow, from_json, to_json, word};
-use crate::schema::{meter_versions, meters};
+use crate::schema::{meter_versions, meters, tier_counters};
 use crate::{spend_keys, subscription_configs};
 
 /// The merchant has another meter with this slug.
@@ -121,6 +122,26 @@ pub(crate) fn find_by_slug(
         .get_result(conn)
         .optional()?;
     row.map(meter).transpose()
+}
+
+/// How much was counted under a meter so far in the tier period of `at`: of a connection, or of the
+/// merchant's own calls.
+///
+/// # Errors
+/// Those of the store.
+pub fn counted(
+    conn: &mut Conn,
+    meter: &MerchantMeter,
+    connection_id: Option<ConnectionId>,
+    at: Timestamp,
+) -> Result<u64, StoreError> {
+    let owner_id = connection_id.map_or_else(|| meter.merchant_id.to_string(), |id| id.to_string());
+    let used: Option<i64> = tier_counters::table
+        .find((owner_id, meter.meter_id.to_string(), meter.tier_period.key(at)))
+        .select(tier_counters::used)
+        .first(conn)
+        .optional()?;
+    Ok(used.unwrap_or(0).max(0).unsigned_abs())
 }
 
 /// A merchant's meters that are not deleted, newest first.

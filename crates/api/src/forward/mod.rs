@@ -15,8 +15,8 @@ mod call;
 pub(crate) mod calls;
 mod credential;
 mod drop_in;
-mod outbound;
-mod price;
+pub(crate) mod outbound;
+pub(crate) mod price;
 mod refusal;
 mod relay;
 

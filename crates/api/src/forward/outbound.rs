@@ -5,7 +5,9 @@ use actix_web::http::Method;
 use actix_web::http::header::HeaderMap;
 use bytes::Bytes;
 use tollgate_domain::{Issue, Metadata, MetadataError};
-use tollgate_provider::{CallBody, Endpoint, Provider, ProviderKey, request_headers};
+use tollgate_provider::{
+    CallBody, Endpoint, Provider, ProviderKey, ProviderTable, request_headers,
+};
 
 use super::credential::Credential;
 use crate::app::App;
@@ -37,7 +39,8 @@ impl Outbound {
         let parameters = Parameters::of(http)?;
         let metadata = metadata(http, parameters.metadata.as_deref())?;
         let managed = credential.provider_key == ProviderKey::Managed;
-        let endpoint = endpoint(http.method(), &parameters.u, managed, app)?;
+        let endpoint = endpoint(http.method(), &parameters.u, managed, &app.providers)
+            .map_err(|refused| refused.within("u"))?;
         let call_body = match *http.method() {
             Method::GET => CallBody::empty(),
             _ => CallBody::inspect(&body, &endpoint, managed).map_err(body_invalid)?,
@@ -108,16 +111,21 @@ pub(super) fn metadata(http: &HttpRequest, in_query: Option<&str>) -> Result<Met
     })
 }
 
-/// Where `u` leads, if the call may go there with this key.
-fn endpoint(method: &Method, u: &str, managed: bool, app: &App) -> Result<Endpoint, ApiError> {
+/// Where a URL leads, if the call may go there with this key.
+pub(crate) fn endpoint(
+    method: &Method,
+    url: &str,
+    managed: bool,
+    providers: &ProviderTable,
+) -> Result<Endpoint, ApiError> {
     let refused = |why: String| {
         ApiError::with_issues(
             ErrorCode::ForwardEndpointNotSupported,
             "This URL cannot be forwarded to.",
-            vec![Issue::at(["u"], why)],
+            vec![Issue::at([], why)],
         )
     };
-    let endpoint = app.providers.resolve(method, u).map_err(|why| refused(why.to_string()))?;
+    let endpoint = providers.resolve(method, url).map_err(|why| refused(why.to_string()))?;
     let provider = &endpoint.provider;
     if managed && !provider.takes_managed_calls() {
         return Err(refused(no_key(provider)));
@@ -140,7 +148,7 @@ pub(super) fn no_key(provider: &Provider) -> String {
     )
 }
 
-pub(super) fn body_invalid(issues: Vec<Issue>) -> ApiError {
+pub(crate) fn body_invalid(issues: Vec<Issue>) -> ApiError {
     let message = "The body to be forwarded is not valid.";
     ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
 }

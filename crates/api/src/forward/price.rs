@@ -4,13 +4,14 @@ use tollgate_domain::admission::{self, CostBound};
 use tollgate_domain::{
     Forwarded, Issue, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
-use tollgate_pricing::{BaseCost, PriceRow, PriceSource, Usage};
-use tollgate_provider::{OutputBound, Reading, UsageBound, estimate_input};
+use tollgate_pricing::{BaseCost, PriceSource, Usage};
+use tollgate_provider::{CallBody, Endpoint, OutputBound, Reading, UsageBound, estimate_input};
 
 use super::credential::Credential;
 use super::outbound::Outbound;
 use crate::app::{App, KeyOwner, Unpriced};
 use crate::http::error::{ApiError, ErrorCode};
+use crate::tariff::{Listed, Tariff};
 
 /// What a call is taken to answer at most when neither it nor the price list says.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
@@ -27,15 +28,13 @@ pub(super) fn admission(
 ) -> Result<Box<admission::Call>, ApiError> {
     let connection_id = credential.connection_id.as_deref().map(str::parse).transpose();
     let now = app.clock.now();
-    let endpoint = &outbound.endpoint;
-    let model = outbound.call_body.model.as_deref();
-    let row = find(app, &endpoint.provider.name, model, now);
+    let Outbound { endpoint, call_body, managed, .. } = outbound;
     let metered = endpoint.metered();
-    if metered && row.is_none() {
-        refuse_unpriced(outbound, app)?;
-    }
     let (bound, input_estimate) = match metered {
-        true => (bound(outbound, row), input_estimate(outbound, row)),
+        true => {
+            let (bound, row) = bound(endpoint, call_body, *managed, &app.tariff(now))?;
+            (bound, input_estimate(call_body, row))
+        }
         false => (CostBound::default(), PricedUsage::nothing()),
     };
     Ok(Box::new(admission::Call {
@@ -50,38 +49,46 @@ pub(super) fn admission(
             provider: endpoint.provider.name.clone(),
             endpoint: format!("{} {}", endpoint.method, endpoint.recorded_url()),
             metered,
-            provider_key_type: match outbound.managed {
+            provider_key_type: match managed {
                 true => ProviderKeyType::Managed,
                 false => ProviderKeyType::Unmanaged,
             },
-            model: outbound.call_body.model.clone(),
+            model: call_body.model.clone(),
             metadata: outbound.metadata.clone(),
             input_estimate,
         },
         shape: endpoint.shape(),
-        names_other_models: outbound.call_body.names_other_models,
+        names_other_models: call_body.names_other_models,
         bound,
         created_at: now,
     }))
 }
 
-/// A price row and whose it is.
-type Priced<'a> = Option<(&'a PriceRow, PriceSource)>;
-
-fn find<'a>(app: &'a App, provider: &str, model: Option<&str>, at: Timestamp) -> Priced<'a> {
-    app.prices.find(provider, model?, at.date())
+/// The most that a metered call can use, and the prices that it can meet; refused when they are
+/// unknown and must not be.
+pub(crate) fn bound<'a>(
+    endpoint: &Endpoint,
+    body: &CallBody,
+    managed: bool,
+    tariff: &Tariff<'a>,
+) -> Result<(CostBound, Listed<'a>), ApiError> {
+    let row = tariff.find(&endpoint.provider.name, body.model.as_deref());
+    if row.is_none() {
+        refuse_unpriced(endpoint, managed, tariff.unpriced)?;
+    }
+    Ok((bound_at(row, endpoint, body), row))
 }
 
-fn refuse_unpriced(outbound: &Outbound, app: &App) -> Result<(), ApiError> {
-    let allowed = match app.settings.unpriced {
+fn refuse_unpriced(endpoint: &Endpoint, managed: bool, unpriced: Unpriced) -> Result<(), ApiError> {
+    let allowed = match unpriced {
         Unpriced::Allow => true,
         Unpriced::Refuse => false,
-        Unpriced::RefuseManaged => !outbound.managed,
+        Unpriced::RefuseManaged => !managed,
     };
     if allowed {
         return Ok(());
     }
-    let provider = &outbound.endpoint.provider.name;
+    let provider = &endpoint.provider.name;
     let issue = format!("has no price at {provider}; the operator can set one in [[prices]]");
     Err(ApiError::with_issues(
         ErrorCode::ModelPriceUnknown,
@@ -90,10 +97,9 @@ fn refuse_unpriced(outbound: &Outbound, app: &App) -> Result<(), ApiError> {
     ))
 }
 
-/// The most that the call can use, and the dearest prices that it can meet.
-fn bound(outbound: &Outbound, row: Priced<'_>) -> CostBound {
-    let UsageBound { input_tokens, output, answers, tool_calls, unbounded } =
-        outbound.call_body.bound(&outbound.endpoint);
+/// The most that the call can use, and the dearest prices of its row.
+fn bound_at(row: Listed<'_>, endpoint: &Endpoint, body: &CallBody) -> CostBound {
+    let UsageBound { input_tokens, output, answers, tool_calls, unbounded } = body.bound(endpoint);
     let listed = row.and_then(|(row, _)| row.max_output_tokens);
     let (max_tokens, is_unknown) = match (output, listed) {
         (OutputBound::None, _) => (0, false),
@@ -105,7 +111,7 @@ fn bound(outbound: &Outbound, row: Priced<'_>) -> CostBound {
         tool_calls > 0 && prices.as_ref().is_some_and(|prices| prices.tool_call.is_none());
     let without_bound = [
         (prices.is_none(), "model"),
-        (is_unknown, max_tokens_field(outbound)),
+        (is_unknown, max_tokens_field(endpoint)),
         (tools_unpriced, "tools"),
     ];
     let field = without_bound.into_iter().find(|(holds, _)| *holds);
@@ -126,16 +132,16 @@ fn bound(outbound: &Outbound, row: Priced<'_>) -> CostBound {
 }
 
 /// How the format of the endpoint names the most tokens of an answer.
-fn max_tokens_field(outbound: &Outbound) -> &'static str {
-    match outbound.endpoint.operation {
+fn max_tokens_field(endpoint: &Endpoint) -> &'static str {
+    match endpoint.operation {
         Some(operation) if operation.path == "/responses" => "max_output_tokens",
         _ => "max_tokens",
     }
 }
 
 /// What the input alone comes to, should no answer ever tell.
-fn input_estimate(outbound: &Outbound, row: Priced<'_>) -> PricedUsage {
-    price(estimate_input(&outbound.call_body), UsageSource::Estimated, row)
+fn input_estimate(body: &CallBody, row: Listed<'_>) -> PricedUsage {
+    price(estimate_input(body), UsageSource::Estimated, row)
 }
 
 /// Prices what was read from an answer: by the model that served it, at the prices of the day on
@@ -150,19 +156,23 @@ pub(super) fn reading(
         return PricedUsage::nothing();
     }
     let provider = &outbound.endpoint.provider.name;
-    let served = find(app, provider, reading.model.as_deref(), came_in);
+    let tariff = app.tariff(came_in);
+    let served = tariff.find(provider, reading.model.as_deref());
     // A provider may serve under a name that no list has; what was asked for was priced.
-    let row = served.or_else(|| find(app, provider, outbound.call_body.model.as_deref(), came_in));
-    price(reading.usage, reading.source, row)
+    let row = served.or_else(|| tariff.find(provider, outbound.call_body.model.as_deref()));
+    let usage = reading.usage;
+    if let Some((row, _)) = row
+        && let Some(unit) = BaseCost::unpriced_unit(&usage, row.prices_for(usage.input_tokens()))
+    {
+        log::warn!("{} has no price for {}", row.model.as_str(), unit.price_key());
+    }
+    price(usage, reading.source, row)
 }
 
-fn price(usage: Usage, usage_source: UsageSource, row: Priced<'_>) -> PricedUsage {
+/// What a usage costs at the provider.
+pub(crate) fn price(usage: Usage, usage_source: UsageSource, row: Listed<'_>) -> PricedUsage {
     let listed = row.and_then(|(row, source)| {
-        let prices = row.prices_for(usage.input_tokens());
-        if let Some(unit) = BaseCost::unpriced_unit(&usage, prices) {
-            log::warn!("{} has no price for {}", row.model.as_str(), unit.price_key());
-        }
-        Some((BaseCost::of(&usage, prices).ok()?, source))
+        Some((BaseCost::of(&usage, row.prices_for(usage.input_tokens())).ok()?, source))
     });
     let (base, price_source) = match (listed, usage.provider_cost) {
         (Some((base, _)), Some(_)) => (base, PriceSource::Provider),

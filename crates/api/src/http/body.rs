@@ -26,6 +26,8 @@ pub(crate) trait Input: Deserr<Issues> + 'static {
 pub(crate) struct Asked<Who, What> {
     pub(crate) who: Who,
     pub(crate) what: What,
+    /// The body as it came, for what must not lose a byte of it.
+    pub(crate) bytes: Bytes,
     pub(crate) idempotency_key: Option<IdempotencyKey>,
 }
 
@@ -62,7 +64,7 @@ where
             let bytes = read(&http, &mut payload, limit).await?;
             require_json(&http, &bytes)?;
             let idempotency_key = idempotency::key(&http, who.scope(), &bytes)?;
-            Ok(Self { who, what: parse(&bytes)?, idempotency_key })
+            Ok(Self { who, what: parse(&bytes)?, bytes, idempotency_key })
         })
     }
 }

@@ -117,6 +117,12 @@ impl ApiError {
         Self::with_issues(ErrorCode::ValidationFailed, "The request is not valid.", issues)
     }
 
+    /// The same, of an input that is the value of a field.
+    pub(crate) fn within(mut self, field: &str) -> Self {
+        self.issues.iter_mut().for_each(|issue| issue.path.insert(0, field.to_owned()));
+        self
+    }
+
     /// The same, with one more header.
     pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
@@ -183,6 +189,11 @@ impl ApiError {
     /// Which error it is.
     pub fn code(&self) -> ErrorCode {
         self.code
+    }
+
+    /// Each thing that is wrong.
+    pub fn issues(&self) -> &[Issue] {
+        &self.issues
     }
 }
 

@@ -14,7 +14,7 @@ use tollgate_domain::{
     BillingInterval, Cycle, Enforcement, Issue, Metadata, RequestShape, Rollover, SpendKeyStatus,
     TierPeriod,
 };
-use tollgate_pricing::{Amount, Payer, RateType, TierUnit, TokenBasis};
+use tollgate_pricing::{Amount, Payer, Rate, RateType, TierUnit, TokenBasis};
 
 /// Everything that is wrong with a body.
 #[derive(Debug, Default)]
@@ -60,7 +60,8 @@ impl DeserializeError for Issues {
     }
 }
 
-fn path(location: ValuePointerRef<'_>) -> Vec<String> {
+/// Where a value stands, from the outside in.
+pub(crate) fn path(location: ValuePointerRef<'_>) -> Vec<String> {
     use deserr::ValuePointerRef::{Index, Key, Origin};
     match location {
         Origin => Vec::new(),
@@ -299,6 +300,50 @@ impl<E: DeserializeError> Deserr<E> for TierStart {
     }
 }
 
+/// A count, as far as anything is counted in one call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Count(pub(crate) u64);
+
+const MAX_COUNT: u64 = 1_000_000_000_000;
+
+impl<E: DeserializeError> Deserr<E> for Count {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        match value {
+            Value::Integer(count) if count <= MAX_COUNT => Ok(Self(count)),
+            _ => Err(refuse(format!("must be an integer from 0 to {MAX_COUNT}"), location)),
+        }
+    }
+}
+
+/// Seconds, counted in microseconds: an integer, or a decimal number in a string.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seconds(pub(crate) u64);
+
+impl<E: DeserializeError> Deserr<E> for Seconds {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        let text = match value {
+            Value::Integer(seconds) => Some(seconds.to_string()),
+            Value::String(text) => Some(text),
+            _ => None,
+        };
+        let micros = text.and_then(|text| text.parse::<Rate>().ok()?.micros());
+        let micros = micros.filter(|micros| *micros <= MAX_COUNT.saturating_mul(1_000_000));
+        micros.map(Self).ok_or_else(|| {
+            let message = format!(
+                "must be an integer from 0 to {MAX_COUNT}, or a string with at most six decimals, \
+                 such as \"1.5\""
+            );
+            refuse(message, location)
+        })
+    }
+}
+
 /// Metadata of a resource: an object of strings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MetadataField(pub(crate) Metadata);
@@ -325,7 +370,7 @@ impl<E: DeserializeError> Deserr<E> for MetadataField {
 }
 
 /// The JSON that a value came from; only its kinds matter here, so numbers lose nothing of use.
-fn to_json<V: IntoValue>(value: Value<V>) -> serde_json::Value {
+pub(crate) fn to_json<V: IntoValue>(value: Value<V>) -> serde_json::Value {
     match value {
         Value::Null => serde_json::Value::Null,
         Value::Boolean(yes) => yes.into(),

@@ -7,7 +7,9 @@ use tollgate_domain::{
     ConnectionId, Issue, Metadata, MeterId, ProviderKeyType, RequestId, RequestRecord,
     RequestStatus, SpendKeyId, Timestamp, UsageSource,
 };
-use tollgate_pricing::{Amount, FeeLine, Payer, PriceSource, RateType, TierUnit, TokenBasis};
+use tollgate_pricing::{
+    Amount, FeeLine, Payer, PriceSource, Quote, RateType, TierUnit, TokenBasis, Usage,
+};
 use tollgate_store::requests::{self, RequestFilter};
 
 use super::meters::TierView;
@@ -57,7 +59,7 @@ struct Customer {
 }
 
 #[derive(Serialize)]
-struct ModelUsageView {
+pub(super) struct ModelUsageView {
     input_tokens: u64,
     output_tokens: u64,
     total_tokens: u64,
@@ -81,7 +83,7 @@ struct ModelUsageView {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum CostView {
+pub(super) enum CostView {
     Current {
         fee: FeeView,
         service_charge: ServiceChargeView,
@@ -96,7 +98,7 @@ enum CostView {
 }
 
 #[derive(Serialize)]
-struct FeeView {
+pub(super) struct FeeView {
     amount: Amount,
     rate_type: RateType,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,7 +107,7 @@ struct FeeView {
 }
 
 #[derive(Serialize)]
-struct FeeLineView {
+pub(super) struct FeeLineView {
     tier: TierView,
     tokens: u64,
     characters: u64,
@@ -115,7 +117,7 @@ struct FeeLineView {
 }
 
 #[derive(Serialize)]
-struct ServiceChargeView {
+pub(super) struct ServiceChargeView {
     amount: Amount,
     payer: Payer,
 }
@@ -123,28 +125,6 @@ struct ServiceChargeView {
 impl RecordView {
     fn of(record: &RequestRecord, shape: InterfaceShape) -> Self {
         let current = shape == InterfaceShape::Current;
-        let quote = &record.quote;
-        let fee = FeeView {
-            amount: quote.fee.amount().unwrap_or_default(),
-            rate_type: record.rate_type,
-            token_basis: current.then_some(record.token_basis),
-            breakdown: quote.fee.lines.iter().map(FeeLineView::of).collect(),
-        };
-        let cost = match shape {
-            InterfaceShape::Current => CostView::Current {
-                fee,
-                service_charge: ServiceChargeView {
-                    amount: quote.service_charge.amount,
-                    payer: quote.service_charge.payer,
-                },
-                total_request_cost: quote.total_request_cost,
-                total_wallet_cost: quote.total_wallet_cost,
-                total_merchant_cost: quote.total_merchant_cost,
-            },
-            InterfaceShape::Earlier => {
-                CostView::Earlier { cost: quote.base.total().unwrap_or_default(), charge: fee }
-            }
-        };
         Self {
             request_id: record.request_id,
             status: record.status,
@@ -161,21 +141,50 @@ impl RecordView {
             model: record.model.clone(),
             response_id: record.response_id.clone(),
             timestamp: record.timestamp,
-            model_usage: ModelUsageView::of(record, current),
+            model_usage: ModelUsageView::of(&record.priced.usage, &record.quote, shape),
             usage_source: record.priced.usage_source,
             price_source: record.priced.price_source,
-            cost,
+            cost: CostView::of(&record.quote, record.rate_type, record.token_basis, shape),
             metadata: record.metadata.clone(),
             created_at: record.created_at,
         }
     }
 }
 
+impl CostView {
+    pub(super) fn of(
+        quote: &Quote,
+        rate_type: RateType,
+        token_basis: TokenBasis,
+        shape: InterfaceShape,
+    ) -> Self {
+        let fee = FeeView {
+            amount: quote.fee.amount().unwrap_or_default(),
+            rate_type,
+            token_basis: (shape == InterfaceShape::Current).then_some(token_basis),
+            breakdown: quote.fee.lines.iter().map(FeeLineView::of).collect(),
+        };
+        match shape {
+            InterfaceShape::Current => Self::Current {
+                fee,
+                service_charge: ServiceChargeView {
+                    amount: quote.service_charge.amount,
+                    payer: quote.service_charge.payer,
+                },
+                total_request_cost: quote.total_request_cost,
+                total_wallet_cost: quote.total_wallet_cost,
+                total_merchant_cost: quote.total_merchant_cost,
+            },
+            InterfaceShape::Earlier => {
+                Self::Earlier { cost: quote.base.total().unwrap_or_default(), charge: fee }
+            }
+        }
+    }
+}
+
 impl ModelUsageView {
-    fn of(record: &RequestRecord, current: bool) -> Self {
-        let usage = &record.priced.usage;
-        let quantities = &usage.quantities;
-        let base = &record.quote.base;
+    pub(super) fn of(usage: &Usage, quote: &Quote, shape: InterfaceShape) -> Self {
+        let (quantities, base) = (&usage.quantities, &quote.base);
         let (input_tokens, output_tokens) = (usage.input_tokens(), usage.output_tokens());
         let (input_seconds, output_seconds) = (usage.input_seconds(), usage.output_seconds());
         Self {
@@ -196,7 +205,7 @@ impl ModelUsageView {
             input_cost: base.input,
             output_cost: base.output,
             total_cost: base.total().unwrap_or_default(),
-            payer: current.then_some(record.quote.base_payer),
+            payer: (shape == InterfaceShape::Current).then_some(quote.base_payer),
         }
     }
 }

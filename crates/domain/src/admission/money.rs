@@ -1,4 +1,4 @@
-use tollgate_pricing::{Amount, Overflow};
+use tollgate_pricing::{Amount, Overflow, Quote};
 
 use super::{Account, CostBound, Facts, Refusal, Reset, Shortage};
 use crate::spend_counters::SpendCounters;
@@ -7,11 +7,21 @@ use crate::time::Timestamp;
 use crate::wallet::Wallet;
 
 /// What a call costs at most.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Costs {
     pub(super) request: Amount,
     pub(super) wallet: Amount,
     pub(super) merchant: Amount,
+}
+
+impl Costs {
+    pub(super) fn of(most: &Quote) -> Self {
+        Self {
+            request: most.total_request_cost,
+            wallet: most.total_wallet_cost,
+            merchant: most.total_merchant_cost,
+        }
+    }
 }
 
 /// Everything of which enough must be left, in the order in which it is looked at.

@@ -123,23 +123,23 @@ pub enum EndpointError {
 impl fmt::Display for EndpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::TooLong => "`u` is longer than 8192 bytes",
-            Self::NotAUrl => "`u` is not an absolute https URL",
+            Self::TooLong => "must have at most 8192 bytes",
+            Self::NotAUrl => "must be an absolute https URL",
             Self::Characters => {
-                "`u` has spaces, control characters, backslashes or characters beyond ASCII"
+                "must not have spaces, control characters, backslashes or characters beyond ASCII"
             }
-            Self::UserInfo => "`u` must not contain a user name or password",
-            Self::Fragment => "`u` must not have a fragment",
+            Self::UserInfo => "must not contain a user name or password",
+            Self::Fragment => "must not have a fragment",
             Self::NotNormal => {
-                "`u` is not in normal form: lower-case scheme and host, no default port, no dot \
+                "must be in normal form: lower-case scheme and host, no default port, no dot \
                  segments, special characters percent-encoded"
             }
             Self::AmbiguousPath => {
-                "the path of `u` must not have '//', or encoded slashes, dots, backslashes, \
-                 percent signs or control characters"
+                "must not have '//', or encoded slashes, dots, backslashes, percent signs or \
+                 control characters, in its path"
             }
             Self::UnknownProvider => {
-                "no configured provider has the scheme, host, port and path prefix of `u`"
+                "must have the scheme, host, port and path prefix of a configured provider"
             }
         })
     }

@@ -1,0 +1,315 @@
+//! `tollgate quote`: what a usage costs, or what a call would hold, by the configuration's prices.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tollgate_api::{ApiError, Bound, HoldView, QuoteView, Tariff};
+use tollgate_domain::{Clock, MerchantId, MeterId, PricedUsage};
+use tollgate_pricing::{
+    Amount, FeeLine, Meter, PriceSource, Quote, Rate, RateType, Scale, Side, Terms, Tier, TierUnit,
+    TokenBasis, Unit, UnitPrices,
+};
+use tollgate_store::meters;
+
+use crate::commands::open;
+use crate::config::Config;
+
+/// What is to be priced, and how.
+#[derive(Args)]
+pub(crate) struct QuoteArgs {
+    /// The provider of the model.
+    #[arg(long, requires = "model", conflicts_with = "url")]
+    provider: Option<String>,
+    /// The model that is used.
+    #[arg(long, requires = "provider")]
+    model: Option<String>,
+    #[command(flatten)]
+    usage: UsageArgs,
+    /// Instead of a usage: the URL of a provider that a body would be posted to.
+    #[arg(long, requires = "body", conflicts_with = "UsageArgs")]
+    url: Option<String>,
+    /// The file that holds that body; `-` is standard input.
+    #[arg(long, requires = "url", value_name = "FILE")]
+    body: Option<PathBuf>,
+    #[command(flatten)]
+    meter: MeterArgs,
+}
+
+/// A usage in the words of a record; what is not stated is 0.
+#[derive(Args, Serialize)]
+struct UsageArgs {
+    /// All tokens of the prompt.
+    #[arg(long, value_name = "COUNT")]
+    input_tokens: Option<u64>,
+    /// Those of them that were read from the provider's cache.
+    #[arg(long, value_name = "COUNT")]
+    cached_input_tokens: Option<u64>,
+    /// Those of them that were written to the provider's cache.
+    #[arg(long, value_name = "COUNT")]
+    cache_write_tokens: Option<u64>,
+    /// Those of them that are audio.
+    #[arg(long, value_name = "COUNT")]
+    input_audio_tokens: Option<u64>,
+    /// All tokens of the answer.
+    #[arg(long, value_name = "COUNT")]
+    output_tokens: Option<u64>,
+    /// Those of them that the model spent thinking.
+    #[arg(long, value_name = "COUNT")]
+    reasoning_tokens: Option<u64>,
+    /// Those of them that are audio.
+    #[arg(long, value_name = "COUNT")]
+    output_audio_tokens: Option<u64>,
+    /// Characters sent.
+    #[arg(long, value_name = "COUNT")]
+    input_characters: Option<u64>,
+    /// Characters that came back.
+    #[arg(long, value_name = "COUNT")]
+    output_characters: Option<u64>,
+    /// Seconds of audio or video sent, such as 1.5.
+    #[arg(long, value_name = "SECONDS")]
+    input_seconds: Option<String>,
+    /// Seconds of audio or video that came back.
+    #[arg(long, value_name = "SECONDS")]
+    output_seconds: Option<String>,
+    /// Images made.
+    #[arg(long, value_name = "COUNT")]
+    images: Option<u64>,
+    /// Calls of the provider's own tools.
+    #[arg(long, value_name = "COUNT")]
+    tool_calls: Option<u64>,
+    /// Calls that the provider accepted; 1 unless stated.
+    #[arg(long, value_name = "COUNT")]
+    requests: Option<u64>,
+}
+
+/// A meter, of these tiers or of the database.
+#[derive(Args)]
+struct MeterArgs {
+    /// A tier of a meter: from how many tokens, characters, minutes or requests on it costs how much;
+    /// repeatable.
+    #[arg(long = "tier", value_name = "START=RATE", value_parser = tier, conflicts_with = "meter")]
+    tiers: Vec<Tier>,
+    /// How rates become a fee: `fixed`, or `percentage` of the base cost (20 is 20 %).
+    #[arg(long, default_value = "fixed", value_parser = word::<RateType>, requires = "tiers")]
+    rate_type: RateType,
+    /// What the meter counts: `tokens_1m`, `characters_1m`, `minutes` or `requests`.
+    #[arg(long, default_value = "tokens_1m", value_parser = word::<TierUnit>, requires = "tiers")]
+    tier_type: TierUnit,
+    /// Which tokens it counts: `input+output` or `output`.
+    #[arg(long, default_value = "input+output", value_parser = word::<TokenBasis>, requires = "tiers")]
+    token_basis: TokenBasis,
+    /// How much was counted before, as the starts of tiers are.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=Tier::MAX_START))]
+    counter: u64,
+    /// Instead of tiers: a meter of the database.
+    #[arg(long, value_name = "mtr_…", requires = "merchant")]
+    meter: Option<MeterId>,
+    /// Whose meter that is.
+    #[arg(long, value_name = "mch_…", requires = "meter")]
+    merchant: Option<MerchantId>,
+}
+
+fn tier(text: &str) -> Result<Tier, String> {
+    let (start, rate) = text.split_once('=').ok_or("expected START=RATE, such as 0=5")?;
+    let start = start.parse().map_err(|why| format!("{start}: {why}"))?;
+    let rate: Rate = rate.parse().map_err(|why| format!("{rate}: {why}"))?;
+    Ok(Tier { start, rate })
+}
+
+/// One of the words of an enum.
+fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(Value::from(text)).map_err(|why| why.to_string())
+}
+
+impl MeterArgs {
+    async fn meter(&self, config: &Config) -> anyhow::Result<Option<Meter>> {
+        if let (Some(meter_id), Some(merchant_id)) = (self.meter, self.merchant) {
+            let find = move |conn: &mut _| meters::find(conn, merchant_id, meter_id);
+            let found = open(config)?.read(find).await?;
+            let found = found.with_context(|| format!("{merchant_id} has no meter {meter_id}"))?;
+            return Ok(Some(found.model));
+        }
+        if self.tiers.is_empty() {
+            return Ok(None);
+        }
+        let meter = Meter::new(self.rate_type, self.tier_type, self.tiers.clone());
+        let mut meter = meter.map_err(|faults| {
+            let faults: Vec<_> = faults.iter().map(|fault| format!("\n  start {fault}")).collect();
+            anyhow!("the tiers do not make a meter:{}", faults.concat())
+        })?;
+        meter.token_basis = self.token_basis;
+        Ok(Some(meter))
+    }
+}
+
+/// Prints what it costs, and why.
+pub(crate) async fn run(config: &Config, what: QuoteArgs, json: bool) -> anyhow::Result<()> {
+    let meter = what.meter.meter(config).await?;
+    let per_start = meter.as_ref().map_or(1, |meter| meter.unit.counted_per_start());
+    let terms = Terms {
+        meter: meter.as_ref(),
+        counter: what.meter.counter.saturating_mul(per_start),
+        service_charge_rate: config.service_charge_rate,
+        wallet_pays: false,
+        base_due: true,
+        fee_due: true,
+    };
+    let tariff = Tariff {
+        providers: &config.providers,
+        prices: &config.prices,
+        unpriced: config.settings.unpriced,
+        at: Clock::system().now(),
+    };
+    let (view, lines) = match what.url.zip(what.body) {
+        Some((url, file)) => {
+            let bound = tariff.bound(&url, &read(&file)?).map_err(explain)?;
+            let most = bound.hold(&terms).map_err(explain)?;
+            (serde_json::to_value(HoldView::of(&most, &bound))?, hold_lines(&bound, &most, &terms))
+        }
+        None => {
+            let served = what.provider.as_deref().zip(what.model.as_deref());
+            let usage = tollgate_api::usage(serde_json::to_value(&what.usage)?).map_err(explain)?;
+            let priced = tariff.price(served, usage);
+            let quote = Quote::new(&usage, priced.base, &terms)
+                .map_err(|_| anyhow!("that costs more than an amount can say"))?;
+            let view = QuoteView::of(&priced, &quote, meter.as_ref(), config.settings.shape);
+            let row = served.and_then(|(provider, model)| tariff.find(provider, Some(model)));
+            let prices = row.map(|(row, _)| *row.prices_for(usage.input_tokens()));
+            (serde_json::to_value(view)?, usage_lines(&priced, prices, &quote, &terms))
+        }
+    };
+    match json {
+        true => println!("{view}"),
+        false => lines.iter().for_each(|line| println!("{line}")),
+    }
+    Ok(())
+}
+
+fn read(file: &PathBuf) -> anyhow::Result<Vec<u8>> {
+    if file.as_os_str() != "-" {
+        return std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+    }
+    let mut body = Vec::new();
+    std::io::stdin().read_to_end(&mut body).context("cannot read standard input")?;
+    Ok(body)
+}
+
+/// An error with each thing that is wrong on a line of its own.
+fn explain(error: ApiError) -> anyhow::Error {
+    let issues = error.issues().iter();
+    let lines: Vec<_> =
+        issues.map(|issue| format!("\n  {}: {}", issue.path.join("."), issue.message)).collect();
+    anyhow!("{error}{}", lines.concat())
+}
+
+fn line(what: &str, amount: Amount, why: &str) -> String {
+    format!("{what:<16}{:>18}  {why}", amount.to_string()).trim_end().to_owned()
+}
+
+fn usage_lines(
+    priced: &PricedUsage,
+    prices: Option<UnitPrices>,
+    quote: &Quote,
+    terms: &Terms<'_>,
+) -> Vec<String> {
+    let side = |side| {
+        let units = Unit::ALL.iter().filter(|unit| unit.side() == side);
+        let used = units.map(|&unit| (unit, *priced.usage.quantities.get(unit)));
+        let parts = used.filter(|(_, quantity)| *quantity > 0).filter_map(|(unit, quantity)| {
+            let price = prices.as_ref()?.price(unit);
+            // A price list that names no price per request charges none.
+            (price.is_some() || unit != Unit::Request).then(|| part(unit, quantity, price))
+        });
+        parts.collect::<Vec<_>>().join(", ")
+    };
+    let mut lines = vec![
+        line("input cost", quote.base.input, &side(Side::Input)),
+        line("output cost", quote.base.output, &side(Side::Output)),
+    ];
+    if priced.price_source == PriceSource::Unpriced {
+        lines.push("There is no price: what the provider charges is not known.".to_owned());
+    }
+    lines.extend(owed_lines(quote, terms, "total"));
+    lines
+}
+
+/// A quantity and its price.
+fn part(unit: Unit, quantity: u64, price: Option<Rate>) -> String {
+    let name = unit.price_key().replace('_', " ");
+    let (quantity, per) = match (unit, unit.scale()) {
+        (Unit::InputSecond | Unit::OutputSecond, _) => (seconds(quantity), "each"),
+        (_, Scale::PerMillion) => (quantity.to_string(), "per million"),
+        (_, Scale::Each) => (quantity.to_string(), "each"),
+    };
+    match price {
+        Some(price) => format!("{quantity} {name} at {price} {per}"),
+        None => format!("{quantity} {name} without a price"),
+    }
+}
+
+fn seconds(micros: u64) -> String {
+    let text = format!("{}.{:06}", micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn hold_lines(bound: &Bound, most: &Quote, terms: &Terms<'_>) -> Vec<String> {
+    let Some(cost) = bound.cost() else {
+        return vec!["The call is free and holds nothing.".to_owned()];
+    };
+    let prices = cost.prices.unwrap_or_default();
+    let tokens = |count: String, price: Option<Rate>| match price {
+        Some(price) => format!("at most {count} tokens at {price} per million"),
+        None => format!("at most {count} tokens without a price"),
+    };
+    let answers = match cost.answers {
+        1 => cost.max_tokens.to_string(),
+        answers => format!("{answers} x {}", cost.max_tokens),
+    };
+    let mut output = tokens(answers, prices.output);
+    if let (1.., Some(price)) = (cost.tool_calls, prices.tool_call) {
+        output = format!("{output}, {} tool calls at {price} each", cost.tool_calls);
+    }
+    let mut lines = vec![
+        line("input cost", most.base.input, &tokens(cost.input_tokens.to_string(), prices.input)),
+        line("output cost", most.base.output, &output),
+    ];
+    lines.extend(owed_lines(most, terms, "hold"));
+    lines.extend(cost.unbounded.as_ref().map(|field| match field.as_slice() {
+        [] => "An estimate: nothing is known that bounds what this endpoint costs.".to_owned(),
+        path => format!("An estimate: {} leaves the cost without a bound.", path.join(".")),
+    }));
+    lines
+}
+
+/// Fee, service charge, and the sum of everything.
+fn owed_lines(quote: &Quote, terms: &Terms<'_>, sum: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(meter) = terms.meter {
+        lines.extend(quote.fee.lines.iter().map(|one| line("fee", one.cost, &fee(one, meter))));
+        let rate = format!("{} of the fee", terms.service_charge_rate);
+        lines.push(line("service charge", quote.service_charge.amount, &rate));
+    }
+    lines.push(line(sum, quote.total_request_cost, "USD"));
+    lines
+}
+
+fn fee(line: &FeeLine, meter: &Meter) -> String {
+    let (units, noun, per) = match line.unit {
+        TierUnit::Tokens => (line.units.to_string(), "tokens", "per million"),
+        TierUnit::Characters => (line.units.to_string(), "characters", "per million"),
+        TierUnit::Minutes => (seconds(line.units), "seconds", "per minute"),
+        TierUnit::Requests => (line.units.to_string(), "requests", "each"),
+    };
+    let Tier { start, rate } = line.tier;
+    match meter.rate_type {
+        RateType::Fixed => format!("{units} {noun} at {rate} {per}, tier from {start}"),
+        RateType::Percentage => {
+            format!("{rate} % of the base cost of {units} {noun}, tier from {start}")
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Quotes: what a call would cost, or hold, without making it.
+
+use actix_web::{HttpResponse, web};
+use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tollgate_domain::admission::Refusal;
+use tollgate_domain::{
+    ConnectionId, ConnectionStatus, Issue, MerchantId, MeterId, PricedUsage, Timestamp,
+};
+use tollgate_pricing::{
+    Amount, Meter, Overflow, PerUnit, PriceSource, Quote, Rate, RateType, Terms, TokenBasis, Usage,
+};
+use tollgate_store::{Conn, connections, meters};
+
+use super::requests::{CostView, ModelUsageView};
+use crate::app::{App, InterfaceShape};
+use crate::http::auth::Caller;
+use crate::http::body::{Asked, Input};
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::{Count, Issues, Name, Seconds, path, refuse, to_json};
+use crate::tariff::Bound;
+
+/// What a usage costs, in the words of a request record.
+#[derive(Serialize)]
+pub struct QuoteView {
+    model_usage: ModelUsageView,
+    price_source: PriceSource,
+    #[serde(flatten)]
+    cost: CostView,
+}
+
+impl QuoteView {
+    /// The view of a quote under a meter, or none.
+    pub fn of(
+        priced: &PricedUsage,
+        quote: &Quote,
+        meter: Option<&Meter>,
+        shape: InterfaceShape,
+    ) -> Self {
+        let rate_type = meter.map_or(RateType::Fixed, |meter| meter.rate_type);
+        let token_basis = meter.map_or(TokenBasis::InputOutput, |meter| meter.token_basis);
+        Self {
+            model_usage: ModelUsageView::of(&priced.usage, quote, shape),
+            price_source: priced.price_source,
+            cost: CostView::of(quote, rate_type, token_basis, shape),
+        }
+    }
+}
+
+/// What a call would hold.
+#[derive(Serialize)]
+pub struct HoldView {
+    hold: Amount,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unbounded_field: Option<Vec<String>>,
+}
+
+impl HoldView {
+    /// The view of a hold and of the bound that it comes from.
+    pub fn of(hold: &Quote, bound: &Bound) -> Self {
+        Self {
+            hold: hold.total_request_cost,
+            unbounded_field: bound.cost().and_then(|cost| cost.unbounded.clone()),
+        }
+    }
+}
+
+/// A usage in the words of a record: totals, and what of them is more than plain text.
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+struct StatedUsage {
+    #[deserr(default)]
+    input_tokens: Count,
+    #[deserr(default)]
+    output_tokens: Count,
+    #[deserr(default)]
+    input_characters: Count,
+    #[deserr(default)]
+    output_characters: Count,
+    #[deserr(default)]
+    input_seconds: Seconds,
+    #[deserr(default)]
+    output_seconds: Seconds,
+    #[deserr(default)]
+    cached_input_tokens: Count,
+    #[deserr(default)]
+    cache_write_tokens: Count,
+    #[deserr(default)]
+    input_audio_tokens: Count,
+    #[deserr(default)]
+    reasoning_tokens: Count,
+    #[deserr(default)]
+    output_audio_tokens: Count,
+    #[deserr(default)]
+    images: Count,
+    #[deserr(default)]
+    tool_calls: Count,
+    /// A usage is that of one call unless it says otherwise.
+    #[deserr(default = Count(1))]
+    requests: Count,
+}
+
+impl StatedUsage {
+    /// The same as disjoint quantities; an issue for each part that its total has no room for.
+    fn usage(&self) -> Result<Usage, Vec<Issue>> {
+        let mut issues = Vec::new();
+        let input = [
+            ("cached_input_tokens", self.cached_input_tokens),
+            ("cache_write_tokens", self.cache_write_tokens),
+            ("input_audio_tokens", self.input_audio_tokens),
+        ];
+        let output = [
+            ("reasoning_tokens", self.reasoning_tokens),
+            ("output_audio_tokens", self.output_audio_tokens),
+        ];
+        let quantities = PerUnit {
+            input: rest("input_tokens", self.input_tokens, &input, &mut issues),
+            cached_input: self.cached_input_tokens.0,
+            cache_write: self.cache_write_tokens.0,
+            input_audio: self.input_audio_tokens.0,
+            output: rest("output_tokens", self.output_tokens, &output, &mut issues),
+            reasoning: self.reasoning_tokens.0,
+            output_audio: self.output_audio_tokens.0,
+            input_characters: self.input_characters.0,
+            output_characters: self.output_characters.0,
+            input_second: self.input_seconds.0,
+            output_second: self.output_seconds.0,
+            image: self.images.0,
+            request: self.requests.0,
+            tool_call: self.tool_calls.0,
+            ..PerUnit::default()
+        };
+        match issues.is_empty() {
+            true => Ok(Usage { quantities, provider_cost: None }),
+            false => Err(issues),
+        }
+    }
+}
+
+/// What its parts leave of a total.
+fn rest(name: &str, total: Count, parts: &[(&str, Count)], issues: &mut Vec<Issue>) -> u64 {
+    let mut left = total.0;
+    for (part, count) in parts {
+        match left.checked_sub(count.0) {
+            Some(less) => left = less,
+            None => {
+                let message = format!("is a part of {name}, of which {left} are left");
+                issues.push(Issue::at([part], message));
+            }
+        }
+    }
+    left
+}
+
+/// A usage as it is stated; null is as good as nothing.
+struct UsageField(Usage);
+
+impl Deserr<Issues> for UsageField {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        let mut stated = to_json(value);
+        if let Some(fields) = stated.as_object_mut() {
+            fields.retain(|_, count| !count.is_null());
+        }
+        let stated = StatedUsage::deserialize_from_value(stated.into_value(), location)?;
+        stated.usage().map(Self).map_err(|mut issues| {
+            issues
+                .iter_mut()
+                .for_each(|issue| issue.path.splice(0..0, path(location)).for_each(drop));
+            Issues(issues)
+        })
+    }
+}
+
+/// The usage that a JSON object states, in the words of `POST /quote`.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn usage(stated: serde_json::Value) -> Result<Usage, ApiError> {
+    let UsageField(usage) =
+        deserr::deserialize(stated).map_err(|Issues(issues)| ApiError::invalid(issues))?;
+    Ok(usage)
+}
+
+/// A JSON object; what it holds is read elsewhere.
+struct Object;
+
+impl Deserr<Issues> for Object {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        match value {
+            Value::Map(_) => Ok(Self),
+            _ => Err(refuse("must be an object", location)),
+        }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+struct Fields {
+    #[deserr(default)]
+    meter_id: Option<Name>,
+    #[deserr(default)]
+    connection_id: Option<Name>,
+    #[deserr(default)]
+    provider: Option<Name>,
+    #[deserr(default)]
+    model: Option<Name>,
+    #[deserr(default)]
+    usage: Option<UsageField>,
+    #[deserr(default)]
+    url: Option<String>,
+    #[deserr(default, rename = "body")]
+    _body: Option<Object>,
+}
+
+/// What is to be quoted, and for whom.
+pub(crate) struct QuoteInput {
+    subject: Subject,
+    meter_id: Option<Name>,
+    connection_id: Option<Name>,
+}
+
+enum Subject {
+    /// A usage, of a model at a provider.
+    Usage(Option<(Name, Name)>, Usage),
+    /// A body that would be posted to this URL.
+    Call(String),
+}
+
+impl Input for QuoteInput {}
+
+impl Deserr<Issues> for QuoteInput {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        // What goes with what is looked at beside the fields, so that all issues come at once.
+        let value = to_json(value);
+        let mut issues = value.as_object().map(combination).unwrap_or_default();
+        match Fields::deserialize_from_value(value.into_value(), location) {
+            Err(Issues(more)) => issues.extend(more),
+            Ok(Fields { meter_id, connection_id, provider, model, usage, url, .. }) => {
+                let subject = match (usage, url) {
+                    (Some(UsageField(usage)), _) => {
+                        Some(Subject::Usage(provider.zip(model), usage))
+                    }
+                    (None, url) => url.map(Subject::Call),
+                };
+                if let Some(subject) = subject.filter(|_| issues.is_empty()) {
+                    return Ok(Self { subject, meter_id, connection_id });
+                }
+            }
+        }
+        Err(Issues(issues))
+    }
+}
+
+/// An issue with each field that is missing beside the others, or one too many.
+fn combination(fields: &serde_json::Map<String, serde_json::Value>) -> Vec<Issue> {
+    let has = |name| fields.get(name).is_some_and(|value| !value.is_null());
+    let [usage, url, body] = ["usage", "url", "body"].map(has);
+    let [provider, model] = ["provider", "model"].map(has);
+    let call = !usage && (url || body);
+    let rules = [
+        (!usage && !call, None, "must have either usage, or url and body"),
+        (usage && url, Some("url"), "does not go with usage"),
+        (usage && body, Some("body"), "does not go with usage"),
+        (call && !url, Some("url"), "is required with body"),
+        (call && !body, Some("body"), "is required with url"),
+        (call && provider, Some("provider"), "does not go with url, which says it"),
+        (call && model, Some("model"), "does not go with body, which says it"),
+        (!call && model && !provider, Some("provider"), "is required with model"),
+        (!call && provider && !model, Some("model"), "is required with provider"),
+        (
+            has("connection_id") && !has("meter_id"),
+            Some("meter_id"),
+            "is required with connection_id: a connection is billed under a meter",
+        ),
+    ];
+    let broken = rules.into_iter().filter(|(is_broken, ..)| *is_broken);
+    broken
+        .map(|(_, field, message)| Issue {
+            path: field.into_iter().map(str::to_owned).collect(),
+            message: message.to_owned(),
+        })
+        .collect()
+}
+
+/// Under which meter, from where on, and whether somebody else pays than the merchant.
+#[derive(Default)]
+struct Standing {
+    meter: Option<Meter>,
+    counter: u64,
+    has_connection: bool,
+}
+
+impl Standing {
+    fn find(
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        meter_id: Option<MeterId>,
+        connection_id: Option<ConnectionId>,
+        now: Timestamp,
+    ) -> Result<Self, ApiError> {
+        let connection = match connection_id {
+            Some(id) => {
+                let found = connections::find(conn, merchant_id, id)?;
+                Some(found.ok_or_else(connection_not_found)?)
+            }
+            None => None,
+        };
+        let Some(meter_id) = meter_id else { return Ok(Self::default()) };
+        let meter = meters::find(conn, merchant_id, meter_id)?.ok_or_else(meter_not_found)?;
+        if connection.is_some_and(|one| one.status == ConnectionStatus::Deleted) {
+            return Err(Refusal::ConnectionDisabled.into());
+        }
+        Ok(Self {
+            counter: meters::counted(conn, &meter, connection_id, now)?,
+            meter: Some(meter.model),
+            has_connection: connection_id.is_some(),
+        })
+    }
+
+    /// The terms of a call with the operator's key that the provider accepts.
+    fn terms(&self, service_charge_rate: Rate) -> Terms<'_> {
+        Terms {
+            meter: self.meter.as_ref(),
+            counter: self.counter,
+            service_charge_rate,
+            wallet_pays: self.has_connection,
+            base_due: true,
+            fee_due: true,
+        }
+    }
+}
+
+fn meter_not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::MeterNotFound, "meter")
+}
+
+fn connection_not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
+}
+
+/// What is known of the subject before it is known for whom it is.
+enum Base {
+    Usage(PricedUsage),
+    Call(Box<Bound>),
+}
+
+/// `POST /quote`: writes nothing, so it may be repeated without a key.
+pub(crate) async fn quote(
+    app: web::Data<App>,
+    asked: Asked<Caller, QuoteInput>,
+) -> Result<HttpResponse, ApiError> {
+    let QuoteInput { subject, meter_id, connection_id } = asked.what;
+    let now = app.clock.now();
+    let tariff = app.tariff(now);
+    let base = match &subject {
+        Subject::Usage(served, usage) => {
+            let served = served.as_ref().map(|(provider, model)| (&*provider.0, &*model.0));
+            Base::Usage(tariff.price(served, *usage))
+        }
+        Subject::Call(url) => Base::Call(Box::new(tariff.bound(url, body_of(&asked.bytes))?)),
+    };
+    let connection_id = connection_id.map(|id| id.0.parse().map_err(|_| connection_not_found()));
+    let meter_id = meter_id.map(|id| id.0.parse().map_err(|_| meter_not_found()));
+    let (connection_id, meter_id) = (connection_id.transpose()?, meter_id.transpose()?);
+    let merchant_id = asked.who.merchant_id;
+    let find =
+        move |conn: &mut Conn| Standing::find(conn, merchant_id, meter_id, connection_id, now);
+    let standing = app.store.read(find).await?;
+    let terms = standing.terms(app.store.service_charge_rate());
+    Ok(match &base {
+        Base::Usage(priced) => {
+            let quote = Quote::new(&priced.usage, priced.base, &terms).map_err(too_dear)?;
+            HttpResponse::Ok().json(QuoteView::of(priced, &quote, terms.meter, app.settings.shape))
+        }
+        Base::Call(bound) => HttpResponse::Ok().json(HoldView::of(&bound.hold(&terms)?, bound)),
+    })
+}
+
+/// The body to be forwarded, byte for byte as it stands in ours: its spaces count.
+fn body_of(bytes: &[u8]) -> &[u8] {
+    #[derive(Deserialize)]
+    struct Whole<'a> {
+        #[serde(borrow)]
+        body: &'a RawValue,
+    }
+    serde_json::from_slice(bytes).map_or(b"", |whole: Whole<'_>| whole.body.get().as_bytes())
+}
+
+fn too_dear(_: Overflow) -> ApiError {
+    ApiError::invalid(vec![Issue::at(["usage"], "costs more than an amount can say")])
+}

@@ -1,0 +1,83 @@
+//! What calls cost here: the operator's providers and prices, asked without making a call.
+
+use actix_web::http::Method;
+use tollgate_domain::admission::CostBound;
+use tollgate_domain::{PricedUsage, Timestamp, UsageSource};
+use tollgate_pricing::{PriceBook, PriceRow, PriceSource, Quote, Terms, Usage};
+use tollgate_provider::{CallBody, ProviderTable};
+
+use crate::app::Unpriced;
+use crate::forward::outbound::{body_invalid, endpoint};
+use crate::forward::price;
+use crate::http::error::ApiError;
+
+/// Where calls may go and what they cost at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Tariff<'a> {
+    /// Where calls may go.
+    pub providers: &'a ProviderTable,
+    /// What is charged there.
+    pub prices: &'a PriceBook,
+    /// What to do without a price.
+    pub unpriced: Unpriced,
+    /// When: prices are those of its day, in UTC.
+    pub at: Timestamp,
+}
+
+/// A price row and whose it is.
+pub(crate) type Listed<'a> = Option<(&'a PriceRow, PriceSource)>;
+
+impl<'a> Tariff<'a> {
+    /// The price row of a model.
+    pub fn find(&self, provider: &str, model: Option<&str>) -> Option<(&'a PriceRow, PriceSource)> {
+        self.prices.find(provider, model?, self.at.date())
+    }
+
+    /// What a usage of a model costs at its provider, if either is named.
+    pub fn price(&self, served: Option<(&str, &str)>, usage: Usage) -> PricedUsage {
+        let row = served.and_then(|(provider, model)| self.find(provider, Some(model)));
+        price::price(usage, UsageSource::Reported, row)
+    }
+
+    /// The most that a body can cost when it is posted to a URL with the operator's key.
+    ///
+    /// # Errors
+    /// As the call itself would be refused: issues are within `url` and `body`.
+    pub fn bound(&self, url: &str, body: &[u8]) -> Result<Bound, ApiError> {
+        let endpoint = endpoint(&Method::POST, url, true, self.providers)
+            .map_err(|refused| refused.within("url"))?;
+        let in_body = |refused: ApiError| refused.within("body");
+        let body = CallBody::inspect(body, &endpoint, true)
+            .map_err(|issues| in_body(body_invalid(issues)))?;
+        match endpoint.metered() {
+            true => price::bound(&endpoint, &body, true, self)
+                .map(|(bound, _)| Bound(Some(bound)))
+                .map_err(in_body),
+            false => Ok(Bound(None)),
+        }
+    }
+}
+
+/// The most that a call can cost at its provider; none for one that is free.
+#[derive(Clone, Debug)]
+pub struct Bound(Option<CostBound>);
+
+impl Bound {
+    /// The most that it can cost in all: what it would hold.
+    ///
+    /// # Errors
+    /// It is more than any call may hold.
+    pub fn hold(&self, terms: &Terms<'_>) -> Result<Quote, ApiError> {
+        match &self.0 {
+            Some(bound) => {
+                bound.hold(terms).map_err(|refused| ApiError::from(refused).within("body"))
+            }
+            None => Ok(Quote::free(terms)),
+        }
+    }
+
+    /// What it rests on.
+    pub fn cost(&self) -> Option<&CostBound> {
+        self.0.as_ref()
+    }
+}
