@@ -47,7 +47,9 @@ fn v1(config: &mut ServiceConfig) {
                 .route(delete().to(meters::delete)),
         )
         .service(route("/quote").route(post().to(quote::quote)))
-        .service(route("/requests").route(get().to(requests::list)))
+        .service(
+            route("/requests").route(post().to(requests::report)).route(get().to(requests::list)),
+        )
         .service(route("/requests/{id}").route(get().to(requests::get)))
         .service(
             route("/connections")

@@ -1,27 +1,22 @@
-//! Request records: one record, two views.
+//! What a record looks like: one record, two views.
 
-use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
-use serde_json::Value;
 use tollgate_domain::{
-    ConnectionId, Issue, Metadata, MeterId, ProviderKeyType, RequestId, RequestRecord,
-    RequestStatus, SpendKeyId, Timestamp, UsageSource,
+    ConnectionId, Metadata, MeterId, ProviderKeyType, RequestId, RequestRecord, RequestStatus,
+    SpendKeyId, Timestamp, UsageSource,
 };
 use tollgate_pricing::{
     Amount, FeeLine, Payer, PriceSource, Quote, RateType, TierUnit, TokenBasis, Usage,
 };
-use tollgate_store::requests::{self, RequestFilter};
 
-use super::meters::TierView;
-use super::{connection_filter, optional_id};
-use crate::app::{App, InterfaceShape};
-use crate::http::auth::Caller;
-use crate::http::error::{ApiError, ErrorCode};
-use crate::http::list::{Query, respond};
+use super::super::meters::TierView;
+use crate::app::InterfaceShape;
 
 #[derive(Serialize)]
-struct RecordView {
+pub(crate) struct RecordView {
     request_id: RequestId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reference_id: Option<String>,
     status: RequestStatus,
     provider: String,
     endpoint: String,
@@ -59,7 +54,7 @@ struct Customer {
 }
 
 #[derive(Serialize)]
-pub(super) struct ModelUsageView {
+pub(crate) struct ModelUsageView {
     input_tokens: u64,
     output_tokens: u64,
     total_tokens: u64,
@@ -83,7 +78,7 @@ pub(super) struct ModelUsageView {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(super) enum CostView {
+pub(crate) enum CostView {
     Current {
         fee: FeeView,
         service_charge: ServiceChargeView,
@@ -98,7 +93,7 @@ pub(super) enum CostView {
 }
 
 #[derive(Serialize)]
-pub(super) struct FeeView {
+pub(crate) struct FeeView {
     amount: Amount,
     rate_type: RateType,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,7 +102,7 @@ pub(super) struct FeeView {
 }
 
 #[derive(Serialize)]
-pub(super) struct FeeLineView {
+pub(crate) struct FeeLineView {
     tier: TierView,
     tokens: u64,
     characters: u64,
@@ -117,16 +112,17 @@ pub(super) struct FeeLineView {
 }
 
 #[derive(Serialize)]
-pub(super) struct ServiceChargeView {
+pub(crate) struct ServiceChargeView {
     amount: Amount,
     payer: Payer,
 }
 
 impl RecordView {
-    fn of(record: &RequestRecord, shape: InterfaceShape) -> Self {
+    pub(crate) fn of(record: &RequestRecord, shape: InterfaceShape) -> Self {
         let current = shape == InterfaceShape::Current;
         Self {
             request_id: record.request_id,
+            reference_id: record.reference_id.clone(),
             status: record.status,
             provider: record.provider.clone(),
             endpoint: record.endpoint.clone(),
@@ -152,7 +148,7 @@ impl RecordView {
 }
 
 impl CostView {
-    pub(super) fn of(
+    pub(crate) fn of(
         quote: &Quote,
         rate_type: RateType,
         token_basis: TokenBasis,
@@ -183,7 +179,7 @@ impl CostView {
 }
 
 impl ModelUsageView {
-    pub(super) fn of(usage: &Usage, quote: &Quote, shape: InterfaceShape) -> Self {
+    pub(crate) fn of(usage: &Usage, quote: &Quote, shape: InterfaceShape) -> Self {
         let (quantities, base) = (&usage.quantities, &quote.base);
         let (input_tokens, output_tokens) = (usage.input_tokens(), usage.output_tokens());
         let (input_seconds, output_seconds) = (usage.input_seconds(), usage.output_seconds());
@@ -222,73 +218,4 @@ impl FeeLineView {
             cost: line.cost,
         }
     }
-}
-
-/// `GET /requests/{id}`
-pub(crate) async fn get(
-    app: web::Data<App>,
-    caller: Caller,
-    id: web::Path<String>,
-) -> Result<HttpResponse, ApiError> {
-    let not_found = || ApiError::not_found(ErrorCode::RequestNotFound, "request");
-    let id: RequestId = id.parse().map_err(|_| not_found())?;
-    let read = move |conn: &mut _| requests::find(conn, caller.merchant_id, id);
-    let record = app.store.read(read).await?.ok_or_else(not_found)?;
-    Ok(HttpResponse::Ok().json(RecordView::of(&record, app.settings.shape)))
-}
-
-/// `GET /requests`
-pub(crate) async fn list(
-    app: web::Data<App>,
-    caller: Caller,
-    http: HttpRequest,
-) -> Result<HttpResponse, ApiError> {
-    let query = Query::of(&http);
-    let mut issues = Vec::new();
-    let filter = RequestFilter {
-        connection_id: connection_filter(&query, &mut issues),
-        meter_id: optional_id("meter_id", query.get("meter_id"), &mut issues),
-        metadata: metadata_filters(query.get("metadata_filters"), &mut issues),
-    };
-    let page = query.page::<RequestId>(&mut issues)?;
-    if !issues.is_empty() {
-        return Err(ApiError::invalid(issues));
-    }
-    let read = move |conn: &mut _| requests::list(conn, caller.merchant_id, &filter, &page);
-    let found = app.store.read(read).await?;
-    let shape = app.settings.shape;
-    Ok(respond(
-        found,
-        page.limit,
-        |one| one.request_id.to_string(),
-        |one| RecordView::of(one, shape),
-    ))
-}
-
-/// A JSON array of `[key, value]` pairs of strings.
-fn metadata_filters(text: Option<&str>, issues: &mut Vec<Issue>) -> Vec<(String, String)> {
-    const NAME: &str = "metadata_filters";
-    let Some(text) = text else { return Vec::new() };
-    let Ok(pairs) = serde_json::from_str::<Vec<Value>>(text) else {
-        issues.push(Issue::at([NAME], "must be a JSON array of [key, value] pairs"));
-        return Vec::new();
-    };
-    let mut filters = Vec::new();
-    for (place, pair) in pairs.into_iter().enumerate() {
-        let place = place.to_string();
-        match serde_json::from_value::<(String, String)>(pair) {
-            Ok((key, _)) if !Metadata::is_key(&key) => issues.push(Issue::at(
-                [NAME, &place, "0"],
-                "must have 1 to 255 ASCII letters, digits and underscores",
-            )),
-            Ok((_, value)) if value.contains('\0') => {
-                issues.push(Issue::at([NAME, &place, "1"], "must not contain NUL"));
-            }
-            Ok(filter) => filters.push(filter),
-            Err(_) => {
-                issues.push(Issue::at([NAME, &place], "must be a pair of strings: [key, value]"));
-            }
-        }
-    }
-    filters
 }

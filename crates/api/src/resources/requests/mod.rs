@@ -1,0 +1,97 @@
+//! Request records: those of forwarded calls, and of usage that was reported.
+
+mod report;
+mod view;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde_json::Value;
+use tollgate_domain::{Issue, Metadata, RequestId};
+use tollgate_store::Conn;
+use tollgate_store::requests::{self, RequestFilter};
+
+use super::{connection_filter, optional_id};
+use crate::app::App;
+use crate::http::auth::Caller;
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::list::{Query, respond};
+pub(crate) use report::report;
+use view::RecordView;
+pub(crate) use view::{CostView, ModelUsageView};
+
+/// `GET /requests/{id}`: by our id, or the merchant's own of usage that it reported.
+pub(crate) async fn get(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let not_found = || ApiError::not_found(ErrorCode::RequestNotFound, "request");
+    let (merchant_id, id) = (caller.merchant_id, id.into_inner());
+    let find = move |conn: &mut Conn| {
+        let ours = match id.parse() {
+            Ok(id) => requests::find(conn, merchant_id, id)?,
+            Err(_) => None,
+        };
+        match ours {
+            Some(record) => Ok::<_, ApiError>(Some(record)),
+            None => Ok(requests::find_by_reference(conn, merchant_id, &id)?),
+        }
+    };
+    let record = app.store.read(find).await?.ok_or_else(not_found)?;
+    Ok(HttpResponse::Ok().json(RecordView::of(&record, app.settings.shape)))
+}
+
+/// `GET /requests`
+pub(crate) async fn list(
+    app: web::Data<App>,
+    caller: Caller,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let query = Query::of(&http);
+    let mut issues = Vec::new();
+    let filter = RequestFilter {
+        connection_id: connection_filter(&query, &mut issues),
+        meter_id: optional_id("meter_id", query.get("meter_id"), &mut issues),
+        metadata: metadata_filters(query.get("metadata_filters"), &mut issues),
+    };
+    let page = query.page::<RequestId>(&mut issues)?;
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
+    let read = move |conn: &mut _| requests::list(conn, caller.merchant_id, &filter, &page);
+    let found = app.store.read(read).await?;
+    let shape = app.settings.shape;
+    Ok(respond(
+        found,
+        page.limit,
+        |one| one.request_id.to_string(),
+        |one| RecordView::of(one, shape),
+    ))
+}
+
+/// A JSON array of `[key, value]` pairs of strings.
+fn metadata_filters(text: Option<&str>, issues: &mut Vec<Issue>) -> Vec<(String, String)> {
+    const NAME: &str = "metadata_filters";
+    let Some(text) = text else { return Vec::new() };
+    let Ok(pairs) = serde_json::from_str::<Vec<Value>>(text) else {
+        issues.push(Issue::at([NAME], "must be a JSON array of [key, value] pairs"));
+        return Vec::new();
+    };
+    let mut filters = Vec::new();
+    for (place, pair) in pairs.into_iter().enumerate() {
+        let place = place.to_string();
+        match serde_json::from_value::<(String, String)>(pair) {
+            Ok((key, _)) if !Metadata::is_key(&key) => issues.push(Issue::at(
+                [NAME, &place, "0"],
+                "must have 1 to 255 ASCII letters, digits and underscores",
+            )),
+            Ok((_, value)) if value.contains('\0') => {
+                issues.push(Issue::at([NAME, &place, "1"], "must not contain NUL"));
+            }
+            Ok(filter) => filters.push(filter),
+            Err(_) => {
+                issues.push(Issue::at([NAME, &place], "must be a pair of strings: [key, value]"));
+            }
+        }
+    }
+    filters
+}

@@ -1,0 +1,112 @@
+//! Usage that did not pass through this service, reported to be billed.
+
+use actix_web::{HttpResponse, web};
+use deserr::Deserr;
+use tollgate_domain::admission::Refusal;
+use tollgate_domain::{Forwarded, Issue, PricedUsage, ProviderKeyType};
+use tollgate_pricing::{PerUnit, Usage};
+use tollgate_store::{Reported, ReportedUsage};
+
+use super::RecordView;
+use crate::app::App;
+use crate::http::auth::Caller;
+use crate::http::body::{Asked, Input};
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::{Count, Issues, MetadataField, Name, Seconds};
+use crate::http::idempotency::Reply;
+use crate::tariff::Tariff;
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct ReportUsage {
+    request_id: Name,
+    connection_id: Name,
+    meter_slug: Name,
+    #[deserr(default)]
+    provider: Option<Name>,
+    #[deserr(default)]
+    model: Option<Name>,
+    #[deserr(default)]
+    metadata: Option<MetadataField>,
+    #[deserr(default)]
+    input_tokens: Count,
+    #[deserr(default)]
+    output_tokens: Count,
+    #[deserr(default)]
+    input_characters: Count,
+    #[deserr(default)]
+    output_characters: Count,
+    #[deserr(default)]
+    input_seconds: Seconds,
+    #[deserr(default)]
+    output_seconds: Seconds,
+}
+
+impl Input for ReportUsage {}
+
+impl ReportUsage {
+    fn usage(&self) -> Usage {
+        let quantities = PerUnit {
+            input: self.input_tokens.0,
+            output: self.output_tokens.0,
+            input_characters: self.input_characters.0,
+            output_characters: self.output_characters.0,
+            input_second: self.input_seconds.0,
+            output_second: self.output_seconds.0,
+            request: 1,
+            ..PerUnit::default()
+        };
+        Usage { quantities, provider_cost: None }
+    }
+
+    /// As it is booked: the provider has billed the merchant for it, with whichever key.
+    fn reported(self, tariff: &Tariff<'_>) -> Result<ReportedUsage, ApiError> {
+        let usage = self.usage();
+        let (provider, model) = (self.provider.map(|name| name.0), self.model.map(|name| name.0));
+        let priced = tariff.price(provider.as_deref().zip(model.as_deref()), usage);
+        Ok(ReportedUsage {
+            reference_id: self.request_id.0,
+            connection_id: self
+                .connection_id
+                .0
+                .parse()
+                .map_err(|_| ApiError::from(Refusal::ConnectionNotFound))?,
+            meter_slug: self.meter_slug.0,
+            forwarded: Forwarded {
+                provider: provider.unwrap_or_else(|| "unknown".to_owned()),
+                endpoint: "POST /v1/requests".to_owned(),
+                metered: true,
+                provider_key_type: ProviderKeyType::Unmanaged,
+                model,
+                metadata: self.metadata.unwrap_or_default().0,
+                input_estimate: PricedUsage::nothing(),
+            },
+            priced,
+        })
+    }
+}
+
+/// `POST /requests`: 201, or 200 with the record that was already reported under this id.
+pub(crate) async fn report(
+    app: web::Data<App>,
+    asked: Asked<Caller, ReportUsage>,
+) -> Result<HttpResponse, ApiError> {
+    let reported = asked.what.reported(&app.tariff(app.clock.now()))?;
+    let (merchant_id, shape, store) =
+        (asked.who.merchant_id, app.settings.shape, app.store.clone());
+    app.write(asked.idempotency_key, move |conn| {
+        match store.report(conn, merchant_id, &reported)? {
+            Reported::Booked(record) => Ok(Reply::created(&RecordView::of(&record, shape))),
+            Reported::Known(record) => Ok(Reply::ok(&RecordView::of(&record, shape))),
+            Reported::ConnectionNotFound => Err(Refusal::ConnectionNotFound.into()),
+            Reported::ConnectionDisabled => Err(Refusal::ConnectionDisabled.into()),
+            Reported::MeterNotFound => Err(Refusal::MeterNotFound.into()),
+            Reported::ReferenceReused => Err(ApiError::with_issues(
+                ErrorCode::IdempotencyKeyReused,
+                "Other usage was reported under this request_id.",
+                vec![Issue::at(["request_id"], "was used before; each usage needs one of its own")],
+            )),
+        }
+    })
+    .await
+}
