@@ -185,6 +185,7 @@ fn read_transactions(
     audit: &mut Audit,
     sums: &mut Recomputed,
 ) -> Result<(), StoreError> {
+    let pays = [TransactionKind::Usage, TransactionKind::Correction].map(|kind| word(&kind));
     let mut after = (String::new(), 0);
     loop {
         let rows: Vec<TransactionRow> = transactions::table
@@ -212,8 +213,6 @@ fn read_transactions(
                 row.balance_after,
                 *balance,
             );
-            let pays =
-                [TransactionKind::Usage, TransactionKind::Correction].map(|kind| word(&kind));
             if let Some(request_id) = row.request_id.filter(|_| pays.contains(&row.kind)) {
                 let booked = sums.usage.entry((request_id, row.wallet_id)).or_default();
                 *booked = booked.saturating_add(row.amount);

@@ -423,14 +423,22 @@ impl Store {
     /// Those of the store.
     pub async fn renew(&self, whose: Whose) -> Result<usize, StoreError> {
         const AT_ONCE: i64 = 100;
-        let mut renewed = 0;
+        let (mut renewed, mut before) = (0, Vec::new());
         loop {
             let now = self.0.context.clock.now();
             let due = self.read(move |conn| subscriptions::due(conn, whose, now, AT_ONCE)).await?;
             if due.is_empty() {
                 return Ok(renewed);
             }
+            if due == before {
+                let value = due.join(", ");
+                return Err(StoreError::Corrupt {
+                    what: "subscription (it is not renewed)",
+                    value,
+                });
+            }
             renewed += due.len();
+            before.clone_from(&due);
             self.write(move |conn| subscriptions::renew(conn, &due, now)).await?;
         }
     }

@@ -139,32 +139,30 @@ impl WalletRow {
 }
 
 /// A wallet under lock and its active subscription, both as of now, to be changed.
-struct Held {
+struct Locked {
     wallet: WalletRow,
     subscription: Option<Subscription>,
     entries: Entries,
     now: Timestamp,
 }
 
-impl Held {
+impl Locked {
     fn lock(conn: &mut Conn, wallet_id: &str, now: Timestamp) -> Result<Self, StoreError> {
         let found = dialect::wallets(conn, &[wallet_id.to_owned()], Lock::Rows)?;
         let Some(wallet) = found.into_iter().next() else {
             let what = "wallet (it is missing)";
             return Err(StoreError::Corrupt { what, value: wallet_id.to_owned() });
         };
-        let ids: Vec<_> = wallet.subscription_id.clone().into_iter().collect();
-        let rows = dialect::subscriptions(conn, &ids)?;
-        let subscription = with_configs(conn, rows)?.into_iter().next();
-        let mut held = Self { wallet, subscription, entries: Entries::default(), now };
-        if let Some(subscription) = &mut held.subscription {
-            bring_up_to(now, subscription, &mut held.wallet, &mut held.entries)?;
+        let subscription = active_on(conn, &wallet)?;
+        let mut locked = Self { wallet, subscription, entries: Entries::default(), now };
+        if let Some(subscription) = &mut locked.subscription {
+            bring_up_to(now, subscription, &mut locked.wallet, &mut locked.entries)?;
             if subscription.status == SubscriptionStatus::Cancelled {
                 save(conn, &[SubscriptionRow::from(&*subscription)])?;
-                held.subscription = None;
+                locked.subscription = None;
             }
         }
-        Ok(held)
+        Ok(locked)
     }
 
     /// Does something to the subscription and its credits.
@@ -232,27 +230,27 @@ pub fn create(
         return Ok(Started::ConnectionNotFound);
     };
     let wallet_id = connection.wallet_id;
-    let mut held = Held::lock(conn, &wallet_id.to_string(), now)?;
+    let mut locked = Locked::lock(conn, &wallet_id.to_string(), now)?;
     // Whoever deletes a connection holds its wallet, too: it may have been deleted while we waited.
     let connection = connections::find(conn, merchant_id, connection_id)?;
     if connection.is_none_or(|found| found.status == ConnectionStatus::Deleted) {
         return Ok(Started::ConnectionDisabled);
     }
-    if held.subscription.is_some() {
+    if locked.subscription.is_some() {
         return Ok(Started::Exists);
     }
     let Some(config) = subscription_configs::find(conn, merchant_id, config_id)? else {
         return Ok(Started::ConfigNotFound);
     };
     let subscriber = Subscriber { merchant_id, connection_id, wallet_id };
-    let mut credits = held.wallet.credits();
+    let mut credits = locked.wallet.credits();
     let (subscription, step) = Subscription::start(subscriber, config.config, &mut credits, now);
-    held.wallet.set_credits(&credits);
-    held.wallet.note(&subscription);
+    locked.wallet.set_credits(&credits);
+    locked.wallet.note(&subscription);
     let state = subscription.state(&credits);
-    held.entries.add_steps(&mut held.wallet, [step])?;
-    held.subscription = Some(subscription);
-    held.save(conn)?;
+    locked.entries.add_steps(&mut locked.wallet, [step])?;
+    locked.subscription = Some(subscription);
+    locked.save(conn)?;
     Ok(Started::Subscription(Box::new(state)))
 }
 
@@ -291,16 +289,16 @@ fn lock(
     merchant_id: MerchantId,
     id: SubscriptionId,
     now: Timestamp,
-) -> Result<Result<Held, Changed>, StoreError> {
+) -> Result<Result<Locked, Changed>, StoreError> {
     let Some(wallet_id) = wallet_of(conn, merchant_id, id)? else {
         return Ok(Err(Changed::NotFound));
     };
-    let held = Held::lock(conn, &wallet_id, now)?;
-    if held.subscription.as_ref().is_some_and(|found| found.subscription_id == id) {
-        return Ok(Ok(held));
+    let locked = Locked::lock(conn, &wallet_id, now)?;
+    if locked.subscription.as_ref().is_some_and(|found| found.subscription_id == id) {
+        return Ok(Ok(locked));
     }
     // It may have ended just now.
-    held.save(conn)?;
+    locked.save(conn)?;
     let ended = find(conn, merchant_id, id)?.ok_or(Changed::NotFound);
     Ok(Err(ended.map_or_else(|missing| missing, |state| Changed::Ended(Box::new(state)))))
 }
@@ -382,27 +380,36 @@ fn order(
     now: Timestamp,
     work: impl FnOnce(&mut Subscription, &mut Credits, Timestamp) -> Option<Step>,
 ) -> Result<Changed, StoreError> {
-    let mut held = match lock(conn, merchant_id, id, now)? {
-        Ok(held) => held,
+    let mut locked = match lock(conn, merchant_id, id, now)? {
+        Ok(locked) => locked,
         Err(outcome) => return Ok(outcome),
     };
-    let state = held.step(work)?;
-    held.save(conn)?;
+    let state = locked.step(work)?;
+    locked.save(conn)?;
     Ok(state.map_or(Changed::NotFound, |state| Changed::Subscription(Box::new(state))))
 }
 
-/// Whether calls under a meter may draw on the credit of a wallet, which this locks.
+/// Whether calls under a meter may draw on the credit of a wallet, as far as can be seen without
+/// locking it.
 pub(crate) fn lets_draw(
     conn: &mut Conn,
     wallet_id: WalletId,
     meter_id: MeterId,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let held = Held::lock(conn, &wallet_id.to_string(), now)?;
-    let subscription = held.subscription.as_ref();
-    let draws = subscription.is_some_and(|found| found.config.terms().let_draw(meter_id));
-    held.save(conn)?;
-    Ok(draws)
+    let found = dialect::wallets(conn, &[wallet_id.to_string()], Lock::No)?;
+    let Some(mut wallet) = found.into_iter().next() else { return Ok(false) };
+    let Some(mut subscription) = active_on(conn, &wallet)? else { return Ok(false) };
+    bring_up_to(now, &mut subscription, &mut wallet, &mut Entries::default())?;
+    let is_active = subscription.status == SubscriptionStatus::Active;
+    Ok(is_active && subscription.config.terms().let_draw(meter_id))
+}
+
+/// The subscription that a wallet names.
+fn active_on(conn: &mut Conn, wallet: &WalletRow) -> Result<Option<Subscription>, StoreError> {
+    let Some(id) = &wallet.subscription_id else { return Ok(None) };
+    let rows = dialect::subscriptions(conn, std::slice::from_ref(id))?;
+    Ok(with_configs(conn, rows)?.into_iter().next())
 }
 
 /// Ends the subscription of a connection that is being deleted, whose wallet this locks.
@@ -411,9 +418,9 @@ pub(crate) fn end_of_connection(
     wallet_id: WalletId,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let mut held = Held::lock(conn, &wallet_id.to_string(), now)?;
-    held.step(|subscription, credits, now| Some(subscription.end(credits, now)))?;
-    held.save(conn)
+    let mut locked = Locked::lock(conn, &wallet_id.to_string(), now)?;
+    locked.step(|subscription, credits, now| Some(subscription.end(credits, now)))?;
+    locked.save(conn)
 }
 
 /// Which subscriptions to list; everything given must hold.
@@ -546,7 +553,7 @@ pub(crate) fn renew(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     for wallet_id in wallet_ids {
-        Held::lock(conn, wallet_id, now)?.save(conn)?;
+        Locked::lock(conn, wallet_id, now)?.save(conn)?;
     }
     Ok(())
 }

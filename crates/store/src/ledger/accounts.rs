@@ -100,7 +100,15 @@ impl Accounts {
     ) -> Result<Self, StoreError> {
         let epoch = context.storms.epoch();
         let (counters, wallets) = ids.read(conn, Lock::No)?;
-        Self::of(conn, counters, wallets, parties, context.clock.now(), epoch)
+        let mut accounts = Self::of(conn, counters, wallets, parties, context.clock.now(), epoch)?;
+        if !accounts.subscriptions.is_empty() {
+            // A renewal may have come between wallets and subscriptions. Wallets that are read after
+            // their subscriptions are as new as those, or the subscription is seen to be due.
+            let ids: Vec<_> = accounts.wallets.keys().cloned().collect();
+            let again = dialect::wallets(conn, &ids, Lock::No)?;
+            accounts.wallets = again.into_iter().map(|row| (row.wallet_id.clone(), row)).collect();
+        }
+        Ok(accounts)
     }
 
     /// Locks accounts, spend keys before wallets, each by id: the order in which all lock. While that
@@ -286,6 +294,11 @@ impl Accounts {
         let amount = due.checked_neg().ok_or_else(out_of_range)?;
         entries.move_balance(wallet, amount, reason, now)?.ok_or_else(out_of_range)?;
         Ok(())
+    }
+
+    /// The instant at which the batch is booked.
+    pub(super) const fn now(&self) -> Timestamp {
+        self.now
     }
 
     /// An event.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::{self, Ending, Report, Settled};
-use tollgate_domain::{PendingRecord, RequestId, Timestamp, TransactionKind};
+use tollgate_domain::{PendingRecord, RequestId, TransactionKind};
 use tollgate_pricing::Amount;
 
 use super::accounts::{AccountIds, Accounts, Held};
@@ -117,7 +117,6 @@ fn refuse_by_a_look<'a>(
 
 /// What a batch changes: read under lock, changed in memory, written back once.
 struct Books {
-    now: Timestamp,
     accounts: Accounts,
     requests: BTreeMap<String, RequestRow>,
     counters: BTreeMap<(String, String, String), i64>,
@@ -154,7 +153,6 @@ impl Books {
         let counters =
             if keys.is_empty() { Vec::new() } else { dialect::lock_counters(conn, &keys)? };
         Ok(Self {
-            now: context.clock.now(),
             accounts,
             requests: ending.rows.clone(),
             counters: counters
@@ -211,7 +209,7 @@ impl Books {
         let report = match &settlement.report {
             Some(report) => report,
             None => {
-                lost = Report::unknown(&pending, Ending::Lost, self.now);
+                lost = Report::unknown(&pending, Ending::Lost, self.accounts.now());
                 &lost
             }
         };
