@@ -65,9 +65,9 @@ pub fn create(
     };
     diesel::insert_into(connections::table).values(&row).execute(conn)?;
     let connection = Connection::try_from(row)?;
-    let mut entries = Entries::default();
+    let mut entries = Entries::new(now);
     let news = News::ConnectionCreated { connection: Box::new(connection.clone()) };
-    entries.tell(merchant_id, &news, now);
+    entries.tell(merchant_id, &news);
     entries.write(conn)?;
     Ok(Created { connection, is_new: true })
 }
@@ -164,9 +164,9 @@ pub fn delete(
         return Ok(false);
     }
     connection.status = ConnectionStatus::Deleted;
-    let mut entries = Entries::default();
+    let mut entries = Entries::new(now);
     let connection = Box::new(connection);
-    entries.tell(merchant_id, &News::ConnectionDeleted { connection }, now);
+    entries.tell(merchant_id, &News::ConnectionDeleted { connection });
     entries.write(conn)?;
     Ok(true)
 }

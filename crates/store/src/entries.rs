@@ -22,20 +22,24 @@ pub(crate) struct Reason<'a> {
     pub(crate) idempotency_key: Option<String>,
 }
 
-#[derive(Default)]
 pub(crate) struct Entries {
+    now: Timestamp,
     transactions: Vec<TransactionRow>,
     events: Vec<EventRow>,
 }
 
 impl Entries {
+    /// Nothing yet, of a transaction at this instant.
+    pub(crate) const fn new(now: Timestamp) -> Self {
+        Self { now, transactions: Vec::new(), events: Vec::new() }
+    }
+
     /// Moves `amount` on a balance; nothing when that would leave the range of an amount.
     pub(crate) fn move_balance(
         &mut self,
         wallet: &mut WalletRow,
         amount: i64,
         reason: Reason<'_>,
-        now: Timestamp,
     ) -> Result<Option<&TransactionRow>, StoreError> {
         let before = wallet.balance;
         let Some(after) = before.checked_add(amount) else { return Ok(None) };
@@ -43,10 +47,10 @@ impl Entries {
         if amount < 0 {
             let wallet = Wallet::try_from(&*wallet)?;
             for news in wallet.news_since(Amount::from_units(before)) {
-                self.tell(wallet.merchant_id, &news, now);
+                self.tell(wallet.merchant_id, &news);
             }
         }
-        self.transactions.push(line(wallet, LedgerAccount::Balance, amount, after, reason, now));
+        self.add_line(wallet, LedgerAccount::Balance, amount, after, reason, self.now);
         Ok(self.transactions.last())
     }
 
@@ -59,7 +63,6 @@ impl Entries {
         cost: i64,
         kind: TransactionKind,
         request_id: &str,
-        now: Timestamp,
     ) -> i64 {
         let before = wallet.credits();
         let mut credits = before;
@@ -83,7 +86,7 @@ impl Entries {
                     idempotency_key: Some(format!("{}:{request_id}:{account:?}", word(&kind))),
                 };
                 let amount = out.units().saturating_neg();
-                self.transactions.push(line(wallet, account, amount, left, reason, now));
+                self.add_line(wallet, account, amount, left, reason, self.now);
             }
         }
         balance.units()
@@ -105,23 +108,16 @@ impl Entries {
                     idempotency_key: movement.idempotency_key,
                 };
                 let (amount, left) = (movement.amount.units(), movement.balance_after.units());
-                self.transactions.push(line(
-                    wallet,
-                    movement.account,
-                    amount,
-                    left,
-                    reason,
-                    step.at,
-                ));
+                self.add_line(wallet, movement.account, amount, left, reason, step.at);
             }
-            self.tell(merchant_id, &step.news, step.at);
+            self.events.push(EventRow::new(merchant_id, &step.news, step.at, self.now));
         }
         Ok(())
     }
 
     /// An event.
-    pub(crate) fn tell(&mut self, merchant_id: MerchantId, news: &News, at: Timestamp) {
-        self.events.push(EventRow::new(merchant_id, news, at));
+    pub(crate) fn tell(&mut self, merchant_id: MerchantId, news: &News) {
+        self.events.push(EventRow::new(merchant_id, news, self.now, self.now));
     }
 
     /// Writes it all, one statement per table.
@@ -134,30 +130,32 @@ impl Entries {
         }
         Ok(())
     }
-}
 
-/// The line of a movement that a wallet has made.
-fn line(
-    wallet: &mut WalletRow,
-    account: LedgerAccount,
-    amount: i64,
-    balance_after: i64,
-    reason: Reason<'_>,
-    at: Timestamp,
-) -> TransactionRow {
-    wallet.transactions = wallet.transactions.saturating_add(1);
-    let transaction_id = TransactionId::generate(at).to_string();
-    TransactionRow {
-        wallet_id: wallet.wallet_id.clone(),
-        account: word(&account),
-        number: wallet.transactions,
-        kind: word(&reason.kind),
-        amount,
-        balance_after,
-        request_id: reason.request_id.map(str::to_owned),
-        description: reason.description,
-        idempotency_key: reason.idempotency_key.unwrap_or_else(|| transaction_id.clone()),
-        created_at: at.unix_micros(),
-        transaction_id,
+    /// The line of a movement that a wallet has made and that takes effect `at` an instant, which
+    /// may be before it is booked. Ids are of the booking, so that they grow.
+    fn add_line(
+        &mut self,
+        wallet: &mut WalletRow,
+        account: LedgerAccount,
+        amount: i64,
+        balance_after: i64,
+        reason: Reason<'_>,
+        at: Timestamp,
+    ) {
+        wallet.transactions = wallet.transactions.saturating_add(1);
+        let transaction_id = TransactionId::generate(self.now).to_string();
+        self.transactions.push(TransactionRow {
+            wallet_id: wallet.wallet_id.clone(),
+            account: word(&account),
+            number: wallet.transactions,
+            kind: word(&reason.kind),
+            amount,
+            balance_after,
+            request_id: reason.request_id.map(str::to_owned),
+            description: reason.description,
+            idempotency_key: reason.idempotency_key.unwrap_or_else(|| transaction_id.clone()),
+            created_at: at.unix_micros(),
+            transaction_id,
+        });
     }
 }

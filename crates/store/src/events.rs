@@ -20,13 +20,14 @@ pub(crate) struct EventRow {
 }
 
 impl EventRow {
-    pub(crate) fn new(merchant_id: MerchantId, news: &News, now: Timestamp) -> Self {
+    /// What took effect `at` an instant and is written down `now`: ids grow as they are written.
+    pub(crate) fn new(merchant_id: MerchantId, news: &News, at: Timestamp, now: Timestamp) -> Self {
         Self {
             event_id: EventId::generate(now).to_string(),
             merchant_id: merchant_id.to_string(),
             kind: news.kind().to_owned(),
             news: to_json(news),
-            created_at: now.unix_micros(),
+            created_at: at.unix_micros(),
         }
     }
 }

@@ -439,7 +439,19 @@ impl Store {
             }
             renewed += due.len();
             before.clone_from(&due);
-            self.write(move |conn| subscriptions::renew(conn, &due, now)).await?;
+            let together = due.clone();
+            let renewal = self.write(move |conn| subscriptions::renew(conn, &together, now));
+            if let Err(cause) = renewal.await {
+                log::warn!("subscriptions are renewed one by one: {cause}");
+                for one in due {
+                    let wallet = one.clone();
+                    let renewal =
+                        self.write(move |conn| subscriptions::renew(conn, &[wallet], now));
+                    if let Err(cause) = renewal.await {
+                        log::error!("the subscription on {one} is not renewed: {cause}");
+                    }
+                }
+            }
         }
     }
 

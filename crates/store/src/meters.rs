@@ -144,6 +144,12 @@ pub fn counted(
     Ok(used.unwrap_or(0).max(0).unsigned_abs())
 }
 
+/// The slug of a meter, deleted or not.
+pub(crate) fn slug(conn: &mut Conn, meter_id: MeterId) -> Result<Option<String>, StoreError> {
+    let meter = meters::table.find(meter_id.to_string());
+    Ok(meter.select(meters::slug).first(conn).optional()?)
+}
+
 /// A merchant's meters that are not deleted, newest first.
 ///
 /// # Errors
@@ -233,8 +239,8 @@ pub enum Deletion {
 pub enum InUse {
     /// Spend keys are priced by it.
     BySpendKeys,
-    /// It is the last one linked to a subscription configuration: without it, every meter would
-    /// draw on that credit.
+    /// It is the last one linked to a subscription configuration, whose credit no call could draw on
+    /// without it.
     ByConfigs,
 }
 

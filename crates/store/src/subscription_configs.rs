@@ -357,10 +357,7 @@ pub fn update(
 ) -> Result<Updated, StoreError> {
     dialect::lock_merchant(conn, merchant_id)?;
     let Some(present) = find(conn, merchant_id, id)? else { return Ok(Updated::NotFound) };
-    let unknown = Unknown {
-        meters: unknown_meters(conn, merchant_id, changes.meter_ids.as_deref().unwrap_or(&[]))?,
-        bundles: unknown_bundles(&present, &changes.credit_bundles),
-    };
+    let unknown = unknown(conn, &present, changes)?;
     if !unknown.is_empty() {
         return Ok(Updated::Unknown(unknown));
     }
@@ -391,6 +388,22 @@ pub fn update(
     }
     let changed = find_row(conn, key)?.ok_or_else(|| gone(&row.subscription_config_id))?;
     Ok(Updated::Config(Box::new(changed)))
+}
+
+/// What a change of a configuration names and its merchant does not have.
+///
+/// # Errors
+/// Those of the store.
+pub fn unknown(
+    conn: &mut Conn,
+    present: &ConfigInFull,
+    changes: &SubscriptionConfigChanges,
+) -> Result<Unknown, StoreError> {
+    let meter_ids = changes.meter_ids.as_deref().unwrap_or(&[]);
+    Ok(Unknown {
+        meters: unknown_meters(conn, present.config.merchant_id, meter_ids)?,
+        bundles: unknown_bundles(present, &changes.credit_bundles),
+    })
 }
 
 /// The places of changes to bundles that the configuration does not offer.
@@ -465,8 +478,8 @@ pub fn delete(
     Ok(true)
 }
 
-/// Whether a meter is the last one that is linked to some configuration in use: without it every
-/// meter would draw on that credit. The merchant is locked.
+/// Whether a meter is the last one that is linked to some configuration in use. The merchant is
+/// locked.
 pub(crate) fn any_last_link(
     conn: &mut Conn,
     merchant_id: MerchantId,

@@ -154,7 +154,7 @@ impl Locked {
             return Err(StoreError::Corrupt { what, value: wallet_id.to_owned() });
         };
         let subscription = active_on(conn, &wallet)?;
-        let mut locked = Self { wallet, subscription, entries: Entries::default(), now };
+        let mut locked = Self { wallet, subscription, entries: Entries::new(now), now };
         if let Some(subscription) = &mut locked.subscription {
             bring_up_to(now, subscription, &mut locked.wallet, &mut locked.entries)?;
             if subscription.status == SubscriptionStatus::Cancelled {
@@ -400,7 +400,7 @@ pub(crate) fn lets_draw(
     let found = dialect::wallets(conn, &[wallet_id.to_string()], Lock::No)?;
     let Some(mut wallet) = found.into_iter().next() else { return Ok(false) };
     let Some(mut subscription) = active_on(conn, &wallet)? else { return Ok(false) };
-    bring_up_to(now, &mut subscription, &mut wallet, &mut Entries::default())?;
+    bring_up_to(now, &mut subscription, &mut wallet, &mut Entries::new(now))?;
     let is_active = subscription.status == SubscriptionStatus::Active;
     Ok(is_active && subscription.config.terms().let_draw(meter_id))
 }

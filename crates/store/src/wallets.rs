@@ -156,8 +156,8 @@ pub fn book(
         idempotency_key: None,
     };
     let Some(signed) = signed else { return Ok(Moved::OutOfRange) };
-    let mut entries = Entries::default();
-    let booked = entries.move_balance(&mut row, signed, reason, now)?;
+    let mut entries = Entries::new(now);
+    let booked = entries.move_balance(&mut row, signed, reason)?;
     let Some(transaction) = booked.cloned() else { return Ok(Moved::OutOfRange) };
     dialect::save_wallets(conn, std::slice::from_ref(&row))?;
     entries.write(conn)?;

@@ -299,8 +299,9 @@ pub(crate) async fn delete(
                     "Spend keys are priced by this meter. Give them another, or delete them, first."
                 }
                 InUse::ByConfigs => {
-                    "It is the last meter linked to a subscription configuration, whose credit \
-                     every meter could draw on without it. Link another one first."
+                    "It is the last meter linked to a subscription configuration, whose credit no \
+                     call could draw on without it. Link another one first, or, where that \
+                     configuration was deleted, change its subscribers to another."
                 }
             },
         )),

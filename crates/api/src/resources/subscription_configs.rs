@@ -119,12 +119,16 @@ fn at_bundle(place: usize, field: &str, message: &str) -> Issue {
     Issue::at(["credit_bundles", &place.to_string(), field], message)
 }
 
-fn unknown(unknown: &Unknown) -> ApiError {
+fn unknown(unknown: &Unknown) -> impl Iterator<Item = Issue> {
     let meters = unknown.meters.iter().map(|&place| at_product(place, NOT_A_METER));
     let message = "is not a bundle of this configuration";
     let bundles =
         unknown.bundles.iter().map(|&place| at_bundle(place, "credit_bundle_id", message));
-    ApiError::invalid(meters.chain(bundles).collect())
+    meters.chain(bundles)
+}
+
+fn invalid(missing: Unknown) -> ApiError {
+    ApiError::invalid(unknown(&missing).collect())
 }
 
 #[derive(Deserr)]
@@ -187,7 +191,7 @@ pub(crate) async fn create(
     let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
         let made = subscription_configs::create(conn, merchant_id, &new, now)?;
-        Ok(Reply::created(&ConfigView::of(&made.map_err(|missing| unknown(&missing))?)))
+        Ok(Reply::created(&ConfigView::of(&made.map_err(invalid)?)))
     })
     .await
 }
@@ -374,14 +378,16 @@ pub(crate) async fn update(
     let (merchant_id, now, body) = (asked.who.merchant_id, app.clock.now(), asked.what);
     app.write(None, move |conn| {
         let present = subscription_configs::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
-        let immutable = body.immutable(&present.config);
-        if !immutable.is_empty() {
-            return Err(ApiError::invalid(immutable));
+        let mut issues = body.immutable(&present.config);
+        let changes = body.changes();
+        issues.extend(unknown(&subscription_configs::unknown(conn, &present, &changes)?));
+        if !issues.is_empty() {
+            return Err(ApiError::invalid(issues));
         }
-        match subscription_configs::update(conn, merchant_id, id, &body.changes(), now)? {
+        match subscription_configs::update(conn, merchant_id, id, &changes, now)? {
             Updated::Config(config) => Ok(Reply::ok(&ConfigView::of(&config))),
             Updated::NotFound => Err(not_found()),
-            Updated::Unknown(missing) => Err(unknown(&missing)),
+            Updated::Unknown(missing) => Err(invalid(missing)),
         }
     })
     .await

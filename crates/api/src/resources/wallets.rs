@@ -120,6 +120,7 @@ pub(crate) async fn update(
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
+    app.store.renew(Whose::Wallet(id)).await?;
     let changes = WalletChanges {
         overdraft_limit: asked.what.overdraft_limit.into_option(|field| field.0),
         low_balance_threshold: asked.what.low_balance_threshold.into_option(|field| field.0),

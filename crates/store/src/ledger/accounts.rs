@@ -157,7 +157,7 @@ impl Accounts {
             wallets: wallets.into_iter().map(|row| (row.wallet_id.clone(), row)).collect(),
             subscriptions,
             renewed: Vec::new(),
-            entries: Entries::default(),
+            entries: Entries::new(now),
             spend_keys,
             changed: Changed::default(),
             epoch,
@@ -272,14 +272,13 @@ impl Accounts {
         if held.is_nothing() && due == 0 {
             return Ok(());
         }
-        let now = self.now;
         self.changed.wallets.insert(wallet_id.to_owned());
         let wallet = self.wallets.get_mut(wallet_id).ok_or_else(|| missing("wallet", wallet_id))?;
         let entries = &mut self.entries;
         let out_of_range = || out_of_range(wallet_id);
         wallet.held = wallet.held.checked_sub(held.on_balance).ok_or_else(out_of_range)?;
         let due = match held.on_credit {
-            Some(hold) => entries.draw_on_credit(wallet, hold, due, kind, request_id, now),
+            Some(hold) => entries.draw_on_credit(wallet, hold, due, kind, request_id),
             None => due,
         };
         if due == 0 {
@@ -292,7 +291,7 @@ impl Accounts {
             idempotency_key: Some(format!("{}:{request_id}:{part}", word(&kind))),
         };
         let amount = due.checked_neg().ok_or_else(out_of_range)?;
-        entries.move_balance(wallet, amount, reason, now)?.ok_or_else(out_of_range)?;
+        entries.move_balance(wallet, amount, reason)?.ok_or_else(out_of_range)?;
         Ok(())
     }
 
@@ -303,7 +302,7 @@ impl Accounts {
 
     /// An event.
     pub(super) fn tell(&mut self, merchant_id: MerchantId, news: &News) {
-        self.entries.tell(merchant_id, news, self.now);
+        self.entries.tell(merchant_id, news);
     }
 
     /// A wallet, to change it.

@@ -127,11 +127,13 @@ fn known(
 ) -> Result<Option<Reported>, StoreError> {
     let found = requests::find_by_reference(conn, merchant_id, &reported.reference_id)?;
     let Some(record) = found else { return Ok(None) };
-    let slug = &reported.meter_slug;
-    let meter = meters::find_by_slug(conn, &merchant_id.to_string(), slug)?;
+    let slug = match record.meter_id {
+        Some(meter_id) => meters::slug(conn, meter_id)?,
+        None => None,
+    };
     let forwarded = &reported.forwarded;
     let is_same = record.connection_id == Some(reported.connection_id)
-        && record.meter_id == meter.map(|meter| meter.meter_id)
+        && slug.as_ref() == Some(&reported.meter_slug)
         && record.provider == forwarded.provider
         && record.model == forwarded.model
         && record.metadata == forwarded.metadata

@@ -66,11 +66,7 @@ impl ReportUsage {
         let priced = tariff.price(provider.as_deref().zip(model.as_deref()), usage);
         Ok(ReportedUsage {
             reference_id: self.request_id.0,
-            connection_id: self
-                .connection_id
-                .0
-                .parse()
-                .map_err(|_| ApiError::from(Refusal::ConnectionNotFound))?,
+            connection_id: self.connection_id.0.parse().map_err(|_| connection_not_found())?,
             meter_slug: self.meter_slug.0,
             forwarded: Forwarded {
                 provider: provider.unwrap_or_else(|| "unknown".to_owned()),
@@ -86,6 +82,10 @@ impl ReportUsage {
     }
 }
 
+fn connection_not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
+}
+
 /// `POST /requests`: 201, or 200 with the record that was already reported under this id.
 pub(crate) async fn report(
     app: web::Data<App>,
@@ -98,9 +98,9 @@ pub(crate) async fn report(
         match store.report(conn, merchant_id, &reported)? {
             Reported::Booked(record) => Ok(Reply::created(&RecordView::of(&record, shape))),
             Reported::Known(record) => Ok(Reply::ok(&RecordView::of(&record, shape))),
-            Reported::ConnectionNotFound => Err(Refusal::ConnectionNotFound.into()),
+            Reported::ConnectionNotFound => Err(connection_not_found()),
             Reported::ConnectionDisabled => Err(Refusal::ConnectionDisabled.into()),
-            Reported::MeterNotFound => Err(Refusal::MeterNotFound.into()),
+            Reported::MeterNotFound => Err(ApiError::not_found(ErrorCode::MeterNotFound, "meter")),
             Reported::ReferenceReused => Err(ApiError::with_issues(
                 ErrorCode::IdempotencyKeyReused,
                 "Other usage was reported under this request_id.",
