@@ -67,8 +67,13 @@ struct Patch {
 }
 
 const METERS: usize = 3;
-const INTERVALS: [BillingInterval; 4] =
-    [BillingInterval::Day, BillingInterval::Week, BillingInterval::Month, BillingInterval::Year];
+/// Months are the hardest.
+const INTERVALS: [BillingInterval; 6] = {
+    use BillingInterval::{Day, Month, Week, Year};
+    [Day, Week, Month, Month, Month, Year]
+};
+/// Days from the first of a leap year after which no month or no February is long enough.
+const LAST_DAYS: [i64; 6] = [28, 29, 30, 59, 90, 366 + 30];
 
 fn some_links(random: &mut Random) -> Vec<usize> {
     let all: [&[usize]; 5] = [&[], &[0], &[0, 1], &[1], &[2]];
@@ -89,6 +94,14 @@ fn some_config(random: &mut Random) -> Config {
         links: some_links(random),
         bundles: vec![bundle(random), bundle(random)],
         is_offered: true,
+    }
+}
+
+/// Milliseconds after a leap year begins: mostly at the end of a month.
+fn some_start(random: &mut Random) -> i64 {
+    match random.one_in(3) {
+        true => random.between(0, 4 * 365 * DAY),
+        false => LAST_DAYS[random.index(LAST_DAYS.len())] * DAY + random.between(0, DAY),
     }
 }
 
@@ -680,8 +693,10 @@ fn whatever_is_done_at_whatever_time_store_and_reference_say_the_same() {
             for &seed in some {
                 let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
                 let specs: Vec<_> = (0..5).map(|_| some_config(&mut random)).collect();
-                let start = random.between(0, 4 * 365 * DAY);
-                let deeds: Vec<_> = (0..DEEDS).map(|_| deed(&mut random)).collect();
+                let start = some_start(&mut random);
+                let first = Deed::Subscribe(random.index(8));
+                let others = (1..DEEDS).map(|_| deed(&mut random));
+                let deeds: Vec<_> = std::iter::once(first).chain(others).collect();
                 if let Err(trouble) = perform(store, &specs, start, &deeds).await {
                     let least = shrink(store, &specs, start, deeds).await;
                     panic!("seed {seed}: {trouble}\nand at least: {least}");
