@@ -142,6 +142,9 @@ impl WalletRow {
 struct Locked {
     wallet: WalletRow,
     subscription: Option<Subscription>,
+    /// One that has ended when it was brought up to now. Like all else it is written by
+    /// [`Locked::save`] or not at all.
+    ended: Option<SubscriptionRow>,
     entries: Entries,
     now: Timestamp,
 }
@@ -154,11 +157,12 @@ impl Locked {
             return Err(StoreError::Corrupt { what, value: wallet_id.to_owned() });
         };
         let subscription = active_on(conn, &wallet)?;
-        let mut locked = Self { wallet, subscription, entries: Entries::new(now), now };
+        let entries = Entries::new(now);
+        let mut locked = Self { wallet, subscription, ended: None, entries, now };
         if let Some(subscription) = &mut locked.subscription {
             bring_up_to(now, subscription, &mut locked.wallet, &mut locked.entries)?;
             if subscription.status == SubscriptionStatus::Cancelled {
-                save(conn, &[SubscriptionRow::from(&*subscription)])?;
+                locked.ended = Some(SubscriptionRow::from(&*subscription));
                 locked.subscription = None;
             }
         }
@@ -181,9 +185,9 @@ impl Locked {
     }
 
     fn save(self, conn: &mut Conn) -> Result<(), StoreError> {
-        if let Some(subscription) = &self.subscription {
-            save(conn, &[SubscriptionRow::from(subscription)])?;
-        }
+        let active = self.subscription.as_ref().map(SubscriptionRow::from);
+        let rows: Vec<_> = self.ended.into_iter().chain(active).collect();
+        save(conn, &rows)?;
         dialect::save_wallets(conn, std::slice::from_ref(&self.wallet))?;
         self.entries.write(conn)
     }

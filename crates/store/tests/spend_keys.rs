@@ -11,6 +11,7 @@ use tollgate_pricing::*;
 use tollgate_store::{
     DatabaseUrl, SettleOutcome, Store, connections, events, meters, spend_keys, wallets,
 };
+use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{amount, answered};
 use tollgate_testkit::{TestStore, each_store};
 
@@ -405,23 +406,6 @@ fn a_thousand_settlements_at_once_tell_of_each_threshold_once() {
     });
 }
 
-/// A pseudo-random sequence, so that a seed that fails can be run again.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
-/// How many seeds a race runs on each database: `RACE_SEEDS` of the environment, or few enough for
-/// every day.
-fn seeds() -> u64 {
-    std::env::var("RACE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25)
-}
-
 /// 200 callers on a barrier, on these nodes by turns; how many were admitted. Some end at once and
 /// cost what they held, so that nothing comes free.
 async fn race(nodes: &[Store], store: &TestStore, made: &SpendKey, key: &Key, seed: u64) -> u64 {
@@ -461,7 +445,7 @@ async fn race(nodes: &[Store], store: &TestStore, made: &SpendKey, key: &Key, se
 
 async fn races(nodes: &[Store], store: &TestStore) {
     let merchant_id = store.merchant().await.merchant.merchant_id;
-    for seed in 0..seeds() {
+    for seed in 0..seeds(25) {
         let fits = seed % 7 + 1;
         let limit = format!("{}.9", fits * 2);
         let rules = limited_to(&limit, Enforcement::Strict);

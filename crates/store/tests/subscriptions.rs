@@ -252,6 +252,32 @@ fn a_deleted_connection_loses_its_subscription_at_once() {
     });
 }
 
+/// Its subscription has ended unseen when the connection is to have another one, which is refused.
+#[test]
+fn an_order_that_is_refused_leaves_a_subscription_that_has_ended_whole() {
+    each_store(async |store| {
+        let customer = Customer::of(store, "0", "25", Rollover::Full).await;
+        let (merchant_id, id) = (customer.merchant_id, customer.subscription.subscription_id);
+        let connection_id = customer.connection.connection_id;
+        let config_id = customer.config.subscription_config_id;
+        let now = store.clock.now();
+        let cancel = move |conn: &mut _| subscriptions::cancel(conn, merchant_id, id, now);
+        assert!(matches!(store.store.write(cancel).await.unwrap(), Changed::Subscription(_)));
+        let retire =
+            move |conn: &mut _| subscription_configs::delete(conn, merchant_id, config_id, now);
+        assert!(store.store.write(retire).await.unwrap());
+        customer.pass_month().await;
+        let now = store.clock.now();
+        let subscribe = move |conn: &mut _| {
+            subscriptions::create(conn, merchant_id, connection_id, config_id, now)
+        };
+        assert_eq!(store.store.write(subscribe).await.unwrap(), Started::ConfigNotFound);
+        assert_eq!(store.store.renew(Whose::Merchant(merchant_id)).await.unwrap(), 1);
+        assert_eq!(customer.left().await, left("0", "0", "0"));
+        assert_eq!(customer.told().await[2..], ["subscription.cancelled"]);
+    });
+}
+
 #[test]
 fn the_last_meter_of_a_configuration_cannot_be_deleted() {
     each_store(async |store| {

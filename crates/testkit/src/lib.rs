@@ -4,6 +4,7 @@
 //!   own for each test;
 //! - [`provider`]: an AI provider that answers by script, byte by byte, and remembers what it was
 //!   asked;
+//! - [`random`]: seeds for what is tried in many orders;
 //! - [`store`]: fresh stores on both databases, and the calls to fill them.
 //!
 //! Everything here fails by panicking, which is how a test fails.
@@ -18,6 +19,7 @@
 pub mod client;
 pub mod postgres;
 pub mod provider;
+pub mod random;
 pub mod store;
 
 pub use client::{Answer, Call, OpenAnswer};

@@ -1,0 +1,451 @@
+//! What section 9 of the decisions says, as plainly as it can be written: cents and milliseconds,
+//! every cycle ended at the instant at which it ends, credit kept as what is free and what each open
+//! call has reserved of it. It shares no rule with the code that it is there to check.
+
+use tollgate_domain::{BillingInterval, LedgerAccount, TransactionKind};
+
+pub(crate) const DAY: i64 = 24 * 60 * 60 * 1_000;
+
+const CYCLE: usize = 0;
+const BUNDLE: usize = 1;
+const CREDITS: [LedgerAccount; 2] = [LedgerAccount::CycleCredit, LedgerAccount::BundleCredit];
+
+#[derive(Clone, Debug)]
+pub(crate) struct Bundle {
+    pub(crate) cost: i64,
+    pub(crate) credit: i64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) price: i64,
+    pub(crate) interval: BillingInterval,
+    pub(crate) included: i64,
+    /// Whether cycle credit and bundle credit can be used on in the next cycle.
+    pub(crate) rolls_over: [bool; 2],
+    /// The meters that draw on credit; none for all.
+    pub(crate) links: Vec<usize>,
+    pub(crate) bundles: Vec<Bundle>,
+    pub(crate) is_offered: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pending {
+    Cancellation,
+    Downgrade(usize),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Subscription {
+    pub(crate) config: usize,
+    pub(crate) started_at: i64,
+    pub(crate) cancelled_at: Option<i64>,
+    anchor: i64,
+    /// How many cycles since the anchor have begun.
+    count: i64,
+    pub(crate) cycle_start: i64,
+    pub(crate) cycle_end: i64,
+    pub(crate) pending: Option<Pending>,
+}
+
+/// A call on its way.
+#[derive(Clone, Debug)]
+struct Open {
+    on_balance: i64,
+    reserved: [i64; 2],
+    /// Whether what it has reserved expires when it ends.
+    is_lapsed: [bool; 2],
+    may_draw: bool,
+    is_billed: bool,
+}
+
+/// What became of an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    NotOffered,
+    Ended,
+    Exists,
+    ConnectionDeleted,
+    Insufficient,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) now: i64,
+    pub(crate) configs: Vec<Config>,
+    pub(crate) balance: i64,
+    /// Credit that nobody has reserved.
+    free: [i64; 2],
+    open: Vec<Open>,
+    /// All that there ever were; the last may be active.
+    pub(crate) subscriptions: Vec<Subscription>,
+    pub(crate) is_deleted: bool,
+    /// Every movement: when, of what, why, how many cents.
+    pub(crate) lines: Vec<String>,
+    /// Every event: when, which, how many cents the merchant has to collect.
+    pub(crate) told: Vec<String>,
+}
+
+impl Model {
+    pub(crate) fn new(now: i64, configs: Vec<Config>) -> Self {
+        let told = vec![told(now, "connection.created", None)];
+        Self {
+            now,
+            configs,
+            balance: 0,
+            free: [0, 0],
+            open: Vec::new(),
+            subscriptions: Vec::new(),
+            is_deleted: false,
+            lines: Vec::new(),
+            told,
+        }
+    }
+
+    /// What is left of both credits.
+    pub(crate) fn remaining(&self) -> [i64; 2] {
+        let held = self.held();
+        [self.free[CYCLE] + held[CYCLE], self.free[BUNDLE] + held[BUNDLE]]
+    }
+
+    /// What open calls have reserved of both credits.
+    pub(crate) fn held(&self) -> [i64; 2] {
+        [CYCLE, BUNDLE].map(|credit| self.open.iter().map(|call| call.reserved[credit]).sum())
+    }
+
+    /// What open calls have reserved of the balance.
+    pub(crate) fn held_on_balance(&self) -> i64 {
+        self.open.iter().map(|call| call.on_balance).sum()
+    }
+
+    pub(crate) fn open_calls(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(crate) fn active(&self) -> Option<&Subscription> {
+        self.subscriptions.last().filter(|last| last.cancelled_at.is_none())
+    }
+
+    fn active_mut(&mut self) -> &mut Subscription {
+        self.subscriptions.last_mut().unwrap()
+    }
+
+    fn line(&mut self, account: LedgerAccount, kind: TransactionKind, cents: i64) {
+        if cents != 0 {
+            self.lines.push(line(self.now, account, kind, cents));
+        }
+    }
+
+    fn tell(&mut self, kind: &str, due: Option<i64>) {
+        self.told.push(told(self.now, kind, due));
+    }
+
+    /// Time passes, and every cycle ends when it ends. Whether one did.
+    pub(crate) fn pass(&mut self, millis: i64) -> bool {
+        let until = self.now + millis;
+        let mut any = false;
+        while let Some(end) = self.active().map(|one| one.cycle_end).filter(|end| *end <= until) {
+            self.now = end;
+            self.end_cycle();
+            any = true;
+        }
+        self.now = until;
+        any
+    }
+
+    fn end_cycle(&mut self) {
+        let pending = self.active_mut().pending.take();
+        if pending == Some(Pending::Cancellation) {
+            return self.end_subscription();
+        }
+        self.roll_over_or_expire();
+        let mut kind = "subscription.renewed";
+        if let Some(Pending::Downgrade(to)) = pending {
+            kind = "subscription.changed";
+            let interval = self.configs[to].interval;
+            let from = self.active().unwrap().config;
+            let is_same = interval == self.configs[from].interval;
+            let now = self.now;
+            let subscription = self.active_mut();
+            subscription.config = to;
+            if !is_same {
+                (subscription.anchor, subscription.count) = (now, 0);
+            }
+        }
+        self.begin_cycle(kind);
+    }
+
+    fn begin_cycle(&mut self, kind: &str) {
+        let now = self.now;
+        let config = self.configs[self.active().unwrap().config].clone();
+        let subscription = self.active_mut();
+        subscription.count += 1;
+        subscription.cycle_start = now;
+        subscription.cycle_end = end_of(subscription.anchor, config.interval, subscription.count);
+        self.free[CYCLE] += config.included;
+        self.line(LedgerAccount::CycleCredit, TransactionKind::CreditGrant, config.included);
+        self.tell(kind, Some(config.price));
+    }
+
+    fn roll_over_or_expire(&mut self) {
+        let rolls_over = self.configs[self.active().unwrap().config].rolls_over;
+        for (credit, account) in CREDITS.into_iter().enumerate() {
+            if rolls_over[credit] {
+                let whole = self.remaining()[credit];
+                self.line(account, TransactionKind::Rollover, -whole);
+                self.line(account, TransactionKind::Rollover, whole);
+            } else {
+                self.expire(credit);
+            }
+        }
+    }
+
+    fn expire(&mut self, credit: usize) {
+        self.line(CREDITS[credit], TransactionKind::CreditExpiry, -self.free[credit]);
+        self.free[credit] = 0;
+        self.open.iter_mut().for_each(|call| call.is_lapsed[credit] = true);
+    }
+
+    fn end_subscription(&mut self) {
+        self.expire(CYCLE);
+        self.expire(BUNDLE);
+        let now = self.now;
+        let subscription = self.active_mut();
+        subscription.cancelled_at = Some(now);
+        subscription.cycle_end = now;
+        subscription.pending = None;
+        self.tell("subscription.cancelled", None);
+    }
+
+    pub(crate) fn subscribe(&mut self, config: usize) -> Outcome {
+        if self.is_deleted {
+            return Outcome::ConnectionDeleted;
+        }
+        if self.active().is_some() {
+            return Outcome::Exists;
+        }
+        if !self.configs[config].is_offered {
+            return Outcome::NotOffered;
+        }
+        self.subscriptions.push(Subscription {
+            config,
+            started_at: self.now,
+            cancelled_at: None,
+            anchor: self.now,
+            count: 0,
+            cycle_start: self.now,
+            cycle_end: self.now,
+            pending: None,
+        });
+        self.begin_cycle("subscription.created");
+        Outcome::Done
+    }
+
+    pub(crate) fn cancel(&mut self) -> Outcome {
+        if self.active().is_none() {
+            return Outcome::Ended;
+        }
+        self.active_mut().pending = Some(Pending::Cancellation);
+        Outcome::Done
+    }
+
+    pub(crate) fn change(&mut self, to: usize) -> Outcome {
+        let Some(present) = self.active().map(|one| one.config) else { return Outcome::Ended };
+        if to == present {
+            self.active_mut().pending = None;
+        } else if !self.configs[to].is_offered {
+            return Outcome::NotOffered;
+        } else if self.configs[to].price <= self.configs[present].price {
+            self.active_mut().pending = Some(Pending::Downgrade(to));
+        } else {
+            self.roll_over_or_expire();
+            let now = self.now;
+            let subscription = self.active_mut();
+            subscription.pending = None;
+            subscription.config = to;
+            (subscription.anchor, subscription.count) = (now, 0);
+            self.begin_cycle("subscription.changed");
+        }
+        Outcome::Done
+    }
+
+    pub(crate) fn buy(&mut self, config: usize, bundle: usize) -> Outcome {
+        let Some(present) = self.active().map(|one| one.config) else { return Outcome::Ended };
+        if present != config || !self.configs[config].is_offered {
+            return Outcome::NotOffered;
+        }
+        let Bundle { cost, credit } = self.configs[config].bundles[bundle];
+        self.free[BUNDLE] += credit;
+        self.line(LedgerAccount::BundleCredit, TransactionKind::BundlePurchase, credit);
+        self.tell("credit_bundle.purchased", Some(cost));
+        Outcome::Done
+    }
+
+    pub(crate) fn delete(&mut self) -> bool {
+        if self.is_deleted {
+            return false;
+        }
+        if self.active().is_some() {
+            self.end_subscription();
+        }
+        self.is_deleted = true;
+        self.tell("connection.deleted", None);
+        true
+    }
+
+    pub(crate) fn move_balance(&mut self, kind: TransactionKind, cents: i64) {
+        let before = self.balance;
+        self.balance += cents;
+        self.line(LedgerAccount::Balance, kind, cents);
+        if before > 0 && self.balance <= 0 {
+            self.tell("wallet.balance_depleted", None);
+        }
+    }
+
+    fn lets_draw(&self, meter: usize) -> bool {
+        self.active().is_some_and(|subscription| {
+            let links = &self.configs[subscription.config].links;
+            links.is_empty() || links.contains(&meter)
+        })
+    }
+
+    /// A call that costs at most `most` asks to be admitted.
+    pub(crate) fn admit(&mut self, meter: usize, most: i64, is_billed: bool) -> Outcome {
+        if self.is_deleted {
+            return Outcome::ConnectionDeleted;
+        }
+        let most = if is_billed { most } else { 0 };
+        let may_draw = is_billed && self.lets_draw(meter);
+        let credit = if may_draw { self.free[CYCLE] + self.free[BUNDLE] } else { 0 };
+        if most > 0 && self.balance - self.held_on_balance() + credit <= 0 {
+            return Outcome::Insufficient;
+        }
+        let mut on_balance = most;
+        let mut reserved = [0, 0];
+        if may_draw {
+            for credit in [CYCLE, BUNDLE] {
+                reserved[credit] = on_balance.min(self.free[credit]);
+                self.free[credit] -= reserved[credit];
+                on_balance -= reserved[credit];
+            }
+        }
+        self.open.push(Open {
+            on_balance,
+            reserved,
+            is_lapsed: [false, false],
+            may_draw,
+            is_billed,
+        });
+        Outcome::Done
+    }
+
+    /// Something was used that did not pass through the service.
+    pub(crate) fn report(&mut self, meter: usize, cost: i64) -> Outcome {
+        if self.is_deleted {
+            return Outcome::ConnectionDeleted;
+        }
+        let may_draw = self.lets_draw(meter);
+        let nothing = Open {
+            on_balance: 0,
+            reserved: [0, 0],
+            is_lapsed: [false, false],
+            may_draw,
+            is_billed: true,
+        };
+        self.open.push(nothing);
+        self.settle(self.open.len() - 1, cost);
+        Outcome::Done
+    }
+
+    /// The call ends and costs its wallet `cost`.
+    pub(crate) fn settle(&mut self, which: usize, cost: i64) {
+        let call = self.open.remove(which);
+        let mut due = if call.is_billed { cost } else { 0 };
+        if call.may_draw {
+            for credit in [CYCLE, BUNDLE] {
+                let reserved = call.reserved[credit];
+                let drawn = due.min(reserved + self.free[credit]);
+                due -= drawn;
+                self.line(CREDITS[credit], TransactionKind::Usage, -drawn);
+                // What it has reserved goes first; then what nobody has.
+                self.free[credit] -= (drawn - reserved).max(0);
+                let unused = (reserved - drawn).max(0);
+                if call.is_lapsed[credit] {
+                    self.line(CREDITS[credit], TransactionKind::CreditExpiry, -unused);
+                } else {
+                    self.free[credit] += unused;
+                }
+            }
+        }
+        self.move_balance(TransactionKind::Usage, -due);
+    }
+}
+
+pub(crate) fn line(at: i64, account: LedgerAccount, kind: TransactionKind, cents: i64) -> String {
+    format!("{at:015} {account:?} {kind:?} {cents}")
+}
+
+pub(crate) fn told(at: i64, kind: &str, due: Option<i64>) -> String {
+    format!("{at:015} {kind} {due:?}")
+}
+
+fn end_of(anchor: i64, interval: BillingInterval, count: i64) -> i64 {
+    match interval {
+        BillingInterval::Day => anchor + count * DAY,
+        BillingInterval::Week => anchor + count * 7 * DAY,
+        BillingInterval::Month => months_later(anchor, count),
+        BillingInterval::Year => months_later(anchor, count * 12),
+    }
+}
+
+fn months_later(anchor: i64, months: i64) -> i64 {
+    let (mut year, mut month, day) = date_of(anchor.div_euclid(DAY));
+    for _ in 0..months {
+        month += 1;
+        if month == 13 {
+            (year, month) = (year + 1, 1);
+        }
+    }
+    let day = day.min(days_in(year, month));
+    days_until(year, month, day) * DAY + anchor.rem_euclid(DAY)
+}
+
+pub(crate) const fn is_leap(year: i64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
+const fn days_in(year: i64, month: i64) -> i64 {
+    match month {
+        2 if is_leap(year) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+const fn days_of(year: i64) -> i64 {
+    if is_leap(year) { 366 } else { 365 }
+}
+
+/// Year, month and day of a day that is counted from 1970-01-01.
+pub(crate) fn date_of(mut days: i64) -> (i64, i64, i64) {
+    let mut year = 1970;
+    while days >= days_of(year) {
+        days -= days_of(year);
+        year += 1;
+    }
+    let mut month = 1;
+    while days >= days_in(year, month) {
+        days -= days_in(year, month);
+        month += 1;
+    }
+    (year, month, days + 1)
+}
+
+/// The opposite of [`date_of`].
+pub(crate) fn days_until(year: i64, month: i64, day: i64) -> i64 {
+    let years: i64 = (1970..year).map(days_of).sum();
+    let months: i64 = (1..month).map(|month| days_in(year, month)).sum();
+    years + months + day - 1
+}
