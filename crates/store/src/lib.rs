@@ -28,6 +28,7 @@ mod schema;
 pub mod spend_keys;
 mod statements;
 pub mod upkeep;
+pub mod usage;
 pub mod wallets;
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! One transaction of the ledger: all that wait, decided under the same locks.
 //!
-//! Tables are locked in one order everywhere (requests, spend keys, wallets, tier counters) and
-//! rows within a table by id, so batches of several nodes never wait for each other in a circle.
+//! Tables are locked in one order everywhere (requests, spend keys, wallets, tier counters, and the
+//! roll-ups when all else is written) and rows within a table by id, so batches of several nodes never wait for each other in a circle.
 //! Settlements come before admissions: they free what admissions may need.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,6 +13,7 @@ use tollgate_pricing::Amount;
 
 use super::accounts::{AccountIds, Accounts, out_of_range};
 use super::parties::{Endings, Parties, Versions};
+use super::rollups::{Rollups, Series};
 use super::storms::Changed;
 use super::{Context, SettleOutcome};
 use crate::conn::Conn;
@@ -21,6 +22,7 @@ use crate::error::StoreError;
 use crate::events::EventRow;
 use crate::journal::Entry;
 use crate::rows::{Reason, RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, word};
+use crate::usage::Sums;
 
 pub(super) enum Item {
     Admit(Box<Call>),
@@ -50,7 +52,9 @@ pub(super) fn book(
     items: &[Item],
     context: &Context,
     versions: &mut Versions,
+    series: &mut Series,
 ) -> Result<(Vec<Answer>, Changed), StoreError> {
+    series.begin();
     let settlements = items.iter().filter_map(|item| match item {
         Item::Settle(settlement) => Some(&**settlement),
         Item::Admit(_) => None,
@@ -67,7 +71,7 @@ pub(super) fn book(
 
     let mut settled: HashMap<RequestId, SettleOutcome> = HashMap::new();
     for settlement in settlements {
-        let outcome = books.settle(settlement, versions, context)?;
+        let outcome = books.settle(settlement, versions, series, context)?;
         // Of two settlements of one call in one batch the first is booked, and both may say so.
         settled.entry(settlement.request_id).or_insert(outcome);
     }
@@ -84,7 +88,7 @@ pub(super) fn book(
             }),
         });
     }
-    let changed = books.write(conn)?;
+    let changed = books.write(conn, series)?;
     Ok((answers, changed))
 }
 
@@ -125,6 +129,7 @@ struct Books {
     metadata: Vec<RequestMetadataRow>,
     transactions: Vec<TransactionRow>,
     events: Vec<EventRow>,
+    rollups: Rollups,
 }
 
 impl Books {
@@ -167,6 +172,7 @@ impl Books {
             metadata: Vec::new(),
             transactions: Vec::new(),
             events: Vec::new(),
+            rollups: Rollups::default(),
         })
     }
 
@@ -197,6 +203,7 @@ impl Books {
         &mut self,
         settlement: &Settlement,
         versions: &Versions,
+        series: &mut Series,
         context: &Context,
     ) -> Result<SettleOutcome, StoreError> {
         let request_id = settlement.request_id.to_string();
@@ -245,6 +252,8 @@ impl Books {
         let due = record.quote.total_merchant_cost.units().saturating_sub(row.merchant_cost);
         self.debit(&row.merchant_wallet_id, row.merchant_hold, due, kind, &request_id, "merchant")?;
 
+        let before = if corrects { Sums::of(&row.to_record(model)?) } else { Sums::default() };
+        self.rollups.add(series, &row, &record.metadata, Sums::of(&record) - before);
         let mut row = row;
         row.finish(&record, counted, settlement.report.is_none());
         self.requests.insert(request_id.clone(), row);
@@ -305,7 +314,7 @@ impl Books {
     }
 
     /// Writes everything back, one statement per table; answers which accounts have changed.
-    fn write(self, conn: &mut Conn) -> Result<Changed, StoreError> {
+    fn write(self, conn: &mut Conn, series: &Series) -> Result<Changed, StoreError> {
         fn changed<K: Ord, V>(mut all: BTreeMap<K, V>, keys: &BTreeSet<K>) -> BTreeMap<K, V> {
             all.retain(|key, _| keys.contains(key));
             all
@@ -340,6 +349,7 @@ impl Books {
         if !self.events.is_empty() {
             dialect::insert_events(conn, &self.events)?;
         }
+        self.rollups.write(conn, series)?;
         Ok(accounts)
     }
 }

@@ -8,6 +8,7 @@
 mod accounts;
 mod batch;
 mod parties;
+mod rollups;
 mod storms;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +28,7 @@ use crate::error::StoreError;
 use crate::journal::{self, Entry, Journal};
 use batch::{Answer, Item, Settlement};
 use parties::Versions;
+use rollups::Series;
 pub(crate) use storms::Storms;
 
 /// How many may wait for a writer; who comes then is told that the store cannot keep up.
@@ -130,6 +132,7 @@ impl Ledger {
                 away: false,
                 context: Arc::clone(context),
                 versions: Versions::new(),
+                series: Series::new(&(context.node_id.to_string(), number), writers > 1),
             };
             std::thread::Builder::new()
                 .name(format!("ledger-{number}"))
@@ -210,6 +213,7 @@ struct Writer {
     context: Arc<Context>,
     /// Meter versions never change, so what was read once holds for ever.
     versions: Versions,
+    series: Series,
 }
 
 impl Writer {
@@ -324,10 +328,10 @@ impl Writer {
         let mut attempt = 1;
         loop {
             self.connect()?;
-            let Self { conn: Some(conn), context, versions, .. } = self else {
+            let Self { conn: Some(conn), context, versions, series, .. } = self else {
                 return Err(gave_up());
             };
-            let result = conn.write(|conn| batch::book(conn, items, context, versions));
+            let result = conn.write(|conn| batch::book(conn, items, context, versions, series));
             let lost = matches!(result, Err(StoreError::Unavailable(_)))
                 || (result.is_err() && is_broken(conn));
             if lost {
@@ -339,6 +343,7 @@ impl Writer {
                 Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
                 Err(cause) => return Err(cause),
                 Ok((answers, changed)) => {
+                    series.committed();
                     if !changed.is_empty() {
                         context.storms.forget(&changed);
                     }
@@ -364,7 +369,10 @@ impl Writer {
         if self.conn.is_none() {
             // Said when it goes and when it comes back, not for every call in between.
             match self.manager.connect() {
-                Ok(conn) => self.conn = Some(conn),
+                Ok(conn) => {
+                    self.conn = Some(conn);
+                    self.series.forget();
+                }
                 Err(cause) => {
                     if !std::mem::replace(&mut self.away, true) {
                         log::error!("{cause}");

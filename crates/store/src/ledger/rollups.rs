@@ -1,0 +1,190 @@
+//! What ended calls add to the roll-ups.
+//!
+//! A call is added to the series of its merchant and of its connection. Of its metadata, the pairs
+//! whose keys have few values are a series of the merchant and of the connection each: their sets are
+//! few, so a question reads few of them. With pairs of keys that have many values (users, sessions)
+//! nearly every set is another. Such a call has one more series, of its whole metadata, which is found
+//! by each of those pairs. So a question is answered by the series of the few, all of whose pairs
+//! are in what they keep, and by those that are found by a pair with many; no call is in both, and it
+//! does not matter when a key came to have many.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use sha2::{Digest, Sha256};
+use tollgate_domain::Metadata;
+
+use crate::conn::Conn;
+use crate::dialect;
+use crate::error::StoreError;
+use crate::rows::{RequestRow, to_json};
+use crate::usage::{NARROW, RollupKey, RollupRow, SeriesRow, Sums, TagRow, WIDE, slot};
+
+/// A key with more values than this has many.
+const FEW_VALUES: usize = 32;
+/// How many keys and series a writer remembers; then it begins anew, which costs a few writes.
+const REMEMBERED: usize = 65_536;
+/// Among how many rows writers spread what they add to one series: what is locked by one is not
+/// waited for by most others.
+const SHARDS: u64 = 4;
+
+/// What a writer knows of series, so that it writes each once.
+pub(super) struct Series {
+    shard: i32,
+    known: HashSet<String>,
+    /// Known once the transaction is committed.
+    fresh: Vec<String>,
+    /// The values seen of each merchant's keys, by their hashes, until they are many.
+    values: HashMap<(String, String), HashSet<u64>>,
+}
+
+impl Series {
+    /// Of a writer that is the only one, or one of several.
+    pub(super) fn new(writer: &impl Hash, has_others: bool) -> Self {
+        let shard = if has_others { hash(writer) % SHARDS } else { 0 };
+        Self {
+            shard: i32::try_from(shard).unwrap_or_default(),
+            known: HashSet::new(),
+            fresh: Vec::new(),
+            values: HashMap::new(),
+        }
+    }
+
+    /// Forgets what is there: it may be another database, or an earlier state of this one.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.fresh.clear();
+    }
+
+    pub(super) fn committed(&mut self) {
+        if self.known.len() > REMEMBERED {
+            self.known.clear();
+        }
+        self.known.extend(self.fresh.drain(..));
+    }
+
+    fn has_many(&mut self, merchant_id: &str, key: &str, value: &str) -> bool {
+        if self.values.len() > REMEMBERED {
+            self.values.clear();
+        }
+        let values = self.values.entry((merchant_id.to_owned(), key.to_owned())).or_default();
+        if values.len() <= FEW_VALUES {
+            values.insert(hash(&value));
+        }
+        values.len() > FEW_VALUES
+    }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What a batch adds.
+#[derive(Default)]
+pub(super) struct Rollups {
+    sums: BTreeMap<RollupKey, Sums>,
+    series: BTreeSet<SeriesRow>,
+    tags: BTreeSet<TagRow>,
+}
+
+type Pairs<'a> = BTreeMap<&'a String, &'a String>;
+
+impl Rollups {
+    /// Adds an ended call, or what the correction of one makes of it.
+    pub(super) fn add(
+        &mut self,
+        known: &mut Series,
+        row: &RequestRow,
+        metadata: &Metadata,
+        more: Sums,
+    ) {
+        let (merchant_id, connection_id) = (&row.merchant_id, row.connection_id.as_ref());
+        let (rare, common): (Pairs<'_>, Pairs<'_>) =
+            metadata.iter().partition(|(key, value)| known.has_many(merchant_id, key, value));
+        let mut of_series = |series_id: &str, widths: &[i32]| {
+            for &width in widths {
+                let slot = slot(row.created_at);
+                let slot = slot - slot.rem_euclid(i64::from(width));
+                let meter_id = row.meter_id.clone().unwrap_or_default();
+                *self.sums.entry((series_id.to_owned(), width, slot, meter_id)).or_default() +=
+                    more;
+            }
+        };
+        for (owner, of) in [(Some(merchant_id), None), (connection_id, connection_id)] {
+            let Some(owner) = owner else { continue };
+            of_series(owner, &[NARROW, WIDE]);
+            if !common.is_empty() {
+                let tag = [(String::new(), String::new())];
+                let id = series(&mut self.series, &mut self.tags, known, owner, of, &common, &tag);
+                of_series(&id, &[NARROW, WIDE]);
+            }
+        }
+        if !rare.is_empty() {
+            let tags: Vec<_> =
+                rare.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+            let all = metadata.iter().collect();
+            let id = series(
+                &mut self.series,
+                &mut self.tags,
+                known,
+                merchant_id,
+                connection_id,
+                &all,
+                &tags,
+            );
+            of_series(&id, &[NARROW]);
+        }
+    }
+
+    /// Writes what was added. Rows of each table ascend, and nothing is locked afterwards, so batches
+    /// never wait for each other in a circle.
+    pub(super) fn write(self, conn: &mut Conn, known: &Series) -> Result<(), StoreError> {
+        if !self.series.is_empty() {
+            dialect::insert_series(conn, &Vec::from_iter(self.series))?;
+            dialect::insert_tags(conn, &Vec::from_iter(self.tags))?;
+        }
+        let rows: Vec<_> = self
+            .sums
+            .into_iter()
+            .map(|(key, sums)| RollupRow::new(key, known.shard, &sums))
+            .collect();
+        if !rows.is_empty() {
+            dialect::add_rollups(conn, &rows)?;
+        }
+        Ok(())
+    }
+}
+
+/// The id of the series of these pairs; it is made unless it is known.
+fn series(
+    all: &mut BTreeSet<SeriesRow>,
+    tags: &mut BTreeSet<TagRow>,
+    known: &mut Series,
+    owner_id: &str,
+    connection_id: Option<&String>,
+    pairs: &Pairs<'_>,
+    found_by: &[(String, String)],
+) -> String {
+    let identity = Sha256::digest(to_json(&(owner_id, connection_id, pairs, found_by)));
+    let series_id: String = identity.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    if !known.known.contains(&series_id) {
+        known.fresh.push(series_id.clone());
+        all.insert(SeriesRow {
+            series_id: series_id.clone(),
+            connection_id: connection_id.cloned(),
+            metadata: to_json(pairs),
+        });
+        tags.extend(found_by.iter().map(|(key, value)| TagRow {
+            owner_id: owner_id.to_owned(),
+            key: key.clone(),
+            value: value.clone(),
+            series_id: series_id.clone(),
+        }));
+    }
+    series_id
+}

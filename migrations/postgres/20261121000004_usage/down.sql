@@ -1,0 +1,3 @@
+DROP TABLE usage_rollups;
+DROP TABLE usage_tags;
+DROP TABLE usage_series;
