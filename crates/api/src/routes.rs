@@ -8,7 +8,8 @@ use crate::app::App;
 use crate::forward;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::resources::{
-    connections, health, merchants, meters, models, requests, secret_keys, spend_keys, wallets,
+    connections, health, merchants, meters, models, requests, secret_keys, spend_keys, usage,
+    wallets,
 };
 
 /// Mounts everything. Call it once per worker: each gets a provider client of its own.
@@ -47,6 +48,7 @@ fn v1(config: &mut ServiceConfig) {
         )
         .service(route("/requests").route(get().to(requests::list)))
         .service(route("/requests/{id}").route(get().to(requests::get)))
+        .service(route("/usage").route(get().to(usage::get)))
         .service(
             route("/connections")
                 .route(post().to(connections::create))

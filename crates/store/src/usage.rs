@@ -298,6 +298,14 @@ pub fn by_day(
     Ok(days)
 }
 
+/// Adds up all records anew. Call it in a write transaction, while nothing is settled.
+///
+/// # Errors
+/// Those of the store.
+pub fn rebuild(conn: &mut Conn) -> Result<(), StoreError> {
+    crate::ledger::rebuild_rollups(conn)
+}
+
 fn is_of(
     conn: &mut Conn,
     merchant_id: &str,

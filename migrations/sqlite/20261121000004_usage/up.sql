@@ -91,3 +91,9 @@ GROUP BY 1, 2, 3, 4;
 
 DROP TABLE ended_series;
 DROP TABLE ended;
+
+-- With the other of the two in the index, a list by both reads no record that is not on its page.
+DROP INDEX requests_by_connection;
+DROP INDEX requests_by_meter;
+CREATE INDEX requests_by_connection ON requests (connection_id, request_id, meter_id) WHERE connection_id IS NOT NULL;
+CREATE INDEX requests_by_meter ON requests (meter_id, request_id, connection_id) WHERE meter_id IS NOT NULL;

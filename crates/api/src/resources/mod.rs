@@ -8,6 +8,7 @@ pub(crate) mod models;
 pub(crate) mod requests;
 pub(crate) mod secret_keys;
 pub(crate) mod spend_keys;
+pub(crate) mod usage;
 pub(crate) mod wallets;
 
 use serde::Serialize;

@@ -236,13 +236,7 @@ pub(crate) async fn list(
 ) -> Result<HttpResponse, ApiError> {
     let query = Query::of(&http);
     let mut issues = Vec::new();
-    let customer = query.get("connection_id").map(|id| ("connection_id", id));
-    let customer = customer.or_else(|| query.get("customer_id").map(|id| ("customer_id", id)));
-    let filter = RequestFilter {
-        connection_id: customer.and_then(|(name, id)| optional_id(name, Some(id), &mut issues)),
-        meter_id: optional_id("meter_id", query.get("meter_id"), &mut issues),
-        metadata: metadata_filters(query.get("metadata_filters"), &mut issues),
-    };
+    let filter = filter(&query, &mut issues);
     let page = query.page::<RequestId>(&mut issues)?;
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));
@@ -256,6 +250,17 @@ pub(crate) async fn list(
         |one| one.request_id.to_string(),
         |one| RecordView::of(one, shape),
     ))
+}
+
+/// Which records are asked for.
+pub(super) fn filter(query: &Query, issues: &mut Vec<Issue>) -> RequestFilter {
+    let customer = query.get("connection_id").map(|id| ("connection_id", id));
+    let customer = customer.or_else(|| query.get("customer_id").map(|id| ("customer_id", id)));
+    RequestFilter {
+        connection_id: customer.and_then(|(name, id)| optional_id(name, Some(id), issues)),
+        meter_id: optional_id("meter_id", query.get("meter_id"), issues),
+        metadata: metadata_filters(query.get("metadata_filters"), issues),
+    }
 }
 
 /// A JSON array of `[key, value]` pairs of strings.

@@ -29,6 +29,7 @@ use crate::journal::{self, Entry, Journal};
 use batch::{Answer, Item, Settlement};
 use parties::Versions;
 use rollups::Series;
+pub(crate) use rollups::rebuild as rebuild_rollups;
 pub(crate) use storms::Storms;
 
 /// How many may wait for a writer; who comes then is told that the store cannot keep up.

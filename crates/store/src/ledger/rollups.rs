@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use diesel::prelude::*;
 use sha2::{Digest, Sha256};
 use tollgate_domain::Metadata;
 
@@ -18,12 +19,15 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::rows::{RequestRow, to_json};
+use crate::schema::{requests, usage_rollups, usage_series, usage_tags};
 use crate::usage::{NARROW, RollupKey, RollupRow, SeriesRow, Sums, TagRow, WIDE, slot};
 
 /// A key with more values than this has many.
 const FEW_VALUES: usize = 32;
 /// How many keys and series a writer remembers; then it begins anew, which costs a few writes.
 const REMEMBERED: usize = 65_536;
+/// How many rows a statement has at most: PostgreSQL takes 65,535 values.
+const AT_ONCE: usize = 3_000;
 /// Among how many rows writers spread what they add to one series: what is locked by one is not
 /// waited for by most others.
 const SHARDS: u64 = 4;
@@ -144,17 +148,15 @@ impl Rollups {
     /// Writes what was added. Rows of each table ascend, and nothing is locked afterwards, so batches
     /// never wait for each other in a circle.
     pub(super) fn write(self, conn: &mut Conn, known: &Series) -> Result<(), StoreError> {
-        if !self.series.is_empty() {
-            dialect::insert_series(conn, &Vec::from_iter(self.series))?;
-            dialect::insert_tags(conn, &Vec::from_iter(self.tags))?;
+        for rows in Vec::from_iter(self.series).chunks(AT_ONCE) {
+            dialect::insert_series(conn, rows)?;
         }
-        let rows: Vec<_> = self
-            .sums
-            .into_iter()
-            .map(|(key, sums)| RollupRow::new(key, known.shard, &sums))
-            .collect();
-        if !rows.is_empty() {
-            dialect::add_rollups(conn, &rows)?;
+        for rows in Vec::from_iter(self.tags).chunks(AT_ONCE) {
+            dialect::insert_tags(conn, rows)?;
+        }
+        let rows = self.sums.into_iter().map(|(key, sums)| RollupRow::new(key, known.shard, &sums));
+        for rows in Vec::from_iter(rows).chunks(AT_ONCE) {
+            dialect::add_rollups(conn, rows)?;
         }
         Ok(())
     }
@@ -187,4 +189,31 @@ fn series(
         }));
     }
     series_id
+}
+
+/// Adds up all records anew. Call it in a write transaction, while nothing else is booked.
+pub(crate) fn rebuild(conn: &mut Conn) -> Result<(), StoreError> {
+    const CHUNK: i64 = 20_000;
+    diesel::delete(usage_rollups::table).execute(conn)?;
+    diesel::delete(usage_tags::table).execute(conn)?;
+    diesel::delete(usage_series::table).execute(conn)?;
+    let mut known = Series::new(&(), false);
+    let mut after = String::new();
+    loop {
+        let rows: Vec<RequestRow> = requests::table
+            .filter(requests::request_id.gt(&after))
+            .order(requests::request_id)
+            .limit(CHUNK)
+            .select(RequestRow::as_select())
+            .load(conn)?;
+        let Some(last) = rows.last() else { return Ok(()) };
+        after.clone_from(&last.request_id);
+        let mut rollups = Rollups::default();
+        for row in rows.iter().filter(|row| !row.is_pending()) {
+            let record = row.to_record(None)?;
+            rollups.add(&mut known, row, &record.metadata, Sums::of(&record));
+        }
+        rollups.write(conn, &known)?;
+        known.committed();
+    }
 }
