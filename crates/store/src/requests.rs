@@ -86,7 +86,7 @@ fn by_rarity(
     filter: &RequestFilter,
 ) -> Result<Vec<Condition>, StoreError> {
     /// Counting so many takes a millisecond or two.
-    const MANY: i64 = 10_000;
+    const MANY: i64 = 2_000;
     let pairs = filter.metadata.iter().cloned();
     let mut conditions: Vec<_> = pairs.map(|(key, value)| Condition::Pair(key, value)).collect();
     conditions.extend(filter.connection_id.map(|id| Condition::Connection(id.to_string())));
