@@ -4,9 +4,10 @@ mod support;
 
 use serde_json::{Value, json};
 use support::{Gateway, chat_answer, each_gateway, each_gateway_by_the_stores_clock};
+use tollgate_testkit::Reply;
 
 async fn chat(gateway: &Gateway<'_>, metadata: &str) {
-    gateway.provider.json(&chat_answer());
+    gateway.provider.push(Reply::json(200, chat_answer()));
     gateway.chat().header("x-service-metadata", metadata).send().await.expect(200);
 }
 
