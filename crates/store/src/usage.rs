@@ -351,9 +351,12 @@ pub(crate) fn pairs(row: &SeriesRow) -> Result<BTreeMap<String, String>, StoreEr
     from_json("usage_series.metadata", &row.metadata)
 }
 
+/// From a slot to before another.
+type Range = (i64, i64);
+
 /// The slots of a span: those of wide rows, in which rows that reach over a midnight are to be passed
 /// over, and those of narrow rows that stand for them and for what the ends of the span cut.
-fn ranges(span: &Span) -> (Vec<(i64, i64)>, Vec<(i64, i64)>) {
+fn ranges(span: &Span) -> (Vec<Range>, Vec<Range>) {
     let width = i64::from(WIDE);
     let (start, end) = span.quarters();
     let before = |slot: i64| slot.div_euclid(width) * width;

@@ -1,5 +1,12 @@
 //! Sums by day and filtered lists on both databases: always what the records say.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    reason = "helpers of tests fail by panicking"
+)]
+
 use std::collections::BTreeMap;
 
 use diesel::connection::SimpleConnection;

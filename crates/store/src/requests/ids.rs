@@ -134,10 +134,8 @@ where
     i64: ToSql<BigInt, DB>,
 {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, DB>) -> QueryResult<()> {
-        let (first, others) = match self.conditions.split_first() {
-            Some((first, others)) => (Some(first), others),
-            None => (None, &[] as &[_]),
-        };
+        let first = self.conditions.first();
+        let others = self.conditions.iter().skip(1);
         out.push_sql("SELECT d.request_id");
         from_index_of(first, self.merchant_id, &mut out)?;
         if let Some(after) = self.after {
