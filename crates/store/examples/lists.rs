@@ -25,8 +25,6 @@ use tollgate_store::{
 
 /// What is filled in bulk.
 mod tables {
-    #![expect(missing_docs, unreachable_pub, reason = "the macro makes them")]
-
     diesel::table! {
         requests (request_id) {
             request_id -> Text,
