@@ -31,6 +31,10 @@ bench:
 bench-limits:
     cargo run --release -p tollgate-bench -- --keys --refusals
 
+# How long lists and sums take among many records: `just bench-lists sqlite:/tmp/lists.db 1000000`.
+bench-lists url records:
+    cargo run --release -p tollgate-store --example lists -- {{url}} {{records}}
+
 # Check licences, bans and sources of the dependencies; needs cargo-deny.
 deny:
     cargo deny check bans licenses sources

@@ -9,7 +9,7 @@ use crate::forward;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, quote, requests, secret_keys,
-    spend_keys, subscription_configs, subscriptions, wallets,
+    spend_keys, subscription_configs, subscriptions, usage, wallets,
 };
 
 /// Mounts everything. Call it once per worker: each gets a provider client of its own.
@@ -51,6 +51,7 @@ fn v1(config: &mut ServiceConfig) {
             route("/requests").route(post().to(requests::report)).route(get().to(requests::list)),
         )
         .service(route("/requests/{id}").route(get().to(requests::get)))
+        .service(route("/usage").route(get().to(usage::get)))
         .service(
             route("/connections")
                 .route(post().to(connections::create))

@@ -20,6 +20,7 @@ mod meter;
 mod rate_limit;
 mod record;
 pub mod settlement;
+mod span;
 mod spend_counters;
 mod spend_key;
 mod subscription;
@@ -46,6 +47,7 @@ pub use record::{
     Forwarded, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,
     RequestStatus, UsageSource,
 };
+pub use span::{Day, LocalTime, Span, SpanError};
 pub use spend_counters::SpendCounters;
 pub use spend_key::{
     Enforcement, NewSpendKey, RateLimit, RequestLimit, RequestShape, SpendKey, SpendKeyChanges,

@@ -53,7 +53,7 @@ impl Timestamp {
         self.to_datetime().date()
     }
 
-    fn to_datetime(self) -> OffsetDateTime {
+    pub(crate) fn to_datetime(self) -> OffsetDateTime {
         OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000)
             .unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }

@@ -7,6 +7,8 @@ use diesel::prelude::*;
 use tollgate_domain::{Cycle, LedgerAccount, SpendCounters, SubscriptionStatus, TransactionKind};
 use tollgate_pricing::Amount;
 
+mod rollups;
+
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::meters;
@@ -62,6 +64,7 @@ struct Recomputed {
     counters: BTreeMap<(String, String, String), i64>,
     /// What is kept of each spend key, and what its records come to.
     spend: BTreeMap<String, [SpendCounters; 2]>,
+    rollups: rollups::Recomputed,
 }
 
 /// How many rows are read at a time.
@@ -117,6 +120,7 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     for (id, [kept, recomputed]) in std::mem::take(&mut sums.spend) {
         audit.compare_spend(&id, &kept, &recomputed);
     }
+    rollups::compare(conn, sums.rollups, &mut audit)?;
     Ok(audit)
 }
 
@@ -288,6 +292,7 @@ fn read_requests(
             }
             spend(&row, sums);
             count(conn, &row, &mut periods, sums)?;
+            sums.rollups.add(&row)?;
         }
     }
 }

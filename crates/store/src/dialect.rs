@@ -6,22 +6,26 @@
 //! Row locks are `FOR NO KEY UPDATE`: inserts that refer to a locked row need not wait.
 
 use diesel::prelude::*;
+use diesel::sql_types::{Array, BigInt, Integer, Text};
 use diesel::upsert::excluded;
 use diesel::{QueryResult, RunQueryDsl};
 use tollgate_domain::MerchantId;
 
 use crate::conn::Conn;
 use crate::events::EventRow;
-use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow};
+use crate::rows::{
+    RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, to_json,
+};
 use crate::schema::{
     connections, events, idempotent_answers, merchants, request_metadata, requests, secret_keys,
     spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
-    tier_counters, transactions, wallets,
+    tier_counters, transactions, usage_rollups, usage_series, usage_tags, wallets,
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
-use crate::statements::{SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet};
+use crate::statements::{AddRollup, SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet};
 use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
 use crate::subscriptions::SubscriptionRow;
+use crate::usage::{DaySums, RollupRow, SeriesRow, TagRow};
 
 /// Runs a cached single-row query for each id and keeps what is there.
 fn each<Id, Row>(
@@ -435,3 +439,144 @@ pub(crate) fn claim_idempotency_key(
     });
     claimed.map(|count| count > 0)
 }
+
+/// Makes the series that are not there yet; `rows` ascend.
+pub(crate) fn insert_series(conn: &mut Conn, rows: &[SeriesRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => for_each(rows, |row| {
+            diesel::insert_or_ignore_into(usage_series::table).values(row).execute(conn)
+        }),
+        Conn::Postgres(conn) => diesel::insert_into(usage_series::table)
+            .values(rows)
+            .on_conflict_do_nothing()
+            .execute(conn)
+            .map(drop),
+    }
+}
+
+/// Makes the tags that are not there yet; `rows` ascend.
+pub(crate) fn insert_tags(conn: &mut Conn, rows: &[TagRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => for_each(rows, |row| {
+            diesel::insert_or_ignore_into(usage_tags::table).values(row).execute(conn)
+        }),
+        Conn::Postgres(conn) => diesel::insert_into(usage_tags::table)
+            .values(rows)
+            .on_conflict_do_nothing()
+            .execute(conn)
+            .map(drop),
+    }
+}
+
+/// Adds to roll-ups; `rows` ascend. It is arithmetic on what stands there at that moment, so nothing
+/// has to be read or locked before.
+pub(crate) fn add_rollups(conn: &mut Conn, rows: &[RollupRow]) -> QueryResult<()> {
+    macro_rules! sums {
+        ($($column:ident),*) => {
+            ($(usage_rollups::$column.eq(usage_rollups::$column + excluded(usage_rollups::$column)),)*)
+        };
+    }
+    match conn {
+        Conn::Sqlite(conn) => for_each(rows, |row| AddRollup(row).execute(conn)),
+        Conn::Postgres(conn) => diesel::insert_into(usage_rollups::table)
+            .values(rows)
+            .on_conflict((
+                usage_rollups::series_id,
+                usage_rollups::width,
+                usage_rollups::slot,
+                usage_rollups::meter_id,
+                usage_rollups::shard,
+            ))
+            .do_update()
+            .set(sums!(
+                requests,
+                tokens,
+                tokens_high,
+                usage_cost,
+                usage_cost_high,
+                fee,
+                fee_high,
+                service_charge,
+                service_charge_high,
+                wallet_cost,
+                wallet_cost_high,
+                merchant_cost,
+                merchant_cost_high
+            ))
+            .execute(conn)
+            .map(drop),
+    }
+}
+
+/// The sums of some series by day: of their rows of one width, in ranges of slots, without those that
+/// reach over a midnight. `midnight` is the first one, at or before all ranges.
+///
+/// The order of the loops is forced, as the planners cannot know how few series and ranges there are.
+pub(crate) fn usage_by_day(
+    conn: &mut Conn,
+    series: &[String],
+    width: i32,
+    ranges: &[(i64, i64)],
+    midnight: i64,
+    meter_id: Option<&str>,
+) -> QueryResult<Vec<DaySums>> {
+    let meter_id = meter_id.unwrap_or_default();
+    match conn {
+        Conn::Sqlite(conn) => diesel::sql_query(SQLITE_USAGE_BY_DAY)
+            .bind::<BigInt, _>(midnight)
+            .bind::<Text, _>(to_json(&series))
+            .bind::<Text, _>(to_json(&ranges))
+            .bind::<Integer, _>(width)
+            .bind::<Text, _>(meter_id)
+            .load(conn),
+        Conn::Postgres(conn) => {
+            let (first, past): (Vec<_>, Vec<_>) = ranges.iter().copied().unzip();
+            diesel::sql_query(POSTGRES_USAGE_BY_DAY)
+                .bind::<BigInt, _>(midnight)
+                .bind::<Array<Text>, _>(series)
+                .bind::<Array<BigInt>, _>(first)
+                .bind::<Array<BigInt>, _>(past)
+                .bind::<Integer, _>(width)
+                .bind::<Text, _>(meter_id)
+                .load(conn)
+        }
+    }
+}
+
+const SQLITE_USAGE_BY_DAY: &str = "SELECT (r.slot - ?1) / 96 AS day, \
+     sum(r.requests) AS requests, \
+     sum(r.tokens) AS tokens, \
+     sum(r.tokens_high) AS tokens_high, \
+     sum(r.usage_cost) AS usage_cost, \
+     sum(r.usage_cost_high) AS usage_cost_high, \
+     sum(r.fee) AS fee, \
+     sum(r.fee_high) AS fee_high, \
+     sum(r.service_charge) AS service_charge, \
+     sum(r.service_charge_high) AS service_charge_high, \
+     sum(r.wallet_cost) AS wallet_cost, \
+     sum(r.wallet_cost_high) AS wallet_cost_high, \
+     sum(r.merchant_cost) AS merchant_cost, \
+     sum(r.merchant_cost_high) AS merchant_cost_high \
+     FROM json_each(?2) AS s CROSS JOIN json_each(?3) AS g CROSS JOIN usage_rollups AS r \
+     WHERE r.series_id = s.value AND r.width = ?4 \
+     AND r.slot >= json_extract(g.value, '$[0]') AND r.slot < json_extract(g.value, '$[1]') \
+     AND (r.slot - ?1) % 96 + ?4 <= 96 AND (?5 = '' OR r.meter_id = ?5) GROUP BY 1";
+
+const POSTGRES_USAGE_BY_DAY: &str = "SELECT (r.slot - $1) / 96 AS day, \
+     sum(r.requests)::bigint AS requests, \
+     sum(r.tokens)::bigint AS tokens, \
+     sum(r.tokens_high)::bigint AS tokens_high, \
+     sum(r.usage_cost)::bigint AS usage_cost, \
+     sum(r.usage_cost_high)::bigint AS usage_cost_high, \
+     sum(r.fee)::bigint AS fee, \
+     sum(r.fee_high)::bigint AS fee_high, \
+     sum(r.service_charge)::bigint AS service_charge, \
+     sum(r.service_charge_high)::bigint AS service_charge_high, \
+     sum(r.wallet_cost)::bigint AS wallet_cost, \
+     sum(r.wallet_cost_high)::bigint AS wallet_cost_high, \
+     sum(r.merchant_cost)::bigint AS merchant_cost, \
+     sum(r.merchant_cost_high)::bigint AS merchant_cost_high \
+     FROM unnest($2) AS s (id) CROSS JOIN unnest($3, $4) AS g (first, past) CROSS JOIN LATERAL \
+     (SELECT * FROM usage_rollups AS r WHERE r.series_id = s.id AND r.width = $5 \
+     AND r.slot >= g.first AND r.slot < g.past \
+     AND (r.slot - $1) % 96 + $5 <= 96 AND ($6 = '' OR r.meter_id = $6) OFFSET 0) AS r GROUP BY 1";

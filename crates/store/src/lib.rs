@@ -31,6 +31,7 @@ mod statements;
 pub mod subscription_configs;
 pub mod subscriptions;
 pub mod upkeep;
+pub mod usage;
 pub mod wallets;
 
 use std::fmt;
@@ -53,7 +54,7 @@ pub use page::Page;
 
 use conn::Manager;
 use journal::{Entry, Journal};
-use ledger::{Context, Ledger, Storms};
+use ledger::{Context, Ledger, Series, Storms};
 use subscriptions::Whose;
 
 /// How a store is opened.
@@ -187,6 +188,7 @@ impl Store {
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
             storms: Storms::default(),
+            series: Series::default(),
             journal: options.journal.as_deref().map(Journal::open).transpose()?,
         });
         let readers = r2d2::Pool::builder()

@@ -6,12 +6,16 @@ use diesel::prelude::*;
 use tollgate_domain::{ConnectionId, MerchantId, MeterId, RequestId, RequestRecord};
 use tollgate_pricing::Meter;
 
-use crate::conn::Conn;
+mod ids;
+
+use ids::{Condition, Count, Ids};
+
+use crate::conn::{Conn, each_database};
 use crate::error::StoreError;
 use crate::meters;
 use crate::page::Page;
 use crate::rows::RequestRow;
-use crate::schema::{request_metadata, requests};
+use crate::schema::requests;
 
 /// Which records to list; everything given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,31 +81,52 @@ pub fn list(
     filter: &RequestFilter,
     page: &Page<RequestId>,
 ) -> Result<Vec<RequestRecord>, StoreError> {
-    let merchant = merchant_id.to_string();
-    let mut query = requests::table
-        .filter(requests::merchant_id.eq(&merchant))
+    let merchant_id = merchant_id.to_string();
+    let conditions = by_rarity(conn, &merchant_id, filter)?;
+    let after = page.after.map(|id| id.to_string());
+    let query = Ids {
+        merchant_id: &merchant_id,
+        conditions: &conditions,
+        after: after.as_ref(),
+        limit: page.rows(),
+    };
+    let ids: Vec<String> = each_database!(conn, conn => query.load(conn))?;
+    let rows: Vec<RequestRow> = requests::table
+        .filter(requests::request_id.eq_any(ids))
+        .filter(requests::merchant_id.eq(&merchant_id))
+        .order(requests::request_id.desc())
         .select(RequestRow::as_select())
-        .into_boxed();
-    if let Some(after) = page.after {
-        query = query.filter(requests::request_id.lt(after.to_string()));
-    }
-    if let Some(connection_id) = filter.connection_id {
-        query = query.filter(requests::connection_id.eq(connection_id.to_string()));
-    }
-    if let Some(meter_id) = filter.meter_id {
-        query = query.filter(requests::meter_id.eq(meter_id.to_string()));
-    }
-    for (key, value) in &filter.metadata {
-        let tagged = request_metadata::table
-            .filter(request_metadata::merchant_id.eq(&merchant))
-            .filter(request_metadata::key.eq(key))
-            .filter(request_metadata::value.eq(value))
-            .select(request_metadata::request_id);
-        query = query.filter(requests::request_id.eq_any(tagged));
-    }
-    let rows: Vec<RequestRow> =
-        query.order(requests::request_id.desc()).limit(page.rows()).load(conn)?;
+        .load(conn)?;
     to_records(conn, &rows)
+}
+
+/// The conditions of a filter, the one that the fewest records meet first, as far as few tells: those
+/// that many meet are not counted to the end.
+fn by_rarity(
+    conn: &mut Conn,
+    merchant_id: &String,
+    filter: &RequestFilter,
+) -> Result<Vec<Condition>, StoreError> {
+    /// Counting so many takes a millisecond or two.
+    const MANY: i64 = 2_000;
+    let pairs = filter.metadata.iter().cloned();
+    let mut conditions: Vec<_> = pairs.map(|(key, value)| Condition::Pair(key, value)).collect();
+    conditions.extend(filter.connection_id.map(|id| Condition::Connection(id.to_string())));
+    conditions.extend(filter.meter_id.map(|id| Condition::Meter(id.to_string())));
+    if conditions.len() < 2 {
+        return Ok(conditions);
+    }
+    let mut counted = Vec::with_capacity(conditions.len());
+    let mut bound = MANY;
+    for condition in conditions {
+        let count = Count { merchant_id, condition: &condition, bound };
+        let found: i64 = each_database!(conn, conn => count.get_result(conn))?;
+        // Nothing is rarer for having more than the rarest.
+        bound = bound.min(found.max(1));
+        counted.push((found, condition));
+    }
+    counted.sort_by_key(|(count, _)| *count);
+    Ok(counted.into_iter().map(|(_, condition)| condition).collect())
 }
 
 fn to_records(conn: &mut Conn, rows: &[RequestRow]) -> Result<Vec<RequestRecord>, StoreError> {

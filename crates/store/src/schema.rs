@@ -259,6 +259,46 @@ diesel::table! {
 }
 
 diesel::table! {
+    usage_rollups (series_id, width, slot, meter_id, shard) {
+        series_id -> Text,
+        width -> Integer,
+        slot -> BigInt,
+        meter_id -> Text,
+        shard -> Integer,
+        requests -> BigInt,
+        tokens -> BigInt,
+        tokens_high -> BigInt,
+        usage_cost -> BigInt,
+        usage_cost_high -> BigInt,
+        fee -> BigInt,
+        fee_high -> BigInt,
+        service_charge -> BigInt,
+        service_charge_high -> BigInt,
+        wallet_cost -> BigInt,
+        wallet_cost_high -> BigInt,
+        merchant_cost -> BigInt,
+        merchant_cost_high -> BigInt,
+    }
+}
+
+diesel::table! {
+    usage_series (series_id) {
+        series_id -> Text,
+        connection_id -> Nullable<Text>,
+        metadata -> Text,
+    }
+}
+
+diesel::table! {
+    usage_tags (owner_id, key, value, series_id) {
+        owner_id -> Text,
+        key -> Text,
+        value -> Text,
+        series_id -> Text,
+    }
+}
+
+diesel::table! {
     nodes (node_id) {
         node_id -> Text,
         lease_until -> BigInt,
@@ -283,3 +323,4 @@ diesel::allow_tables_to_appear_in_same_query!(
 diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription_config_versions);
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(requests, request_metadata);
+diesel::allow_tables_to_appear_in_same_query!(usage_tags, usage_series);

@@ -10,6 +10,7 @@ use diesel::sqlite::Sqlite;
 
 use crate::rows::{RequestRow, TierCounterRow, WalletRow};
 use crate::spend_keys::SpendCountersRow;
+use crate::usage::RollupRow;
 
 macro_rules! fixed_statement {
     ($(
@@ -102,4 +103,41 @@ fixed_statement! {
         ", " &row.meter_id => Text,
         ", " &row.period => Text,
         ", " &row.used => BigInt; ")";
+
+    /// Adds to a row of the roll-ups, or makes it.
+    AddRollup(row: RollupRow) =
+        "INSERT INTO usage_rollups (series_id, width, slot, meter_id, shard, requests, tokens, tokens_high, \
+         usage_cost, usage_cost_high, fee, fee_high, service_charge, service_charge_high, wallet_cost, \
+         wallet_cost_high, merchant_cost, merchant_cost_high) VALUES (" &row.series_id => Text,
+        ", " &row.width => Integer,
+        ", " &row.slot => BigInt,
+        ", " &row.meter_id => Text,
+        ", " &row.shard => Integer,
+        ", " &row.requests => BigInt,
+        ", " &row.tokens => BigInt,
+        ", " &row.tokens_high => BigInt,
+        ", " &row.usage_cost => BigInt,
+        ", " &row.usage_cost_high => BigInt,
+        ", " &row.fee => BigInt,
+        ", " &row.fee_high => BigInt,
+        ", " &row.service_charge => BigInt,
+        ", " &row.service_charge_high => BigInt,
+        ", " &row.wallet_cost => BigInt,
+        ", " &row.wallet_cost_high => BigInt,
+        ", " &row.merchant_cost => BigInt,
+        ", " &row.merchant_cost_high => BigInt;
+        ") ON CONFLICT (series_id, width, slot, meter_id, shard) DO UPDATE SET \
+         requests = requests + excluded.requests, \
+         tokens = tokens + excluded.tokens, \
+         tokens_high = tokens_high + excluded.tokens_high, \
+         usage_cost = usage_cost + excluded.usage_cost, \
+         usage_cost_high = usage_cost_high + excluded.usage_cost_high, \
+         fee = fee + excluded.fee, \
+         fee_high = fee_high + excluded.fee_high, \
+         service_charge = service_charge + excluded.service_charge, \
+         service_charge_high = service_charge_high + excluded.service_charge_high, \
+         wallet_cost = wallet_cost + excluded.wallet_cost, \
+         wallet_cost_high = wallet_cost_high + excluded.wallet_cost_high, \
+         merchant_cost = merchant_cost + excluded.merchant_cost, \
+         merchant_cost_high = merchant_cost_high + excluded.merchant_cost_high";
 }

@@ -12,6 +12,7 @@ pub(crate) mod secret_keys;
 pub(crate) mod spend_keys;
 pub(crate) mod subscription_configs;
 pub(crate) mod subscriptions;
+pub(crate) mod usage;
 pub(crate) mod wallets;
 
 use serde::Serialize;

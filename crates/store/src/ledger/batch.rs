@@ -1,7 +1,8 @@
 //! One transaction of the ledger: all that wait, decided under the same locks.
 //!
-//! Tables are locked in one order everywhere (requests, spend keys, wallets, tier counters) and
-//! rows within a table by id, so batches of several nodes never wait for each other in a circle.
+//! Tables are locked in one order everywhere (requests, spend keys, wallets, tier counters, and the
+//! roll-ups when all else is written) and rows within a table by id, so batches of several nodes
+//! never wait for each other in a circle.
 //! Settlements come before admissions: they free what admissions may need.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,6 +14,7 @@ use tollgate_pricing::Amount;
 
 use super::accounts::{AccountIds, Accounts, Held};
 use super::parties::{Endings, Parties, Versions};
+use super::rollups::Rollups;
 use super::storms::Changed;
 use super::{Context, SettleOutcome};
 use crate::conn::Conn;
@@ -20,6 +22,7 @@ use crate::dialect;
 use crate::error::StoreError;
 use crate::journal::Entry;
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow};
+use crate::usage::Sums;
 
 pub(super) enum Item {
     Admit(Box<Call>),
@@ -124,6 +127,7 @@ struct Books {
     changed_counters: BTreeSet<(String, String, String)>,
     admitted: Vec<RequestRow>,
     metadata: Vec<RequestMetadataRow>,
+    rollups: Rollups,
 }
 
 impl Books {
@@ -163,6 +167,7 @@ impl Books {
             changed_counters: BTreeSet::new(),
             admitted: Vec::new(),
             metadata: Vec::new(),
+            rollups: Rollups::default(),
         })
     }
 
@@ -243,6 +248,8 @@ impl Books {
         let held = Held { on_balance: row.merchant_hold, on_credit: None };
         self.accounts.debit(&row.merchant_wallet_id, held, due, kind, &request_id, "merchant")?;
 
+        let before = if corrects { Sums::of(&row.to_record(model)?) } else { Sums::default() };
+        self.rollups.add(&context.series, &row, &record.metadata, Sums::of(&record) - before);
         let mut row = row;
         row.finish(&record, counted, settlement.report.is_none());
         self.requests.insert(request_id.clone(), row);
@@ -289,7 +296,7 @@ impl Books {
                 changed(self.requests, &self.changed_requests).into_values().collect();
             dialect::save_requests(conn, &rows)?;
         }
-        let accounts = self.accounts.write(conn)?;
+        let mut changed_accounts = self.accounts.write(conn)?;
         if !self.changed_counters.is_empty() {
             let rows: Vec<_> = changed(self.counters, &self.changed_counters)
                 .into_iter()
@@ -302,6 +309,7 @@ impl Books {
                 .collect();
             dialect::save_counters(conn, &rows)?;
         }
-        Ok(accounts)
+        changed_accounts.series = self.rollups.write(conn)?;
+        Ok(changed_accounts)
     }
 }

@@ -9,6 +9,7 @@ mod accounts;
 mod batch;
 mod parties;
 mod reported;
+mod rollups;
 mod storms;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,6 +31,7 @@ use batch::{Answer, Item, Settlement};
 use parties::Versions;
 pub(crate) use reported::book as book_reported;
 pub use reported::{Reported, ReportedUsage};
+pub(crate) use rollups::{Series, rebuild as rebuild_rollups};
 pub(crate) use storms::Storms;
 
 /// How many may wait for a writer; who comes then is told that the store cannot keep up.
@@ -82,6 +84,7 @@ pub(crate) struct Context {
     pub(crate) service_charge_rate: Rate,
     pub(crate) clock: Clock,
     pub(crate) storms: Storms,
+    pub(crate) series: Series,
     pub(crate) journal: Option<Journal>,
 }
 
@@ -341,7 +344,8 @@ impl Writer {
             match result {
                 Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
                 Err(cause) => return Err(cause),
-                Ok((answers, changed)) => {
+                Ok((answers, mut changed)) => {
+                    context.series.learn(std::mem::take(&mut changed.series));
                     if !changed.is_empty() {
                         context.storms.forget(&changed);
                     }
@@ -367,7 +371,10 @@ impl Writer {
         if self.conn.is_none() {
             // Said when it goes and when it comes back, not for every call in between.
             match self.manager.connect() {
-                Ok(conn) => self.conn = Some(conn),
+                Ok(conn) => {
+                    self.conn = Some(conn);
+                    self.context.series.forget();
+                }
                 Err(cause) => {
                     if !std::mem::replace(&mut self.away, true) {
                         log::error!("{cause}");

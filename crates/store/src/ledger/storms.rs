@@ -65,14 +65,16 @@ struct Storm {
     refused: AtomicU32,
 }
 
-/// The accounts that a batch has changed.
+/// The accounts that a batch has changed, and the series it has written.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
     pub(super) spend_keys: BTreeSet<String>,
     pub(super) wallets: BTreeSet<String>,
+    pub(super) series: Vec<String>,
 }
 
 impl Changed {
+    /// Whether no account was.
     pub(super) fn is_empty(&self) -> bool {
         self.spend_keys.is_empty() && self.wallets.is_empty()
     }
@@ -147,7 +149,7 @@ impl Storms {
 
     /// Forgets what rests on accounts that have changed. Call it when that is committed.
     pub(super) fn forget(&self, changed: &Changed) {
-        let Changed { spend_keys, wallets } = changed;
+        let Changed { spend_keys, wallets, .. } = changed;
         let mut by_caller = self.by_caller.write().unwrap_or_else(PoisonError::into_inner);
         self.epoch.fetch_add(1, Ordering::AcqRel);
         by_caller.retain(|_, storm| {

@@ -48,11 +48,7 @@ pub(crate) async fn list(
 ) -> Result<HttpResponse, ApiError> {
     let query = Query::of(&http);
     let mut issues = Vec::new();
-    let filter = RequestFilter {
-        connection_id: connection_filter(&query, &mut issues),
-        meter_id: optional_id("meter_id", query.get("meter_id"), &mut issues),
-        metadata: metadata_filters(query.get("metadata_filters"), &mut issues),
-    };
+    let filter = filter(&query, &mut issues);
     let page = query.page::<RequestId>(&mut issues)?;
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));
@@ -66,6 +62,15 @@ pub(crate) async fn list(
         |one| one.request_id.to_string(),
         |one| RecordView::of(one, shape),
     ))
+}
+
+/// Which records are asked for.
+pub(super) fn filter(query: &Query, issues: &mut Vec<Issue>) -> RequestFilter {
+    RequestFilter {
+        connection_id: connection_filter(query, issues),
+        meter_id: optional_id("meter_id", query.get("meter_id"), issues),
+        metadata: metadata_filters(query.get("metadata_filters"), issues),
+    }
 }
 
 /// A JSON array of `[key, value]` pairs of strings.

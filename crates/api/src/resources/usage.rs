@@ -1,0 +1,140 @@
+//! What calls came to, day by day.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::{Serialize, Serializer};
+use tollgate_domain::{Issue, LocalTime, Span, SpanError, Timestamp};
+use tollgate_store::usage::{self, Sums};
+
+use super::requests::filter;
+use crate::app::App;
+use crate::http::auth::Caller;
+use crate::http::error::ApiError;
+use crate::http::list::Query;
+
+/// How many days are shown when no start is given.
+const DEFAULT_DAYS: i64 = 30;
+
+#[derive(Serialize)]
+struct UsageView {
+    items: Vec<ItemView>,
+    totals: SumsView,
+}
+
+#[derive(Serialize)]
+struct ItemView {
+    date: String,
+    start: LocalTime,
+    end: LocalTime,
+    #[serde(flatten)]
+    sums: SumsView,
+}
+
+#[derive(Serialize)]
+struct SumsView {
+    total_requests: i128,
+    total_usage_tokens: i128,
+    total_usage_cost: LargeAmount,
+    total_fee_amount: LargeAmount,
+    total_service_charge_amount: LargeAmount,
+    total_request_cost: LargeAmount,
+    total_wallet_cost: LargeAmount,
+    total_merchant_cost: LargeAmount,
+}
+
+/// A sum of amounts, which may be larger than any amount; written like one.
+struct LargeAmount(i128);
+
+impl Serialize for LargeAmount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const UNITS_PER_USD: u128 = 10_000_000_000;
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let units = self.0.unsigned_abs();
+        let (usd, rest) = (units / UNITS_PER_USD, units % UNITS_PER_USD);
+        serializer.collect_str(&format_args!("{sign}{usd}.{rest:010}"))
+    }
+}
+
+impl From<&Sums> for SumsView {
+    fn from(sums: &Sums) -> Self {
+        Self {
+            total_requests: sums.requests,
+            total_usage_tokens: sums.tokens,
+            total_usage_cost: LargeAmount(sums.usage_cost),
+            total_fee_amount: LargeAmount(sums.fee),
+            total_service_charge_amount: LargeAmount(sums.service_charge),
+            total_request_cost: LargeAmount(sums.request_cost()),
+            total_wallet_cost: LargeAmount(sums.wallet_cost),
+            total_merchant_cost: LargeAmount(sums.merchant_cost),
+        }
+    }
+}
+
+/// `GET /usage`
+pub(crate) async fn get(
+    app: web::Data<App>,
+    caller: Caller,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let query = Query::of(&http);
+    let mut issues = Vec::new();
+    let filter = filter(&query, &mut issues);
+    let span = span(&query, app.clock.now(), &mut issues);
+    let Some(span) = span.filter(|_| issues.is_empty()) else {
+        return Err(ApiError::invalid(issues));
+    };
+    let read = move |conn: &mut _| usage::by_day(conn, caller.merchant_id, &filter, &span);
+    let sums = app.store.read(read).await?;
+    let mut totals = Sums::default();
+    let items = span.days().zip(&sums).map(|(day, sums)| {
+        totals += *sums;
+        ItemView {
+            date: day.date.to_string(),
+            start: day.start,
+            end: day.end,
+            sums: SumsView::from(sums),
+        }
+    });
+    let items = items.collect();
+    Ok(HttpResponse::Ok().json(UsageView { items, totals: SumsView::from(&totals) }))
+}
+
+/// The span that is asked for: without an end to the end of the present day, without a start the 30
+/// days before the end.
+fn span(query: &Query, now: Timestamp, issues: &mut Vec<Issue>) -> Option<Span> {
+    let mut given = |name| time(query, name, issues);
+    let (start, end) = (given("start"), given("end"));
+    let (start, end) = (start.ok()?, end.ok()?);
+    let end = end.unwrap_or_else(|| start.unwrap_or(LocalTime::in_utc(now)).end_of_day(now));
+    let start = start.unwrap_or_else(|| end.minus_days(DEFAULT_DAYS));
+    let errors = match Span::new(start, end) {
+        Ok(span) => return Some(span),
+        Err(errors) => errors,
+    };
+    issues.extend(errors.into_iter().map(|error| match error {
+        SpanError::StartBetweenQuarters => Issue::at(
+            ["start"],
+            "must lie on a quarter of an hour, in UTC as in its own offset: usage is added up by \
+             quarter hours",
+        ),
+        SpanError::EndBetweenQuarters => Issue::at(
+            ["end"],
+            "must lie on a quarter of an hour, in UTC as in its own offset: usage is added up by \
+             quarter hours",
+        ),
+        SpanError::Empty => Issue::at(["end"], "must be after start"),
+        SpanError::TooLong => Issue::at(["end"], "must be at most 366 days after start"),
+    }));
+    None
+}
+
+/// A time of the query; `Err` when it is none.
+fn time(query: &Query, name: &str, issues: &mut Vec<Issue>) -> Result<Option<LocalTime>, ()> {
+    // A plus that was not encoded has become a space, and no time has one.
+    let text = query.get(name).map(|text| text.replace(' ', "+"));
+    text.map(|text| text.parse()).transpose().map_err(|_| {
+        issues.push(Issue::at(
+            [name],
+            "must be a date-time with an offset, such as 2026-11-21T00:00:00+01:00",
+        ));
+    })
+}

@@ -1,0 +1,217 @@
+//! A span of time in the days of one UTC offset.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+use time::format_description::well_known::Rfc3339;
+use time::{Date, Duration, OffsetDateTime, UtcOffset};
+
+use crate::time::{ParseTimestampError, Timestamp};
+
+/// An instant as it was written: with the offset of whoever wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalTime(OffsetDateTime);
+
+impl LocalTime {
+    /// The same instant in UTC.
+    pub fn in_utc(at: Timestamp) -> Self {
+        Self(at.to_datetime())
+    }
+
+    /// The instant.
+    pub fn instant(self) -> Timestamp {
+        let micros = self.0.unix_timestamp_nanos() / 1_000;
+        Timestamp::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+    }
+
+    /// The end of the day, in the offset of `self`, that `at` lies in.
+    pub fn end_of_day(self, at: Timestamp) -> Self {
+        let at = at.to_datetime().to_offset(self.0.offset());
+        Self(midnight(at.date(), at.offset()) + Duration::DAY)
+    }
+
+    /// The time so many days earlier.
+    pub fn minus_days(self, days: i64) -> Self {
+        Self(self.0 - Duration::days(days))
+    }
+
+    /// Whether it lies on a quarter of an hour, in UTC as in its own offset.
+    fn is_on_a_quarter(self) -> bool {
+        let on = |seconds: i64| seconds % QUARTER_SECONDS == 0;
+        self.0.nanosecond() == 0
+            && on(self.0.unix_timestamp())
+            && on(i64::from(self.0.offset().whole_seconds()))
+    }
+}
+
+impl FromStr for LocalTime {
+    type Err = ParseTimestampError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| ParseTimestampError)?;
+        // A year and more away from what can be written, whatever the offset.
+        Some(at).filter(|at| (1..=9_997).contains(&at.year())).map(Self).ok_or(ParseTimestampError)
+    }
+}
+
+impl fmt::Display for LocalTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.format(&Rfc3339).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl Serialize for LocalTime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The quarter hours from one instant to another, and the days they lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    start: OffsetDateTime,
+    end: OffsetDateTime,
+}
+
+/// A day of a [`Span`], as far as it lies in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Day {
+    /// The date in the span's offset.
+    pub date: Date,
+    /// Its first instant in the span.
+    pub start: LocalTime,
+    /// Where it ends in the span; not part of it.
+    pub end: LocalTime,
+}
+
+/// Why there is no such [`Span`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpanError {
+    /// The start, or its offset, is not on a quarter of an hour.
+    StartBetweenQuarters,
+    /// The end is not on a quarter of an hour.
+    EndBetweenQuarters,
+    /// It ends before it begins, or at once.
+    Empty,
+    /// It is longer than [`Span::MAX_DAYS`].
+    TooLong,
+}
+
+const QUARTER_SECONDS: i64 = 15 * 60;
+/// Quarters of an hour in a day.
+const QUARTERS_PER_DAY: i64 = 96;
+
+impl Span {
+    /// The longest span, in days.
+    pub const MAX_DAYS: i64 = 366;
+
+    /// From `start` to before `end`, in the days of the offset of `start`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn new(start: LocalTime, end: LocalTime) -> Result<Self, Vec<SpanError>> {
+        let mut errors = Vec::new();
+        if !start.is_on_a_quarter() {
+            errors.push(SpanError::StartBetweenQuarters);
+        }
+        if !end.is_on_a_quarter() {
+            errors.push(SpanError::EndBetweenQuarters);
+        }
+        let length = end.0 - start.0;
+        if !length.is_positive() {
+            errors.push(SpanError::Empty);
+        } else if length > Duration::days(Self::MAX_DAYS) {
+            errors.push(SpanError::TooLong);
+        }
+        let span = Self { start: start.0, end: end.0.to_offset(start.0.offset()) };
+        if errors.is_empty() { Ok(span) } else { Err(errors) }
+    }
+
+    /// The quarter hours of the span, counted since 1970: the first one, and the first after it.
+    pub fn quarters(&self) -> (i64, i64) {
+        (quarter(self.start), quarter(self.end))
+    }
+
+    /// The quarter hour that the first day begins with, be it before the span.
+    pub fn first_midnight(&self) -> i64 {
+        quarter(midnight(self.start.date(), self.start.offset()))
+    }
+
+    /// The quarter hours that the days begin with, the first day's aside.
+    pub fn midnights(&self) -> impl Iterator<Item = i64> + use<> {
+        let (first, (_, end)) = (self.first_midnight(), self.quarters());
+        (1..).map(move |day| first + day * QUARTERS_PER_DAY).take_while(move |&at| at < end)
+    }
+
+    /// Its days, oldest first.
+    pub fn days(&self) -> impl Iterator<Item = Day> + use<> {
+        let Self { start, end } = *self;
+        let first = midnight(start.date(), start.offset());
+        let midnights = (0..).map(move |day| first + Duration::days(day));
+        midnights.take_while(move |&at| at < end).map(move |at| Day {
+            date: at.date(),
+            start: LocalTime(at.max(start)),
+            end: LocalTime((at + Duration::DAY).min(end)),
+        })
+    }
+}
+
+fn quarter(at: OffsetDateTime) -> i64 {
+    at.unix_timestamp().div_euclid(QUARTER_SECONDS)
+}
+
+fn midnight(date: Date, offset: UtcOffset) -> OffsetDateTime {
+    date.midnight().assume_offset(offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(start: &str, end: &str) -> Result<Span, Vec<SpanError>> {
+        Span::new(start.parse().unwrap(), end.parse().unwrap())
+    }
+
+    #[test]
+    fn days_are_those_of_the_starts_offset_and_clipped_at_both_ends() {
+        let span = span("2026-11-01T06:00:00+05:45", "2026-11-03T00:00:00Z").unwrap();
+        let days: Vec<_> =
+            span.days().map(|day| format!("{} {} {}", day.date, day.start, day.end)).collect();
+        assert_eq!(
+            days,
+            [
+                "2026-11-01 2026-11-01T06:00:00+05:45 2026-11-02T00:00:00+05:45",
+                "2026-11-02 2026-11-02T00:00:00+05:45 2026-11-03T00:00:00+05:45",
+                "2026-11-03 2026-11-03T00:00:00+05:45 2026-11-03T05:45:00+05:45",
+            ]
+        );
+        assert_eq!(span.midnights().count(), 2);
+        let (first, past) = span.quarters();
+        assert_eq!(past - first, 18 * 4 + 96 + 23);
+        assert_eq!(first - span.first_midnight(), 6 * 4);
+    }
+
+    #[test]
+    fn what_is_no_span_is_said_all_at_once() {
+        use SpanError::*;
+        let cases: [(&str, &str, &[SpanError]); 5] = [
+            (
+                "2026-11-02T00:01:00Z",
+                "2026-11-01T00:00:01Z",
+                &[StartBetweenQuarters, EndBetweenQuarters, Empty],
+            ),
+            ("2026-11-01T00:00:00+00:07", "2026-11-02T00:00:00Z", &[StartBetweenQuarters]),
+            ("2026-11-01T00:00:00.5Z", "2026-11-02T00:00:00Z", &[StartBetweenQuarters]),
+            ("2026-11-01T00:00:00Z", "2026-11-01T01:00:00+01:00", &[Empty]),
+            ("2026-11-01T00:00:00Z", "2027-11-02T00:15:00Z", &[TooLong]),
+        ];
+        for (start, end, errors) in cases {
+            assert_eq!(span(start, end).unwrap_err(), errors, "{start} {end}");
+        }
+        assert_eq!(
+            span("2027-11-01T00:00:00Z", "2028-11-01T00:00:00Z").unwrap().days().count(),
+            366
+        );
+    }
+}

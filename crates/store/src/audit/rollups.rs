@@ -1,0 +1,159 @@
+//! The roll-ups against the records: those of merchants and connections row by row, those by metadata
+//! for each pair as a whole.
+
+use std::collections::{BTreeMap, HashMap};
+
+use diesel::prelude::*;
+
+use super::{Audit, CHUNK};
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::rows::{RequestRow, time};
+use crate::schema::{usage_rollups, usage_series, usage_tags};
+use crate::usage::{NARROW, RollupKey, RollupRow, SeriesRow, Sums, TagRow, WIDE, pairs, slot};
+
+/// A merchant or connection, and a pair of metadata.
+type PairKey = (String, String, String);
+
+/// What is kept, and what records say.
+#[derive(Default)]
+pub(super) struct Recomputed {
+    rows: BTreeMap<RollupKey, [Sums; 2]>,
+    pairs: BTreeMap<PairKey, [Sums; 2]>,
+}
+
+impl Recomputed {
+    /// Adds a record.
+    pub(super) fn add(&mut self, row: &RequestRow) -> Result<(), StoreError> {
+        if row.is_pending() {
+            return Ok(());
+        }
+        // What the meter was is shown, but not added up.
+        let record = row.to_record(None)?;
+        let more = Sums::of(&record);
+        let of_merchant = (Some(&row.merchant_id), &[NARROW, WIDE][..]);
+        for (owner, widths) in [of_merchant, (row.connection_id.as_ref(), &[NARROW])] {
+            let Some(owner) = owner else { continue };
+            for &width in widths {
+                let slot = slot(row.created_at);
+                let slot = slot - slot.rem_euclid(i64::from(width));
+                let meter_id = row.meter_id.clone().unwrap_or_default();
+                let [_, sums] =
+                    self.rows.entry((owner.clone(), width, slot, meter_id)).or_default();
+                *sums += more;
+            }
+            for (key, value) in record.metadata.iter() {
+                let key = (owner.clone(), key.clone(), value.clone());
+                let [_, sums] = self.pairs.entry(key).or_default();
+                *sums += more;
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, row: RollupRow, pairs_of: &HashMap<String, Vec<PairKey>>) {
+        let sums = Sums::from(&row);
+        let Some(pairs) = pairs_of.get(&row.series_id) else {
+            let key = (row.series_id, row.width, row.slot, row.meter_id);
+            let [kept, _] = self.rows.entry(key).or_default();
+            *kept += sums;
+            return;
+        };
+        if row.width == NARROW {
+            for pair in pairs {
+                let [kept, _] = self.pairs.entry(pair.clone()).or_default();
+                *kept += sums;
+            }
+        }
+    }
+}
+
+pub(super) fn compare(
+    conn: &mut Conn,
+    mut recomputed: Recomputed,
+    audit: &mut Audit,
+) -> Result<(), StoreError> {
+    let pairs_of = pairs_by_series(conn)?;
+    let mut after = (String::new(), 0, 0, String::new(), 0);
+    loop {
+        use usage_rollups::{meter_id, series_id, shard, slot, width};
+        let (last_series, last_width, last_slot, last_meter, last_shard) = &after;
+        // As `(a, b, …) > (x, y, …)`, which diesel cannot say.
+        let beyond = slot
+            .gt(last_slot)
+            .or(slot.eq(last_slot).and(meter_id.gt(last_meter)))
+            .or(slot.eq(last_slot).and(meter_id.eq(last_meter)).and(shard.gt(last_shard)));
+        let rows: Vec<RollupRow> = usage_rollups::table
+            .filter(series_id.ge(last_series))
+            .filter(
+                series_id
+                    .gt(last_series)
+                    .or(width.gt(last_width))
+                    .or(width.eq(last_width).and(beyond)),
+            )
+            .order((series_id, width, slot, meter_id, shard))
+            .limit(CHUNK)
+            .select(RollupRow::as_select())
+            .load(conn)?;
+        let Some(last) = rows.last() else { break };
+        after = (last.series_id.clone(), last.width, last.slot, last.meter_id.clone(), last.shard);
+        rows.into_iter().for_each(|row| recomputed.keep(row, &pairs_of));
+    }
+    for ((owner, width, slot, meter_id), sums) in recomputed.rows {
+        let at = time(slot.saturating_mul(15 * 60 * 1_000_000));
+        let plural = if width == NARROW { "" } else { "s" };
+        let meter = if meter_id.is_empty() {
+            "without meter".to_owned()
+        } else {
+            format!("under {meter_id}")
+        };
+        let what = format!("usage of {owner} in {width} quarter hour{plural} from {at} {meter}");
+        audit.compare_sums(&what, sums);
+    }
+    for ((owner, key, value), sums) in recomputed.pairs {
+        audit.compare_sums(&format!("usage of {owner} with {key} = {value}"), sums);
+    }
+    Ok(())
+}
+
+/// For which pairs, of whom, each series by metadata is asked.
+fn pairs_by_series(conn: &mut Conn) -> Result<HashMap<String, Vec<PairKey>>, StoreError> {
+    let mut found: HashMap<String, Vec<PairKey>> = HashMap::new();
+    let tags: Vec<(TagRow, SeriesRow)> = usage_tags::table
+        .inner_join(usage_series::table.on(usage_series::series_id.eq(usage_tags::series_id)))
+        .select((TagRow::as_select(), SeriesRow::as_select()))
+        .load(conn)?;
+    for (tag, series) in tags {
+        let of_series = found.entry(series.series_id.clone()).or_default();
+        if tag.key.is_empty() {
+            let all = pairs(&series)?.into_iter();
+            of_series.extend(all.map(|(key, value)| (tag.owner_id.clone(), key, value)));
+        } else {
+            let owners = [Some(tag.owner_id), series.connection_id].into_iter().flatten();
+            of_series.extend(owners.map(|owner| (owner, tag.key.clone(), tag.value.clone())));
+        }
+    }
+    Ok(found)
+}
+
+impl Audit {
+    fn compare_sums(&mut self, what: &str, [kept, recomputed]: [Sums; 2]) {
+        const NAMES: [&str; 7] = [
+            "requests",
+            "tokens",
+            "usage cost",
+            "fee",
+            "service charge",
+            "wallet cost",
+            "merchant cost",
+        ];
+        let shown =
+            |sum: i128| i64::try_from(sum).unwrap_or(if sum < 0 { i64::MIN } else { i64::MAX });
+        let each = kept.each().into_iter().zip(recomputed.each());
+        for (name, (kept, recomputed)) in NAMES.iter().zip(each) {
+            if kept != recomputed {
+                self.compare(format!("{what}: {name}"), shown(kept), shown(recomputed));
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What ended calls add to the roll-ups.
+//!
+//! A call is added to the series of its merchant and of its connection. Of its metadata, the pairs
+//! whose keys have few values are a series of the merchant and of the connection each: their sets are
+//! few, so a question reads few of them. With pairs of keys that have many values (users, sessions)
+//! nearly every set is another. Such a call has one more series, of its whole metadata, which is found
+//! by each of those pairs. So a question is answered by the series of the few, all of whose pairs
+//! are in what they keep, and by those that are found by a pair with many; no call is in both, and it
+//! does not matter when a key came to have many.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use diesel::prelude::*;
+use sha2::{Digest, Sha256};
+use tollgate_domain::Metadata;
+
+use crate::conn::Conn;
+use crate::dialect;
+use crate::error::StoreError;
+use crate::rows::{RequestRow, to_json};
+use crate::schema::{requests, usage_rollups, usage_series, usage_tags};
+use crate::usage::{NARROW, RollupKey, RollupRow, SeriesRow, Sums, TagRow, WIDE, slot};
+
+/// A key with more values than this has many.
+const FEW_VALUES: usize = 32;
+/// How many keys and series a writer remembers; then it begins anew, which costs a few writes.
+const REMEMBERED: usize = 65_536;
+/// How many rows a statement has at most: PostgreSQL takes 65,535 values.
+const AT_ONCE: usize = 3_000;
+/// Among how many rows writers spread what they add to one series: what is locked by one is not
+/// waited for by most others.
+const SHARDS: u64 = 4;
+
+/// What this process knows of series, so that it writes each once.
+#[derive(Default)]
+pub(crate) struct Series(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    series: HashSet<String>,
+    /// The values seen of each merchant's keys, by their hashes, until they are many.
+    values: HashMap<(String, String), HashSet<u64>>,
+}
+
+impl Series {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what is there: it may be another database, or an earlier state of this one.
+    pub(super) fn forget(&self) {
+        self.known().series.clear();
+    }
+
+    /// Learns of series whose transaction is committed.
+    pub(super) fn learn(&self, written: Vec<String>) {
+        let mut known = self.known();
+        if known.series.len() > REMEMBERED {
+            known.series.clear();
+        }
+        known.series.extend(written);
+    }
+}
+
+impl Known {
+    fn has_many(&mut self, merchant_id: &str, key: &str, value: &str) -> bool {
+        if self.values.len() > REMEMBERED {
+            self.values.clear();
+        }
+        let values = self.values.entry((merchant_id.to_owned(), key.to_owned())).or_default();
+        if values.len() <= FEW_VALUES {
+            values.insert(hash(&value));
+        }
+        values.len() > FEW_VALUES
+    }
+}
+
+/// Which of the rows of a series this thread adds to: on SQLite, where one writes at a time, the one.
+fn shard(conn: &Conn) -> i32 {
+    match dialect::has_row_locks(conn) {
+        true => {
+            let writer = (std::process::id(), std::thread::current().id());
+            i32::try_from(hash(&writer) % SHARDS).unwrap_or_default()
+        }
+        false => 0,
+    }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What a batch adds.
+#[derive(Default)]
+pub(super) struct Rollups {
+    sums: BTreeMap<RollupKey, Sums>,
+    series: BTreeSet<SeriesRow>,
+    tags: BTreeSet<TagRow>,
+}
+
+type Pairs<'a> = BTreeMap<&'a String, &'a String>;
+
+impl Rollups {
+    /// Adds an ended call, or what the correction of one makes of it.
+    pub(super) fn add(
+        &mut self,
+        series: &Series,
+        row: &RequestRow,
+        metadata: &Metadata,
+        more: Sums,
+    ) {
+        let (merchant_id, connection_id) = (&row.merchant_id, row.connection_id.as_ref());
+        self.add_to(merchant_id, &[NARROW, WIDE], row, more);
+        if let Some(connection_id) = connection_id {
+            self.add_to(connection_id, &[NARROW], row, more);
+        }
+        if metadata.is_empty() {
+            return;
+        }
+        let known = &mut *series.known();
+        let (rare, common): (Pairs<'_>, Pairs<'_>) =
+            metadata.iter().partition(|(key, value)| known.has_many(merchant_id, key, value));
+        if !common.is_empty() {
+            let by_owner = [(String::new(), String::new())];
+            let id = self.series(known, merchant_id, None, &common, &by_owner);
+            self.add_to(&id, &[NARROW, WIDE], row, more);
+            if let Some(owner) = connection_id {
+                let id = self.series(known, owner, connection_id, &common, &by_owner);
+                self.add_to(&id, &[NARROW], row, more);
+            }
+        }
+        if !rare.is_empty() {
+            let by_pairs: Vec<_> =
+                rare.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+            let all = metadata.iter().collect();
+            let id = self.series(known, merchant_id, connection_id, &all, &by_pairs);
+            self.add_to(&id, &[NARROW], row, more);
+        }
+    }
+
+    fn add_to(&mut self, series_id: &str, widths: &[i32], row: &RequestRow, more: Sums) {
+        for &width in widths {
+            let slot = slot(row.created_at);
+            let slot = slot - slot.rem_euclid(i64::from(width));
+            let meter_id = row.meter_id.clone().unwrap_or_default();
+            *self.sums.entry((series_id.to_owned(), width, slot, meter_id)).or_default() += more;
+        }
+    }
+
+    /// The id of the series of these pairs; it is made unless it is known.
+    fn series(
+        &mut self,
+        known: &Known,
+        owner_id: &str,
+        connection_id: Option<&String>,
+        pairs: &Pairs<'_>,
+        found_by: &[(String, String)],
+    ) -> String {
+        let identity = Sha256::digest(to_json(&(owner_id, connection_id, pairs, found_by)));
+        let series_id: String =
+            identity.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        if !known.series.contains(&series_id) {
+            self.series.insert(SeriesRow {
+                series_id: series_id.clone(),
+                connection_id: connection_id.cloned(),
+                metadata: to_json(pairs),
+            });
+            self.tags.extend(found_by.iter().map(|(key, value)| TagRow {
+                owner_id: owner_id.to_owned(),
+                key: key.clone(),
+                value: value.clone(),
+                series_id: series_id.clone(),
+            }));
+        }
+        series_id
+    }
+
+    /// Writes what was added; answers which series were. Rows of each table ascend, and nothing is
+    /// locked afterwards, so batches never wait for each other in a circle.
+    pub(super) fn write(self, conn: &mut Conn) -> Result<Vec<String>, StoreError> {
+        let written = self.series.iter().map(|row| row.series_id.clone()).collect();
+        for rows in Vec::from_iter(self.series).chunks(AT_ONCE) {
+            dialect::insert_series(conn, rows)?;
+        }
+        for rows in Vec::from_iter(self.tags).chunks(AT_ONCE) {
+            dialect::insert_tags(conn, rows)?;
+        }
+        let shard = shard(conn);
+        let rows = self.sums.into_iter().map(|(key, sums)| RollupRow::new(key, shard, &sums));
+        for rows in Vec::from_iter(rows).chunks(AT_ONCE) {
+            dialect::add_rollups(conn, rows)?;
+        }
+        Ok(written)
+    }
+}
+
+/// Adds up all records anew. Call it in a write transaction, while nothing else is booked.
+pub(crate) fn rebuild(conn: &mut Conn) -> Result<(), StoreError> {
+    const CHUNK: i64 = 20_000;
+    diesel::delete(usage_rollups::table).execute(conn)?;
+    diesel::delete(usage_tags::table).execute(conn)?;
+    diesel::delete(usage_series::table).execute(conn)?;
+    let series = Series::default();
+    let mut after = String::new();
+    loop {
+        let rows: Vec<RequestRow> = requests::table
+            .filter(requests::request_id.gt(&after))
+            .order(requests::request_id)
+            .limit(CHUNK)
+            .select(RequestRow::as_select())
+            .load(conn)?;
+        let Some(last) = rows.last() else { return Ok(()) };
+        after.clone_from(&last.request_id);
+        let mut rollups = Rollups::default();
+        for row in rows.iter().filter(|row| !row.is_pending()) {
+            let record = row.to_record(None)?;
+            rollups.add(&series, row, &record.metadata, Sums::of(&record));
+        }
+        series.learn(rollups.write(conn)?);
+    }
+}

@@ -1,0 +1,377 @@
+//! Sums by day and filtered lists on both databases: always what the records say.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    reason = "helpers of tests fail by panicking"
+)]
+
+use std::collections::BTreeMap;
+
+use diesel::connection::SimpleConnection;
+use tollgate_domain::admission::Call;
+use tollgate_domain::*;
+use tollgate_store::requests::{self, RequestFilter};
+use tollgate_store::usage::{self, Sums};
+use tollgate_store::{Conn, Page, Store, StoreError};
+use tollgate_testkit::store::{START, TestStore, answered, each_store};
+
+/// Numbers that look random and are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[usize::try_from(self.below(all.len() as u64)).unwrap()]
+    }
+
+    fn one_or_none<T: Copy>(&mut self, all: &[T]) -> Option<T> {
+        (self.below(3) > 0).then(|| *self.one_of(all))
+    }
+
+    /// Up to three pairs; users are many.
+    fn metadata(&mut self) -> Vec<(String, String)> {
+        let mut pairs = Vec::new();
+        for (key, values) in [("env", 2), ("feature", 3), ("user", 60)] {
+            if self.below(4) > 0 {
+                pairs.push((key.to_owned(), format!("{key}-{}", self.below(values))));
+            }
+        }
+        pairs
+    }
+
+    /// A quarter hour of the days around the start of the clock.
+    fn quarter(&mut self) -> i64 {
+        START.unix_micros() + (self.below(6 * 96) as i64 - 3 * 96) * 900_000_000
+    }
+}
+
+struct Shop {
+    merchant_id: MerchantId,
+    key: SecretKeyId,
+    connections: Vec<ConnectionId>,
+    meters: Vec<(MeterId, String)>,
+}
+
+async fn shop(store: &TestStore) -> Shop {
+    let new = store.merchant().await;
+    let merchant_id = new.merchant.merchant_id;
+    let mut shop = Shop {
+        merchant_id,
+        key: store.secret_key_id(&new).await,
+        connections: Vec::new(),
+        meters: Vec::new(),
+    };
+    for _ in 0..3 {
+        shop.connections.push(store.connection(merchant_id, "1000000").await.connection_id);
+    }
+    for (slug, rate) in [("plan", "10"), ("other", "3")] {
+        let meter = meter(store, merchant_id, slug, rate).await;
+        shop.meters.push((meter, slug.to_owned()));
+    }
+    shop
+}
+
+async fn meter(store: &TestStore, merchant_id: MerchantId, slug: &str, rate: &str) -> MeterId {
+    use tollgate_pricing::{Meter, RateType, Tier, TierUnit};
+    let tiers = vec![Tier { start: 0, rate: rate.parse().unwrap() }];
+    let new = NewMeter {
+        name: slug.to_owned(),
+        slug: Some(slug.to_owned()),
+        tier_period: TierPeriod::Lifetime,
+        model: Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).unwrap(),
+    };
+    let now = store.clock.now();
+    let made =
+        store.store.write(move |conn| tollgate_store::meters::create(conn, merchant_id, &new, now));
+    made.await.unwrap().unwrap().meter_id
+}
+
+impl Shop {
+    fn call(&self, store: &TestStore, dice: &mut Dice) -> Call {
+        let pairs: BTreeMap<_, _> = dice.metadata().into_iter().collect();
+        let at = Timestamp::from_unix_micros(dice.quarter() + dice.below(900_000_000) as i64);
+        let mut call = Call {
+            connection_id: dice.one_or_none(&self.connections),
+            meter_slug: (dice.below(3) > 0).then(|| dice.one_of(&self.meters).1.clone()),
+            created_at: at,
+            ..store.call(self.merchant_id, self.key)
+        };
+        call.forwarded.metadata =
+            Metadata::from_json(&serde_json::to_value(pairs).unwrap()).unwrap();
+        call
+    }
+
+    async fn records(
+        &self,
+        store: &Store,
+        filter: RequestFilter,
+        limit: u32,
+    ) -> Vec<RequestRecord> {
+        let merchant_id = self.merchant_id;
+        let mut all: Vec<RequestRecord> = Vec::new();
+        loop {
+            let page = Page { after: all.last().map(|record| record.request_id), limit };
+            let filter = filter.clone();
+            let read = move |conn: &mut Conn| requests::list(conn, merchant_id, &filter, &page);
+            let mut found = store.read(read).await.unwrap();
+            let has_more = found.len() > limit as usize;
+            found.truncate(limit as usize);
+            all.extend(found);
+            if !has_more {
+                return all;
+            }
+        }
+    }
+}
+
+fn passes(filter: &RequestFilter, record: &RequestRecord) -> bool {
+    let pairs: Vec<_> = record.metadata.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    filter.connection_id.is_none_or(|id| record.connection_id == Some(id))
+        && filter.meter_id.is_none_or(|id| record.meter_id == Some(id))
+        && filter.metadata.iter().all(|pair| pairs.contains(pair))
+}
+
+/// What the records of each day come to.
+fn added_up(records: &[RequestRecord], filter: &RequestFilter, span: &Span) -> Vec<Sums> {
+    let day = |day: Day| {
+        let mut sums = Sums::default();
+        for record in records {
+            let in_day =
+                day.start.instant() <= record.created_at && record.created_at < day.end.instant();
+            if in_day && record.status != RequestStatus::Pending && passes(filter, record) {
+                assert_eq!(
+                    record.quote.total_request_cost.units() as i128,
+                    Sums::of(record).request_cost()
+                );
+                sums += Sums::of(record);
+            }
+        }
+        sums
+    };
+    span.days().map(day).collect()
+}
+
+/// Any question that a merchant may ask.
+fn question(shop: &Shop, dice: &mut Dice) -> (RequestFilter, Span) {
+    let mut metadata = if dice.below(3) > 0 { dice.metadata() } else { Vec::new() };
+    if dice.below(8) == 0 {
+        metadata.push(("env".to_owned(), "env-0".to_owned()));
+    }
+    let meters: Vec<_> = shop.meters.iter().map(|(id, _)| *id).collect();
+    let filter = RequestFilter {
+        connection_id: (dice.below(2) > 0).then(|| *dice.one_of(&shop.connections)),
+        meter_id: (dice.below(2) > 0).then(|| *dice.one_of(&meters)),
+        metadata,
+    };
+    let (a, b) = (dice.quarter(), dice.quarter());
+    let offset = *dice.one_of(&["Z", "+05:45", "-03:30", "+01:00", "+14:00", "-12:00", "+00:15"]);
+    let at = |micros: i64| {
+        let text = Timestamp::from_unix_micros(micros).to_string();
+        // The same clock face in another zone is another instant on the same grain.
+        text.replace('Z', offset).parse::<LocalTime>().unwrap()
+    };
+    (filter, Span::new(at(a.min(b)), at(a.max(b) + 900_000_000)).unwrap())
+}
+
+async fn by_day(
+    store: &Store,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    span: Span,
+) -> Vec<Sums> {
+    let filter = filter.clone();
+    store.read(move |conn| usage::by_day(conn, merchant_id, &filter, &span)).await.unwrap()
+}
+
+async fn assert_adds_up(store: &Store, shop: &Shop, dice: &mut Dice) {
+    let records = shop.records(store, RequestFilter::default(), 100).await;
+    for _ in 0..120 {
+        let (filter, span) = question(shop, dice);
+        let found = by_day(store, shop.merchant_id, &filter, span).await;
+        assert_eq!(found, added_up(&records, &filter, &span), "{filter:?} {span:?}");
+    }
+}
+
+#[test]
+fn usage_is_what_the_records_come_to_whatever_is_asked_and_corrected() {
+    each_store(async |store| {
+        let mut dice = Dice(20_261_121);
+        let shops = [shop(store).await, shop(store).await];
+        let mut ends = Vec::new();
+        let mut lost = Vec::new();
+        for number in 0..400 {
+            let call = dice.one_of(&shops).call(store, &mut dice);
+            let (request_id, tokens) = (call.request_id, dice.below(5_000));
+            let base = format!("0.{:010}", dice.below(900_000_000));
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            let report = answered(tokens, &base);
+            if number % 10 == 0 {
+                lost.push((request_id, report));
+                continue;
+            }
+            let store = store.store.clone();
+            ends.push(tokio::spawn(async move { store.settle(request_id, report).await }));
+        }
+        for end in ends {
+            end.await.unwrap();
+        }
+        assert_adds_up(&store.store, &shops[0], &mut dice).await;
+
+        store.store.close().await.unwrap();
+        let next = store.open_again();
+        store.clock.advance_millis(60_000);
+        next.sweep().await.unwrap();
+        store.clock.advance_millis(60_000);
+        next.sweep().await.unwrap();
+        store.assert_audited().await;
+        assert_adds_up(&next, &shops[0], &mut dice).await;
+        for (request_id, report) in lost.into_iter().step_by(2) {
+            next.settle(request_id, report).await;
+        }
+        for shop in &shops {
+            assert_adds_up(&next, shop, &mut dice).await;
+        }
+        next.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_filtered_list_has_just_the_records_that_pass_newest_first() {
+    each_store(async |store| {
+        let mut dice = Dice(7);
+        let shops = [shop(store).await, shop(store).await];
+        for _ in 0..250 {
+            let call = dice.one_of(&shops).call(store, &mut dice);
+            store.clock.advance_millis(1);
+            store.forward(call, 10, "0.01").await.unwrap();
+        }
+        let shop = &shops[0];
+        let all = shop.records(&store.store, RequestFilter::default(), 100).await;
+        assert!(all.is_sorted_by(|one, next| one.request_id > next.request_id));
+        for _ in 0..100 {
+            let (filter, _) = question(shop, &mut dice);
+            let limit = 1 + dice.below(20) as u32;
+            let found = shop.records(&store.store, filter.clone(), limit).await;
+            let expected = all.iter().filter(|record| passes(&filter, record));
+            assert!(found.iter().eq(expected), "{filter:?}");
+        }
+    });
+}
+
+#[test]
+fn nobody_sees_what_a_connection_of_others_used() {
+    each_store(async |store| {
+        let (mine, others) = (shop(store).await, shop(store).await);
+        let call = Call {
+            connection_id: Some(others.connections[0]),
+            ..store.call(others.merchant_id, others.key)
+        };
+        store.forward(call, 10, "0.5").await.unwrap();
+        let filter = RequestFilter {
+            connection_id: Some(others.connections[0]),
+            ..RequestFilter::default()
+        };
+        let at = LocalTime::in_utc(START);
+        let span = Span::new(at, at.end_of_day(START)).unwrap();
+        let found = by_day(&store.store, mine.merchant_id, &filter, span).await;
+        assert_eq!(found, [Sums::default()]);
+        let found = by_day(&store.store, others.merchant_id, &filter, span).await;
+        assert_eq!(found[0].requests, 1);
+    });
+}
+
+#[test]
+fn sums_beyond_the_range_of_an_amount_stay_exact() {
+    each_store(async |store| {
+        let shop = shop(store).await;
+        for _ in 0..3 {
+            let call = Call { disable_billing: true, ..store.call(shop.merchant_id, shop.key) };
+            let request_id = call.request_id;
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            let mut report = answered(u64::MAX, "900000000");
+            report.priced.base.output = "1.0000000001".parse().unwrap();
+            store.store.settle(request_id, report).await;
+        }
+        let at = LocalTime::in_utc(START);
+        let span = Span::new(at, at.end_of_day(START)).unwrap();
+        let found = by_day(&store.store, shop.merchant_id, &RequestFilter::default(), span).await;
+        let records = shop.records(&store.store, RequestFilter::default(), 100).await;
+        assert_eq!(found, added_up(&records, &RequestFilter::default(), &span));
+        assert!(found[0].tokens > i128::from(i64::MAX));
+    });
+}
+
+#[test]
+fn an_audit_names_what_a_rollup_lost() {
+    each_store(async |store| {
+        let shop = shop(store).await;
+        let mut call = store.call(shop.merchant_id, shop.key);
+        call.forwarded.metadata = Metadata::parse(r#"{"env":"prod"}"#).unwrap();
+        store.forward(call, 10, "0.5").await.unwrap();
+        execute(&store.store, "UPDATE usage_rollups SET tokens = tokens + 1").await;
+        let audit = store.store.audit().await.unwrap();
+        let names: Vec<_> = audit.differences.iter().map(|one| one.what.as_str()).collect();
+        let merchant_id = shop.merchant_id;
+        let expected = [
+            format!(
+                "usage of {merchant_id} in 12 quarter hours from 2026-11-21T00:00:00Z without meter: tokens"
+            ),
+            format!(
+                "usage of {merchant_id} in 1 quarter hour from 2026-11-21T00:00:00Z without meter: tokens"
+            ),
+            format!("usage of {merchant_id} with env = prod: tokens"),
+        ];
+        assert!(expected.iter().all(|name| names.contains(&name.as_str())), "{names:?}");
+        assert_eq!(names.len(), expected.len(), "{names:?}");
+        execute(&store.store, "UPDATE usage_rollups SET tokens = tokens - 1").await;
+    });
+}
+
+async fn execute(store: &Store, sql: &'static str) {
+    store
+        .write(move |conn| match conn {
+            Conn::Sqlite(conn) => conn.batch_execute(sql).map_err(StoreError::from),
+            Conn::Postgres(conn) => conn.batch_execute(sql).map_err(StoreError::from),
+        })
+        .await
+        .unwrap();
+}
+
+#[test]
+fn the_migration_adds_up_what_ended_before_it() {
+    each_store(async |store| {
+        let mut dice = Dice(5);
+        let shop = shop(store).await;
+        for _ in 0..120 {
+            let (call, tokens) = (shop.call(store, &mut dice), dice.below(5_000));
+            store.forward(call, tokens, "0.0123456789").await.unwrap();
+        }
+        store.store.admit(Box::new(shop.call(store, &mut dice))).await.unwrap().unwrap();
+        execute(
+            &store.store,
+            include_str!("../../../migrations/sqlite/20261121000004_usage/down.sql"),
+        )
+        .await;
+        execute(
+            &store.store,
+            match store.url {
+                tollgate_store::DatabaseUrl::Postgres(_) => {
+                    include_str!("../../../migrations/postgres/20261121000004_usage/up.sql")
+                }
+                _ => include_str!("../../../migrations/sqlite/20261121000004_usage/up.sql"),
+            },
+        )
+        .await;
+        assert_adds_up(&store.store, &shop, &mut dice).await;
+        store.store.write(usage::rebuild).await.unwrap();
+        assert_adds_up(&store.store, &shop, &mut dice).await;
+    });
+}
