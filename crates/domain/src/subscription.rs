@@ -296,6 +296,8 @@ impl Subscription {
         credits: &mut Credits,
         now: Timestamp,
     ) -> Result<Step, Overflow> {
+        // Both credits together are an amount, too.
+        credits.remaining().checked_add(bundle.credit_amount)?;
         credits.bundle.remaining = credits.bundle.remaining.checked_add(bundle.credit_amount)?;
         let movements = vec![CreditMovement {
             account: LedgerAccount::BundleCredit,
@@ -324,7 +326,7 @@ impl Subscription {
         self.cycle = self.cycle.saturating_add(1);
         self.cycle_end_at = self.config.billing_interval.end_of(self.anchor_at, self.cycle);
         // Credit that rolls over for ever ends at what an amount can hold.
-        let room = Amount::MAX.saturating_sub(credits.cycle.remaining);
+        let room = Amount::MAX.saturating_sub(credits.remaining());
         let amount = self.config.terms_at(self.cycle_start_at).included_credit.min(room);
         credits.cycle.remaining = credits.cycle.remaining.saturating_add(amount);
         amount.is_positive().then(|| CreditMovement {

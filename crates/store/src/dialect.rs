@@ -5,8 +5,11 @@
 //! order within a table, and every round trip counts, so a batch is one statement.
 //! Row locks are `FOR NO KEY UPDATE`: inserts that refer to a locked row need not wait.
 
+use diesel::pg::Pg;
 use diesel::prelude::*;
-use diesel::sql_types::{Array, BigInt, Integer, Text};
+use diesel::query_builder::{AstPass, BoxedSqlQuery, Query, QueryFragment, QueryId, SqlQuery};
+use diesel::sql_types::{Array, BigInt, Integer, Text, Untyped};
+use diesel::sqlite::Sqlite;
 use diesel::upsert::excluded;
 use diesel::{QueryResult, RunQueryDsl};
 use tollgate_domain::MerchantId;
@@ -508,40 +511,122 @@ pub(crate) fn add_rollups(conn: &mut Conn, rows: &[RollupRow]) -> QueryResult<()
     }
 }
 
-/// The sums of some series by day: of their rows of one width, in ranges of slots, without those that
-/// reach over a midnight. `midnight` is the first one, at or before all ranges.
+/// The sums of the rows of these series and this width, by day from the slot of a midnight on: of the
+/// rows within these ranges that lie in one day, and of one meter or all.
 ///
 /// The order of the loops is forced, as the planners cannot know how few series and ranges there are.
-pub(crate) fn usage_by_day(
-    conn: &mut Conn,
-    series: &[String],
-    width: i32,
-    ranges: &[(i64, i64)],
-    midnight: i64,
-    meter_id: Option<&str>,
-) -> QueryResult<Vec<DaySums>> {
-    let meter_id = meter_id.unwrap_or_default();
+pub(crate) struct UsageByDay<'a> {
+    pub(crate) series: &'a [String],
+    pub(crate) width: i32,
+    pub(crate) ranges: &'a [(i64, i64)],
+    pub(crate) midnight: i64,
+    pub(crate) meter_id: Option<&'a str>,
+}
+
+impl UsageByDay<'_> {
+    pub(crate) fn load(&self, conn: &mut Conn) -> QueryResult<Vec<DaySums>> {
+        match conn {
+            Conn::Sqlite(conn) => self.on_sqlite(SQLITE_USAGE_BY_DAY).load(conn),
+            Conn::Postgres(conn) => self.on_postgres(POSTGRES_USAGE_BY_DAY).load(conn),
+        }
+    }
+
+    pub(crate) fn plan(&self, conn: &mut Conn) -> QueryResult<Vec<String>> {
+        match conn {
+            Conn::Sqlite(conn) => {
+                let sql = format!("{EXPLAIN_ON_SQLITE}{SQLITE_USAGE_BY_DAY}");
+                let steps: Vec<SqliteStep> = self.on_sqlite(&sql).load(conn)?;
+                Ok(steps.into_iter().map(|step| step.detail).collect())
+            }
+            Conn::Postgres(conn) => {
+                let sql = format!("{EXPLAIN_ON_POSTGRES}{POSTGRES_USAGE_BY_DAY}");
+                let steps: Vec<PostgresStep> = self.on_postgres(&sql).load(conn)?;
+                Ok(steps.into_iter().map(|step| step.line).collect())
+            }
+        }
+    }
+
+    fn on_sqlite(&self, sql: &str) -> BoxedSqlQuery<'static, Sqlite, SqlQuery> {
+        diesel::sql_query(sql)
+            .into_boxed()
+            .bind::<BigInt, _>(self.midnight)
+            .bind::<Text, _>(to_json(&self.series))
+            .bind::<Text, _>(to_json(&self.ranges))
+            .bind::<Integer, _>(self.width)
+            .bind::<Text, _>(self.meter_id.unwrap_or_default().to_owned())
+    }
+
+    fn on_postgres(&self, sql: &str) -> BoxedSqlQuery<'static, Pg, SqlQuery> {
+        let (first, past): (Vec<_>, Vec<_>) = self.ranges.iter().copied().unzip();
+        diesel::sql_query(sql)
+            .into_boxed()
+            .bind::<BigInt, _>(self.midnight)
+            .bind::<Array<Text>, _>(self.series.to_vec())
+            .bind::<Array<BigInt>, _>(first)
+            .bind::<Array<BigInt>, _>(past)
+            .bind::<Integer, _>(self.width)
+            .bind::<Text, _>(self.meter_id.unwrap_or_default().to_owned())
+    }
+}
+
+const EXPLAIN_ON_SQLITE: &str = "EXPLAIN QUERY PLAN ";
+const EXPLAIN_ON_POSTGRES: &str = "EXPLAIN ";
+
+#[derive(QueryableByName)]
+struct SqliteStep {
+    #[diesel(sql_type = Text)]
+    detail: String,
+}
+
+#[derive(QueryableByName)]
+struct PostgresStep {
+    #[diesel(sql_type = Text, column_name = "QUERY PLAN")]
+    line: String,
+}
+
+/// How the database goes about a query, step by step.
+pub(crate) fn plan<Q>(conn: &mut Conn, query: Q) -> QueryResult<Vec<String>>
+where
+    Q: QueryFragment<Sqlite> + QueryFragment<Pg>,
+{
     match conn {
-        Conn::Sqlite(conn) => diesel::sql_query(SQLITE_USAGE_BY_DAY)
-            .bind::<BigInt, _>(midnight)
-            .bind::<Text, _>(to_json(&series))
-            .bind::<Text, _>(to_json(&ranges))
-            .bind::<Integer, _>(width)
-            .bind::<Text, _>(meter_id)
-            .load(conn),
+        Conn::Sqlite(conn) => {
+            let steps: Vec<SqliteStep> = Explained(EXPLAIN_ON_SQLITE, query).load(conn)?;
+            Ok(steps.into_iter().map(|step| step.detail).collect())
+        }
         Conn::Postgres(conn) => {
-            let (first, past): (Vec<_>, Vec<_>) = ranges.iter().copied().unzip();
-            diesel::sql_query(POSTGRES_USAGE_BY_DAY)
-                .bind::<BigInt, _>(midnight)
-                .bind::<Array<Text>, _>(series)
-                .bind::<Array<BigInt>, _>(first)
-                .bind::<Array<BigInt>, _>(past)
-                .bind::<Integer, _>(width)
-                .bind::<Text, _>(meter_id)
-                .load(conn)
+            let steps: Vec<PostgresStep> = Explained(EXPLAIN_ON_POSTGRES, query).load(conn)?;
+            Ok(steps.into_iter().map(|step| step.line).collect())
         }
     }
 }
+
+struct Explained<Q>(&'static str, Q);
+
+impl<Q> QueryId for Explained<Q> {
+    type QueryId = ();
+    const HAS_STATIC_QUERY_ID: bool = false;
+}
+
+impl<Q: QueryFragment<Sqlite>> QueryFragment<Sqlite> for Explained<Q> {
+    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
+        out.push_sql(self.0);
+        self.1.walk_ast(out.reborrow())
+    }
+}
+
+impl<Q: QueryFragment<Pg>> QueryFragment<Pg> for Explained<Q> {
+    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
+        out.push_sql(self.0);
+        self.1.walk_ast(out.reborrow())
+    }
+}
+
+impl<Q> Query for Explained<Q> {
+    type SqlType = Untyped;
+}
+
+impl<Q, C> RunQueryDsl<C> for Explained<Q> {}
 
 const SQLITE_USAGE_BY_DAY: &str = "SELECT (r.slot - ?1) / 96 AS day, \
      sum(r.requests) AS requests, \

@@ -11,6 +11,7 @@ mod ids;
 use ids::{Condition, Count, Ids};
 
 use crate::conn::{Conn, each_database};
+use crate::dialect;
 use crate::error::StoreError;
 use crate::meters;
 use crate::page::Page;
@@ -98,6 +99,28 @@ pub fn list(
         .select(RequestRow::as_select())
         .load(conn)?;
     to_records(conn, &rows)
+}
+
+/// How the database goes about a filtered list, step by step: for whoever wonders why it takes long.
+///
+/// # Errors
+/// Those of the store.
+pub fn plan(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    page: &Page<RequestId>,
+) -> Result<Vec<String>, StoreError> {
+    let merchant_id = merchant_id.to_string();
+    let conditions = by_rarity(conn, &merchant_id, filter)?;
+    let after = page.after.map(|id| id.to_string());
+    let query = Ids {
+        merchant_id: &merchant_id,
+        conditions: &conditions,
+        after: after.as_ref(),
+        limit: page.rows(),
+    };
+    Ok(dialect::plan(conn, query)?)
 }
 
 /// The conditions of a filter, the one that the fewest records meet first, as far as few tells: those

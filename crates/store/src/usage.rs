@@ -269,11 +269,15 @@ pub fn by_day(
         if series.is_empty() || ranges.is_empty() {
             return Ok::<_, StoreError>(());
         }
-        let (midnight, meter_id) =
-            (span.first_midnight(), filter.meter_id.as_ref().map(MeterId::to_string));
-        for sums in
-            dialect::usage_by_day(conn, series, width, ranges, midnight, meter_id.as_deref())?
-        {
+        let meter_id = filter.meter_id.as_ref().map(MeterId::to_string);
+        let query = dialect::UsageByDay {
+            series,
+            width,
+            ranges,
+            midnight: span.first_midnight(),
+            meter_id: meter_id.as_deref(),
+        };
+        for sums in query.load(conn)? {
             let day = usize::try_from(sums.day).ok().and_then(|day| days.get_mut(day));
             if let Some(day) = day {
                 *day += Sums::from(&sums);
@@ -300,6 +304,28 @@ pub fn by_day(
     }
     add(conn, &Vec::from_iter(rare), NARROW, &[span.quarters()])?;
     Ok(days)
+}
+
+/// How the database goes about the sums of a series, step by step: for whoever wonders why it takes
+/// long.
+///
+/// # Errors
+/// Those of the store.
+pub fn plan(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    meter_id: Option<MeterId>,
+    span: &Span,
+) -> Result<Vec<String>, StoreError> {
+    let meter_id = meter_id.map(|id| id.to_string());
+    let query = dialect::UsageByDay {
+        series: &[merchant_id.to_string()],
+        width: NARROW,
+        ranges: &[span.quarters()],
+        midnight: span.first_midnight(),
+        meter_id: meter_id.as_deref(),
+    };
+    Ok(query.plan(conn)?)
 }
 
 /// Adds up all records anew. Call it in a write transaction, while nothing is settled.

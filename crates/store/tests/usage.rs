@@ -375,3 +375,85 @@ fn the_migration_adds_up_what_ended_before_it() {
         assert_adds_up(&store.store, &shop, &mut dice).await;
     });
 }
+
+#[test]
+fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
+    each_store(async |store| {
+        let shop = shop(store).await;
+        let mut dice = Dice(7);
+        for _ in 0..50 {
+            let call = shop.call(store, &mut dice);
+            store.forward(call, 1, "0.1").await.unwrap();
+        }
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let user = pair("user", "user-1");
+        let (connection, meter) = (shop.connections[0], shop.meters[0].0);
+        let filter = |connection_id, meter_id, metadata: &[(String, String)]| RequestFilter {
+            connection_id,
+            meter_id,
+            metadata: metadata.to_vec(),
+        };
+        let by_pair = ["PRIMARY KEY (merchant_id=? AND key=? AND value=?", "request_metadata_pkey"];
+        for (filter, indexes) in [
+            (filter(None, None, &[]), &["requests_by_merchant"][..]),
+            (filter(Some(connection), None, &[]), &["requests_by_connection"]),
+            (filter(None, Some(meter), &[]), &["requests_by_meter"]),
+            (filter(None, None, std::slice::from_ref(&user)), &by_pair),
+            (filter(None, None, &[pair("env", "env-1"), user.clone()]), &by_pair),
+            (filter(Some(connection), None, std::slice::from_ref(&user)), &by_pair),
+            (filter(Some(connection), Some(meter), &[user]), &by_pair),
+            (
+                filter(Some(connection), Some(meter), &[]),
+                &["requests_by_connection", "requests_by_meter"],
+            ),
+        ] {
+            for after in [None, Some(RequestId::generate(store.clock.now()))] {
+                let (merchant_id, asked) = (shop.merchant_id, filter.clone());
+                let page = Page { after, limit: 10 };
+                let plan =
+                    plan(store, move |conn| requests::plan(conn, merchant_id, &asked, &page));
+                assert_walks(&plan.await, indexes);
+            }
+        }
+        let span = Span::new(
+            "2026-11-01T00:00:00+05:45".parse().unwrap(),
+            "2026-11-30T00:00:00+05:45".parse().unwrap(),
+        );
+        let (merchant_id, span) = (shop.merchant_id, span.unwrap());
+        let plan = plan(store, move |conn| usage::plan(conn, merchant_id, Some(meter), &span));
+        assert_walks(
+            &plan.await,
+            &["PRIMARY KEY (series_id=? AND width=? AND slot>", "usage_rollups_pkey"],
+        );
+    });
+}
+
+/// How the database goes about a query when it must not read and sort whole tables: so few rows it
+/// would.
+async fn plan(
+    store: &TestStore,
+    work: impl FnOnce(&mut Conn) -> Result<Vec<String>, StoreError> + Send + 'static,
+) -> Vec<String> {
+    let planned = store.store.read(move |conn| {
+        if let Conn::Postgres(conn) = conn {
+            let choices = "SET enable_seqscan = off; SET enable_bitmapscan = off";
+            conn.batch_execute(choices).map_err(StoreError::from)?;
+        }
+        work(conn)
+    });
+    planned.await.unwrap()
+}
+
+/// Fails unless one of these indexes is walked in order, and no table is read or sorted as a whole.
+fn assert_walks(plan: &[String], indexes: &[&str]) {
+    let says = |words: &str| plan.iter().any(|step| step.contains(words));
+    assert!(indexes.iter().any(|index| says(index)), "{plan:#?}");
+    for step in plan {
+        let whole =
+            step.contains("Seq Scan") || step.starts_with("SCAN d") || step.starts_with("SCAN r");
+        assert!(!whole, "{plan:#?}");
+        let sorts_ids =
+            step.contains("TEMP B-TREE FOR ORDER BY") || step.contains("Sort Key: d.request_id");
+        assert!(!sorts_ids, "{plan:#?}");
+    }
+}
