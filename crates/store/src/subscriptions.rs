@@ -235,6 +235,10 @@ pub fn create(
     };
     let wallet_id = connection.wallet_id;
     let mut locked = Locked::lock(conn, &wallet_id.to_string(), now)?;
+    // What is not there is said before what state the rest is in.
+    let Some(config) = subscription_configs::find(conn, merchant_id, config_id)? else {
+        return Ok(Started::ConfigNotFound);
+    };
     // Whoever deletes a connection holds its wallet, too: it may have been deleted while we waited.
     let connection = connections::find(conn, merchant_id, connection_id)?;
     if connection.is_none_or(|found| found.status == ConnectionStatus::Deleted) {
@@ -243,9 +247,6 @@ pub fn create(
     if locked.subscription.is_some() {
         return Ok(Started::Exists);
     }
-    let Some(config) = subscription_configs::find(conn, merchant_id, config_id)? else {
-        return Ok(Started::ConfigNotFound);
-    };
     let subscriber = Subscriber { merchant_id, connection_id, wallet_id };
     let mut credits = locked.wallet.credits();
     let (subscription, step) = Subscription::start(subscriber, config.config, &mut credits, now);

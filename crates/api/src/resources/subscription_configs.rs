@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Given, Issues, Name, NonNegative, OneOf, Positive};
+use crate::http::fields::{Given, Issues, Name, NonNegative, OneOf, Positive, path};
 use crate::http::idempotency::Reply;
 use crate::http::list::{page, respond};
 
@@ -96,18 +96,29 @@ impl Deserr<Issues> for ProductIds {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        let texts = Vec::<Name>::deserialize_from_value(value, location)?;
+        let meters = Vec::<ProductId>::deserialize_from_value(value, location)?;
         let (mut ids, mut issues) = (Vec::new(), Vec::new());
-        for (place, text) in texts.iter().enumerate() {
-            match text.0.parse() {
-                Ok(id) if ids.contains(&id) => {
-                    issues.push(at_product(place, "must stand only once"));
-                }
-                Ok(id) => ids.push(id),
-                Err(_) => issues.push(at_product(place, NOT_A_METER)),
+        for (place, ProductId(id)) in meters.into_iter().enumerate() {
+            if ids.contains(&id) {
+                issues.push(at_product(place, "must stand only once"));
             }
+            ids.push(id);
         }
         if issues.is_empty() { Ok(Self(ids)) } else { Err(Issues(issues)) }
+    }
+}
+
+/// One of them. It is read as a whole, so that what is wrong with one hides no other.
+struct ProductId(MeterId);
+
+impl Deserr<Issues> for ProductId {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        let text = Name::deserialize_from_value(value, location)?;
+        let issue = || Issue { path: path(location), message: NOT_A_METER.to_owned() };
+        text.0.parse().map(Self).map_err(|_| Issues(vec![issue()]))
     }
 }
 
@@ -247,8 +258,12 @@ pub(crate) struct BundleInput {
 impl BundleInput {
     /// What this element asks for, or what is wrong with it: with an id it changes a bundle, or
     /// deletes it if it says so; without one it makes a new bundle, and needs all of it.
-    fn change(self, place: usize) -> Result<BundleChange, Vec<Issue>> {
-        let issue = |field, message| at_bundle(place, field, message);
+    fn change(self, location: ValuePointerRef<'_>) -> Result<BundleChange, Vec<Issue>> {
+        let issue = |field: &str, message: &str| {
+            let mut path = path(location);
+            path.push(field.to_owned());
+            Issue { path, message: message.to_owned() }
+        };
         let is_deleted = self.is_deleted.unwrap_or(false);
         if let Some(id) = self.credit_bundle_id {
             let credit_bundle_id = id.0.parse().map_err(|_| {
@@ -293,26 +308,33 @@ impl Deserr<Issues> for BundleChanges {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        let elements = Vec::<BundleInput>::deserialize_from_value(value, location)?;
+        let elements = Vec::<OneBundle>::deserialize_from_value(value, location)?;
         let (mut changes, mut issues, mut named) = (Vec::new(), Vec::new(), Vec::new());
-        for (place, element) in elements.into_iter().enumerate() {
-            match element.change(place) {
-                Ok(change) => {
-                    if let BundleChange::Update { credit_bundle_id: id, .. }
-                    | BundleChange::Delete(id) = change
-                    {
-                        if named.contains(&id) {
-                            let message = "must stand only once";
-                            issues.push(at_bundle(place, "credit_bundle_id", message));
-                        }
-                        named.push(id);
-                    }
-                    changes.push(change);
+        for (place, OneBundle(change)) in elements.into_iter().enumerate() {
+            if let BundleChange::Update { credit_bundle_id: id, .. } | BundleChange::Delete(id) =
+                change
+            {
+                if named.contains(&id) {
+                    issues.push(at_bundle(place, "credit_bundle_id", "must stand only once"));
                 }
-                Err(more) => issues.extend(more),
+                named.push(id);
             }
+            changes.push(change);
         }
         if issues.is_empty() { Ok(Self(changes)) } else { Err(Issues(issues)) }
+    }
+}
+
+/// What becomes of one bundle. It is read as a whole, so that what is wrong with one hides no other.
+struct OneBundle(BundleChange);
+
+impl Deserr<Issues> for OneBundle {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        let element = BundleInput::deserialize_from_value(value, location)?;
+        element.change(location).map(Self).map_err(Issues)
     }
 }
 
