@@ -8,7 +8,7 @@ use tollgate_pricing::Meter;
 
 mod ids;
 
-use ids::{Condition, Count, Ids};
+use ids::{Condition, Ids, Nth};
 
 use crate::conn::{Conn, each_database};
 use crate::dialect;
@@ -83,15 +83,7 @@ pub fn list(
     page: &Page<RequestId>,
 ) -> Result<Vec<RequestRecord>, StoreError> {
     let merchant_id = merchant_id.to_string();
-    let conditions = by_rarity(conn, &merchant_id, filter)?;
-    let after = page.after.map(|id| id.to_string());
-    let query = Ids {
-        merchant_id: &merchant_id,
-        conditions: &conditions,
-        after: after.as_ref(),
-        limit: page.rows(),
-    };
-    let ids: Vec<String> = each_database!(conn, conn => query.load(conn))?;
+    let ids = ids(conn, &merchant_id, conditions(filter), page)?;
     let rows: Vec<RequestRow> = requests::table
         .filter(requests::request_id.eq_any(ids))
         .filter(requests::merchant_id.eq(&merchant_id))
@@ -101,55 +93,76 @@ pub fn list(
     to_records(conn, &rows)
 }
 
-/// How the database goes about a filtered list, step by step: for whoever wonders why it takes long.
+/// What a filter asks for, what few records meet before what many do, as far as can be guessed.
+fn conditions(filter: &RequestFilter) -> Vec<Condition> {
+    let connection = filter.connection_id.map(|id| Condition::Connection(id.to_string()));
+    let pairs = filter.metadata.iter().cloned();
+    let pairs = pairs.map(|(key, value)| Condition::Pair(key, value));
+    let meter = filter.meter_id.map(|id| Condition::Meter(id.to_string()));
+    connection.into_iter().chain(pairs).chain(meter).collect()
+}
+
+/// How many records of one condition are walked through before those of another are tried.
+const PATIENCE: [i64; 3] = [200, 2_000, 20_000];
+
+/// The ids of a page. Nobody knows which condition the fewest records meet, so each is tried for a
+/// while, and then each for longer: that takes no more than a few times what the best one takes alone.
+fn ids(
+    conn: &mut Conn,
+    merchant_id: &String,
+    mut conditions: Vec<Condition>,
+    page: &Page<RequestId>,
+) -> Result<Vec<String>, StoreError> {
+    let after = page.after.map(|id| id.to_string());
+    let after = after.as_ref();
+    let limit = page.rows();
+    let patience = if conditions.len() < 2 { &[][..] } else { &PATIENCE[..] };
+    for &skip in patience {
+        for _ in 0..conditions.len() {
+            let Some(condition) = conditions.first() else { break };
+            let nth = Nth { merchant_id, condition, after, skip };
+            let until: Option<String> =
+                each_database!(conn, conn => nth.get_result(conn).optional())?;
+            let until = until.as_ref();
+            let walk = Ids { merchant_id, conditions: &conditions, after, until, limit };
+            let found: Vec<String> = each_database!(conn, conn => walk.load(conn))?;
+            let is_full = i64::try_from(found.len()).is_ok_and(|count| count >= limit);
+            if is_full || until.is_none() {
+                return Ok(found);
+            }
+            conditions.rotate_left(1);
+        }
+    }
+    let walk = Ids { merchant_id, conditions: &conditions, after, until: None, limit };
+    Ok(each_database!(conn, conn => walk.load(conn))?)
+}
+
+/// How the database walks through each condition of a filter, step by step: for whoever wonders why a
+/// list takes long.
 ///
 /// # Errors
 /// Those of the store.
-pub fn plan(
+pub fn plans(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &RequestFilter,
     page: &Page<RequestId>,
-) -> Result<Vec<String>, StoreError> {
-    let merchant_id = merchant_id.to_string();
-    let conditions = by_rarity(conn, &merchant_id, filter)?;
+) -> Result<Vec<Vec<String>>, StoreError> {
+    let merchant_id = &merchant_id.to_string();
+    let mut conditions = conditions(filter);
     let after = page.after.map(|id| id.to_string());
-    let query = Ids {
-        merchant_id: &merchant_id,
-        conditions: &conditions,
-        after: after.as_ref(),
-        limit: page.rows(),
-    };
-    Ok(dialect::plan(conn, query)?)
-}
-
-/// The conditions of a filter, the one that the fewest records meet first, as far as few tells: those
-/// that many meet are not counted to the end.
-fn by_rarity(
-    conn: &mut Conn,
-    merchant_id: &String,
-    filter: &RequestFilter,
-) -> Result<Vec<Condition>, StoreError> {
-    /// Counting so many takes a millisecond or two.
-    const MANY: i64 = 2_000;
-    let pairs = filter.metadata.iter().cloned();
-    let mut conditions: Vec<_> = pairs.map(|(key, value)| Condition::Pair(key, value)).collect();
-    conditions.extend(filter.connection_id.map(|id| Condition::Connection(id.to_string())));
-    conditions.extend(filter.meter_id.map(|id| Condition::Meter(id.to_string())));
-    if conditions.len() < 2 {
-        return Ok(conditions);
+    let after = after.as_ref();
+    let mut plans = Vec::new();
+    for _ in 0..conditions.len().max(1) {
+        let (until, limit) = (None, page.rows());
+        let walk = Ids { merchant_id, conditions: &conditions, after, until, limit };
+        plans.push(dialect::plan(conn, walk)?);
+        if let Some(condition) = conditions.first() {
+            plans.push(dialect::plan(conn, Nth { merchant_id, condition, after, skip: 1 })?);
+            conditions.rotate_left(1);
+        }
     }
-    let mut counted = Vec::with_capacity(conditions.len());
-    let mut bound = MANY;
-    for condition in conditions {
-        let count = Count { merchant_id, condition: &condition, bound };
-        let found: i64 = each_database!(conn, conn => count.get_result(conn))?;
-        // Nothing is rarer for having more than the rarest.
-        bound = bound.min(found.max(1));
-        counted.push((found, condition));
-    }
-    counted.sort_by_key(|(count, _)| *count);
-    Ok(counted.into_iter().map(|(_, condition)| condition).collect())
+    Ok(plans)
 }
 
 fn to_records(conn: &mut Conn, rows: &[RequestRow]) -> Result<Vec<RequestRecord>, StoreError> {

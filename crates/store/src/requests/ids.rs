@@ -1,15 +1,17 @@
 //! The queries of filtered lists, written so that neither planner has a choice.
 //!
 //! One condition is walked through in the order of its index, newest first, and the others are
-//! looked up for each of its records, until the page is full. Planners would now and then rather read
-//! and sort all that meet a condition, or walk through all records of the merchant, by statistics that
-//! are of another day or of another merchant. `LIMIT 1 OFFSET 0` keeps a look-up a look-up, and
-//! `|| ''` keeps a column from choosing an index.
+//! looked up for each of its records, each in an index of its own, until the page is full. Planners
+//! would now and then rather read and sort all that meet a condition, or walk through all records of
+//! the merchant, by statistics that are of another day or of another merchant. `LIMIT 1 OFFSET 0` keeps
+//! a look-up a look-up, and `|| ''` keeps a column from choosing an index.
 
 use diesel::backend::Backend;
+use diesel::pg::Pg;
 use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
 use diesel::serialize::ToSql;
 use diesel::sql_types::{BigInt, HasSqlType, Text};
+use diesel::sqlite::Sqlite;
 use diesel::{QueryResult, RunQueryDsl};
 
 /// What records have to meet.
@@ -27,20 +29,33 @@ pub(super) struct Ids<'a> {
     pub(super) merchant_id: &'a String,
     pub(super) conditions: &'a [Condition],
     pub(super) after: Option<&'a String>,
+    /// Where the walk ends, itself included.
+    pub(super) until: Option<&'a String>,
     pub(super) limit: i64,
 }
 
-/// How many records meet a condition, counted up to a bound.
+/// The id of the record that is met after so many others of a condition, newest first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Count<'a> {
+pub(super) struct Nth<'a> {
     pub(super) merchant_id: &'a String,
     pub(super) condition: &'a Condition,
-    pub(super) bound: i64,
+    pub(super) after: Option<&'a String>,
+    pub(super) skip: i64,
 }
 
 /// A backend that takes what the conditions bind.
-trait Binds: Backend + HasSqlType<Text> + HasSqlType<BigInt> {}
-impl<DB: Backend + HasSqlType<Text> + HasSqlType<BigInt>> Binds for DB {}
+trait Binds: Backend + HasSqlType<Text> + HasSqlType<BigInt> {
+    /// What names the index to use, where the backend would rather look into the table.
+    const INDEXED_BY: &'static str;
+}
+
+impl Binds for Sqlite {
+    const INDEXED_BY: &'static str = " INDEXED BY requests_by_";
+}
+
+impl Binds for Pg {
+    const INDEXED_BY: &'static str = "";
+}
 
 /// Begins with the index of a condition. Connections and meters are one merchant's: whose they are
 /// is asked when the records of the page are read.
@@ -97,13 +112,13 @@ where
             out.push_bind_param::<Text, _>(value)?;
             out.push_sql(" AND m.request_id = d.request_id LIMIT 1 OFFSET 0)");
         }
-        Condition::Connection(id) => in_request("connection_id", id, walked, out)?,
-        Condition::Meter(id) => in_request("meter_id", id, walked, out)?,
+        Condition::Connection(id) => in_request("connection", id, walked, out)?,
+        Condition::Meter(id) => in_request("meter", id, walked, out)?,
     }
     Ok(())
 }
 
-/// Looks into the record, or only into the index where that has both.
+/// Looks into the index of a column, or where that of the walk has it too, there.
 fn in_request<'b, DB: Binds>(
     column: &str,
     id: &'b String,
@@ -113,17 +128,33 @@ fn in_request<'b, DB: Binds>(
 where
     String: ToSql<Text, DB>,
 {
-    let look = matches!(walked, Some(Condition::Pair(..)));
-    out.push_sql(if look {
-        " AND EXISTS (SELECT 1 FROM requests AS r WHERE r.request_id = d.request_id AND r."
-    } else {
-        " AND d."
-    });
+    if !matches!(walked, Some(Condition::Pair(..))) {
+        out.push_sql(" AND d.");
+        out.push_sql(column);
+        out.push_sql("_id || '' = ");
+        return out.push_bind_param::<Text, _>(id);
+    }
+    out.push_sql(" AND EXISTS (SELECT 1 FROM requests AS r");
+    if !DB::INDEXED_BY.is_empty() {
+        out.push_sql(DB::INDEXED_BY);
+        out.push_sql(column);
+    }
+    out.push_sql(" WHERE r.");
     out.push_sql(column);
-    out.push_sql(" || '' = ");
+    out.push_sql("_id = ");
     out.push_bind_param::<Text, _>(id)?;
-    if look {
-        out.push_sql(" LIMIT 1 OFFSET 0)");
+    out.push_sql(" AND r.request_id = d.request_id LIMIT 1 OFFSET 0)");
+    Ok(())
+}
+
+/// Goes on where the last page ended.
+fn after<'b, DB: Binds>(after: Option<&'b String>, out: &mut AstPass<'_, 'b, DB>) -> QueryResult<()>
+where
+    String: ToSql<Text, DB>,
+{
+    if let Some(after) = after {
+        out.push_sql(" AND d.request_id < ");
+        out.push_bind_param::<Text, _>(after)?;
     }
     Ok(())
 }
@@ -138,9 +169,10 @@ where
         let others = self.conditions.iter().skip(1);
         out.push_sql("SELECT d.request_id");
         from_index_of(first, self.merchant_id, &mut out)?;
-        if let Some(after) = self.after {
-            out.push_sql(" AND d.request_id < ");
-            out.push_bind_param::<Text, _>(after)?;
+        after(self.after, &mut out)?;
+        if let Some(until) = self.until {
+            out.push_sql(" AND d.request_id >= ");
+            out.push_bind_param::<Text, _>(until)?;
         }
         for condition in others {
             look_up(condition, first, self.merchant_id, &mut out)?;
@@ -150,18 +182,17 @@ where
     }
 }
 
-impl<DB: Binds> QueryFragment<DB> for Count<'_>
+impl<DB: Binds> QueryFragment<DB> for Nth<'_>
 where
     String: ToSql<Text, DB>,
     i64: ToSql<BigInt, DB>,
 {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, DB>) -> QueryResult<()> {
-        out.push_sql("SELECT count(*) FROM (SELECT 1");
+        out.push_sql("SELECT d.request_id");
         from_index_of(Some(self.condition), self.merchant_id, &mut out)?;
-        out.push_sql(" LIMIT ");
-        out.push_bind_param::<BigInt, _>(&self.bound)?;
-        out.push_sql(") AS counted");
-        Ok(())
+        after(self.after, &mut out)?;
+        out.push_sql(" ORDER BY d.request_id DESC LIMIT 1 OFFSET ");
+        out.push_bind_param::<BigInt, _>(&self.skip)
     }
 }
 
@@ -170,7 +201,7 @@ impl QueryId for Ids<'_> {
     const HAS_STATIC_QUERY_ID: bool = false;
 }
 
-impl QueryId for Count<'_> {
+impl QueryId for Nth<'_> {
     type QueryId = ();
     const HAS_STATIC_QUERY_ID: bool = false;
 }
@@ -179,9 +210,9 @@ impl Query for Ids<'_> {
     type SqlType = Text;
 }
 
-impl Query for Count<'_> {
-    type SqlType = BigInt;
+impl Query for Nth<'_> {
+    type SqlType = Text;
 }
 
 impl<C> RunQueryDsl<C> for Ids<'_> {}
-impl<C> RunQueryDsl<C> for Count<'_> {}
+impl<C> RunQueryDsl<C> for Nth<'_> {}

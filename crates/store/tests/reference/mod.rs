@@ -219,14 +219,14 @@ impl Model {
     }
 
     pub(crate) fn subscribe(&mut self, config: usize) -> Outcome {
+        if !self.configs[config].is_offered {
+            return Outcome::NotOffered;
+        }
         if self.is_deleted {
             return Outcome::ConnectionDeleted;
         }
         if self.active().is_some() {
             return Outcome::Exists;
-        }
-        if !self.configs[config].is_offered {
-            return Outcome::NotOffered;
         }
         self.subscriptions.push(Subscription {
             config,
