@@ -37,17 +37,28 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     service.until_signal(&config).await
 }
 
+/// Takes up what an earlier life has left. What cannot be ended now is tried again from time to time;
+/// it must not keep everybody else waiting.
+async fn take_up(store: &Store) {
+    match store.replay_journal().await {
+        Ok(0) => {}
+        Ok(booked) => log::info!("{booked} settlements of the journal booked"),
+        Err(cause) => log::error!("the journal is not booked: {cause}"),
+    }
+    match store.sweep().await {
+        Ok(0) => {}
+        Ok(swept) => log::info!("{swept} lost calls ended"),
+        Err(cause) => log::error!("lost calls are not ended: {cause}"),
+    }
+}
+
 impl Service {
     /// Opens the store and listens.
     pub(crate) async fn start(config: &Config) -> anyhow::Result<Self> {
         let store = Store::open(&config.database_url, &config.store_options(true))
             .with_context(|| format!("cannot open {:?}", config.database_url))?;
         store.renew_lease().await?;
-        let booked = store.replay_journal().await?;
-        let swept = store.sweep().await?;
-        if booked + swept > 0 {
-            log::info!("{booked} settlements of the journal booked, {swept} lost calls ended");
-        }
+        take_up(&store).await;
         let app = web::Data::new(App::new(
             store.clone(),
             config.settings.clone(),

@@ -555,3 +555,42 @@ fn thirty_reports_at_once_are_all_paid() {
         assert_eq!(count(gateway).await, 30);
     });
 }
+
+#[test]
+fn what_costs_more_than_can_be_booked_is_refused_and_may_be_reported_anew() {
+    each_gateway(async |gateway| {
+        let dear = meter_of(gateway, "requests", "900000000").await;
+        let slug = json!({"meter_slug": dear["meter_slug"]});
+        send(gateway, "mine-1", &slug).await.expect(201);
+        let before = gateway.wallet().await;
+        assert_refused(&send(gateway, "mine-2", &slug).await, 400, "validation_failed");
+        let dearer = meter_of(gateway, "tokens_1m", "1000000").await;
+        let more = json!({
+            "meter_slug": dearer["meter_slug"],
+            "input_tokens": 1_000_000_000_000_u64, "output_tokens": 1_000_000_000_000_u64,
+        });
+        assert_refused(&send(gateway, "mine-2", &more).await, 400, "validation_failed");
+        assert_eq!(gateway.wallet().await, before);
+        assert_eq!(count(gateway).await, 1);
+        send(gateway, "mine-2", &json!({})).await.expect(201);
+    });
+}
+
+#[test]
+fn two_names_for_two_customers_are_refused() {
+    each_gateway(async |gateway| {
+        let other = gateway.post("/connections", &json!({})).await.expect(201);
+        let both = json!({"customer_id": other["connection_id"]});
+        let refused = send(gateway, "mine-1", &both).await.expect(400);
+        assert_eq!(refused["error"]["issues"][0]["path"], json!(["customer_id"]));
+        let same = json!({"customer_id": gateway.connection.connection_id.to_string()});
+        send(gateway, "mine-1", &same).await.expect(201);
+        let query = format!(
+            "/requests?connection_id={}&customer_id={}",
+            gateway.connection.connection_id,
+            text(&other, "connection_id")
+        );
+        let refused = gateway.get(&query).await.expect(400);
+        assert_eq!(refused["error"]["issues"][0]["path"], json!(["customer_id"]));
+    });
+}

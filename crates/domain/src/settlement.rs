@@ -102,7 +102,7 @@ pub struct Settled {
     pub record: RequestRecord,
     /// How far the tier counter moves.
     pub counter_moves: u64,
-    /// Whether the cost did not fit an amount and the call was let go unpriced.
+    /// Whether the cost did not fit an amount, or a balance, and the call was let go unpriced.
     pub overflowed: bool,
 }
 
@@ -128,14 +128,10 @@ pub fn settle(
         base_due: pending.forwarded.provider_key_type == ProviderKeyType::Managed,
         fee_due: pending.forwarded.metered && report.ending.accepted(),
     };
-    let mut priced = report.priced;
-    let quoted = Quote::new(&priced.usage, priced.base, &terms);
+    let quoted = Quote::new(&report.priced.usage, report.priced.base, &terms);
     let overflowed = quoted.is_err();
-    let quote = quoted.unwrap_or_else(|Overflow| {
-        priced.base = BaseCost::default();
-        priced.price_source = PriceSource::Unpriced;
-        Quote::free(&terms)
-    });
+    let free = || (unpriced(report.priced), Quote::free(&terms));
+    let (priced, quote) = quoted.map_or_else(|Overflow| free(), |quote| (report.priced, quote));
     let counter_moves = if pending.disable_billing { 0 } else { quote.counted_units };
     let forwarded = &pending.forwarded;
     let record = RequestRecord {
@@ -161,6 +157,24 @@ pub fn settle(
         created_at: pending.created_at,
     };
     Settled { record, counter_moves, overflowed }
+}
+
+/// Ends `pending` as [`settle`] does, at no cost: for one whose cost a balance has no room for.
+pub fn let_go(pending: &PendingRecord, report: &Report, meter: Option<&Meter>) -> Settled {
+    let report = Report { priced: unpriced(report.priced), ..report.clone() };
+    let settled = settle(pending, &report, None, 0, Rate::ZERO);
+    let record = RequestRecord {
+        rate_type: meter.map_or(RateType::Fixed, |meter| meter.rate_type),
+        token_basis: meter.map_or(TokenBasis::InputOutput, |meter| meter.token_basis),
+        ..settled.record
+    };
+    Settled { record, counter_moves: 0, overflowed: true }
+}
+
+/// The same usage, which costs nothing.
+fn unpriced(priced: PricedUsage) -> PricedUsage {
+    let price_source = PriceSource::Unpriced;
+    PricedUsage { base: BaseCost::default(), price_source, ..priced }
 }
 
 /// Whether the merchant's own wallet may have to pay for a call that ended so: if not, its row need

@@ -41,9 +41,21 @@ impl std::error::Error for StoreError {
 
 impl From<diesel::result::Error> for StoreError {
     fn from(cause: diesel::result::Error) -> Self {
-        use diesel::result::DatabaseErrorKind::ClosedConnection;
+        use diesel::result::DatabaseErrorKind::{ClosedConnection, Unknown};
+        // How libpq says that a server has gone in the middle of a statement.
+        const GONE: [&str; 4] = [
+            "server closed the connection",
+            "no connection to the server",
+            "terminating connection",
+            "the database system is",
+        ];
         match cause {
             diesel::result::Error::DatabaseError(ClosedConnection, why) => {
+                Self::Unavailable(why.message().to_owned())
+            }
+            diesel::result::Error::DatabaseError(Unknown, why)
+                if GONE.iter().any(|words| why.message().contains(words)) =>
+            {
                 Self::Unavailable(why.message().to_owned())
             }
             cause => Self::Database(cause),

@@ -410,9 +410,17 @@ impl Store {
                 return Ok(swept);
             }
             let ledger = self.ledger()?;
+            let (before, mut trouble) = (swept, None);
             for request_id in lost {
-                ledger.settle(request_id, None).await?;
-                swept += 1;
+                match ledger.settle(request_id, None).await {
+                    Ok(_) => swept += 1,
+                    // One that cannot be ended must not stand before those that can.
+                    Err(cause) => trouble = Some(cause),
+                }
+            }
+            match trouble {
+                Some(cause) if swept == before => return Err(cause),
+                _ => {}
             }
         }
     }
@@ -529,6 +537,6 @@ struct LogPoolErrors;
 
 impl r2d2::HandleError<StoreError> for LogPoolErrors {
     fn handle_error(&self, error: StoreError) {
-        log::warn!("{error}");
+        log::warn!("{error}: {error:?}");
     }
 }

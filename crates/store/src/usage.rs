@@ -291,11 +291,7 @@ pub fn by_day(
             tagged(conn, &owner, &(String::new(), String::new()), filter)?.into_iter().collect()
         }
     };
-    // Only what is added up for a whole merchant has wide rows: a connection has few of the others.
-    let (wide, narrow) = match filter.connection_id {
-        None => ranges(span),
-        Some(_) => (Vec::new(), vec![span.quarters()]),
-    };
+    let (wide, narrow) = ranges(span);
     add(conn, &common, WIDE, &wide)?;
     add(conn, &common, NARROW, &narrow)?;
     let mut rare = BTreeSet::new();

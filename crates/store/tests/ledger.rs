@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::*;
 use tollgate_pricing::{Amount, Payer, Usage};
+use tollgate_store::wallets::{Moved, Movement};
 use tollgate_store::{SettleOutcome, connections, merchants, meters, requests, wallets};
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
@@ -402,5 +403,48 @@ fn two_processes_on_one_sqlite_file_are_one_too_many() {
             &tollgate_store::Options { serve: true, ..tollgate_store::Options::default() },
         );
         assert!(matches!(second, Err(tollgate_store::OpenError::InUse)));
+    });
+}
+
+#[test]
+fn a_call_that_a_balance_has_no_room_for_ends_at_nothing_and_keeps_nobody_waiting() {
+    each_store(async |store| {
+        let poor = store.merchant().await;
+        let merchant = poor.merchant.clone();
+        let now = store.clock.now();
+        let movement =
+            Movement { kind: TransactionKind::Debit, amount: Amount::MAX, description: None };
+        let (merchant_id, wallet_id) = (merchant.merchant_id, merchant.wallet_id);
+        let emptied =
+            move |conn: &mut _| wallets::book(conn, merchant_id, wallet_id, &movement, now);
+        assert!(matches!(store.store.write(emptied).await.unwrap(), Moved::Booked(_)));
+
+        let key = store.secret_key_id(&poor).await;
+        let other = store.merchant().await;
+        let other_key = store.secret_key_id(&other).await;
+        let mut open = Vec::new();
+        for (merchant_id, key) in [(merchant_id, key), (other.merchant.merchant_id, other_key)] {
+            for _ in 0..2 {
+                let call = store.call(merchant_id, key);
+                open.push(call.request_id);
+                store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            }
+        }
+        let outcome = store.store.settle(open[0], answered(1_000_000, "2")).await;
+        assert!(matches!(outcome, SettleOutcome::LetGo(_)), "{outcome:?}");
+        assert!(matches!(
+            store.store.settle(open[2], answered(1_000_000, "2")).await,
+            SettleOutcome::Settled(_)
+        ));
+
+        store.store.close().await.unwrap();
+        let next = store.open_again();
+        for _ in 0..2 {
+            store.clock.advance_millis(60_000);
+            next.sweep().await.unwrap();
+        }
+        let audit = next.audit().await.unwrap();
+        assert_eq!((audit.pending, audit.differences), (0, Vec::new()));
+        next.close().await.unwrap();
     });
 }

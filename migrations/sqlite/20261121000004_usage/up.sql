@@ -2,8 +2,8 @@
 --
 -- A series is what is added up together: all calls of a merchant or of a connection (its id is
 -- theirs), or those among them with the same metadata. `slot` is the time of admission in quarter
--- hours since 1970; a row covers `width` of them from there on: 1, and for a whole merchant also 12, so
--- that long ranges are few rows. `shard` lets several writers add to one series without waiting for each other.
+-- hours since 1970; a row covers `width` of them from there on: 1, and 12 so that long ranges
+-- are few rows. `shard` lets several writers add to one series without waiting for each other.
 -- Each sum is `x + 10000000000 * x_high`, so that no addition leaves the range of a BIGINT.
 CREATE TABLE usage_rollups (
     series_id           TEXT NOT NULL,
@@ -80,14 +80,13 @@ SELECT series_id, width, slot - slot % width, meter_id, 0, count(*),
        sum(service_charge % 10000000000), sum(service_charge / 10000000000),
        sum(wallet_cost % 10000000000), sum(wallet_cost / 10000000000),
        sum(merchant_cost % 10000000000), sum(merchant_cost / 10000000000)
-FROM (SELECT merchant_id AS series_id, 12 AS widest, ended.* FROM ended
+FROM (SELECT merchant_id AS series_id, ended.* FROM ended
       UNION ALL
-      SELECT connection_id, 1, ended.* FROM ended WHERE connection_id IS NOT NULL
+      SELECT connection_id, ended.* FROM ended WHERE connection_id IS NOT NULL
       UNION ALL
-      SELECT s.series_id, CASE WHEN s.connection_id IS NULL THEN 12 ELSE 1 END, ended.* FROM ended
+      SELECT s.series_id, ended.* FROM ended
       JOIN ended_series s ON s.metadata = ended.metadata AND s.owner_id IN (ended.merchant_id, ended.connection_id))
 CROSS JOIN (SELECT 1 AS width UNION ALL SELECT 12)
-WHERE width <= widest
 GROUP BY 1, 2, 3, 4;
 
 DROP TABLE ended_series;

@@ -129,9 +129,15 @@ fn parse<What: Input>(bytes: &Bytes) -> Result<What, ApiError> {
     })?;
     if let Value::Object(fields) = &mut body {
         fields.retain(|name, _| !What::READ_ONLY.contains(&name.as_str()));
-        if let Some(customer_id) = fields.remove("customer_id") {
-            fields.entry("connection_id").or_insert(customer_id);
+        let both = ["connection_id", "customer_id"];
+        let [connection_id, customer_id] = both.map(|name| fields.remove(name));
+        let given = |id: &Option<Value>| id.as_ref().is_some_and(|id| !id.is_null());
+        if given(&connection_id) && given(&customer_id) && connection_id != customer_id {
+            let message = "is another name of connection_id, which has another value";
+            issues.push(Issue::at(["customer_id"], message));
         }
+        let id = connection_id.filter(|id| !id.is_null() || customer_id.is_none()).or(customer_id);
+        fields.extend(id.map(|id| ("connection_id".to_owned(), id)));
     }
     match deserr::deserialize(body) {
         Ok(what) if issues.is_empty() => Ok(what),

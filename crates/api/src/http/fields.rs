@@ -193,6 +193,33 @@ impl<const MAX: u32, E: DeserializeError> Deserr<E> for Whole<MAX> {
     }
 }
 
+/// At most so many of something.
+#[derive(Clone, Debug)]
+pub(crate) struct UpTo<const MAX: usize, T>(pub(crate) Vec<T>);
+
+impl<const MAX: usize, T> Default for UpTo<MAX, T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<const MAX: usize, T: Deserr<E>, E: DeserializeError> Deserr<E> for UpTo<MAX, T>
+where
+    Vec<T>: Deserr<E>,
+{
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, E> {
+        match value {
+            Value::Sequence(items) if items.len() > MAX => {
+                Err(refuse(format!("must have at most {MAX} elements"), location))
+            }
+            value => Vec::deserialize_from_value(value, location).map(Self),
+        }
+    }
+}
+
 /// A text of 1 to 255 characters.
 #[derive(Clone, Debug)]
 pub(crate) struct Name(pub(crate) String);

@@ -48,7 +48,14 @@ fn optional_id<Id: std::str::FromStr>(
 
 /// The connection that a list is narrowed to, by either of its names.
 fn connection_filter(query: &Query, issues: &mut Vec<Issue>) -> Option<ConnectionId> {
-    let names = ["connection_id", "customer_id"];
-    let given = names.iter().find_map(|name| Some((name, query.get(name)?)));
-    given.and_then(|(name, id)| optional_id(name, Some(id), issues))
+    let [connection, customer] =
+        ["connection_id", "customer_id"].map(|name| (name, query.get(name)));
+    if let (Some(one), Some(other)) = (connection.1, customer.1)
+        && one != other
+    {
+        let message = "is another name of connection_id, which has another value";
+        issues.push(Issue::at([customer.0], message));
+    }
+    let (name, id) = if connection.1.is_some() { connection } else { customer };
+    optional_id(name, id, issues)
 }

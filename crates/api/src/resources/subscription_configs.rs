@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Given, Issues, Name, NonNegative, OneOf, Positive, path};
+use crate::http::fields::{Given, Issues, Name, NonNegative, OneOf, Positive, UpTo, path};
 use crate::http::idempotency::Reply;
 use crate::http::list::{page, respond};
 
@@ -89,6 +89,10 @@ impl BundleView {
 #[derive(Default)]
 pub(crate) struct ProductIds(Vec<MeterId>);
 
+/// How many bundles a configuration offers at most.
+const MAX_BUNDLES: usize = 100;
+/// How many meters are linked to one at most.
+const MAX_METERS: usize = 1_000;
 const NOT_A_METER: &str = "is not a meter of yours";
 
 impl Deserr<Issues> for ProductIds {
@@ -96,9 +100,9 @@ impl Deserr<Issues> for ProductIds {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        let meters = Vec::<ProductId>::deserialize_from_value(value, location)?;
+        let meters = UpTo::<MAX_METERS, ProductId>::deserialize_from_value(value, location)?;
         let (mut ids, mut issues) = (Vec::new(), Vec::new());
-        for (place, ProductId(id)) in meters.into_iter().enumerate() {
+        for (place, ProductId(id)) in meters.0.into_iter().enumerate() {
             if ids.contains(&id) {
                 issues.push(at_product(place, "must stand only once"));
             }
@@ -175,7 +179,7 @@ pub(crate) struct CreateConfig {
     #[deserr(default)]
     product_ids: Option<ProductIds>,
     #[deserr(default)]
-    credit_bundles: Option<Vec<NewBundleInput>>,
+    credit_bundles: Option<UpTo<MAX_BUNDLES, NewBundleInput>>,
 }
 
 impl Input for CreateConfig {}
@@ -186,7 +190,7 @@ pub(crate) async fn create(
     asked: Asked<Caller, CreateConfig>,
 ) -> Result<HttpResponse, ApiError> {
     let body = asked.what;
-    let bundles = body.credit_bundles.unwrap_or_default();
+    let bundles = body.credit_bundles.unwrap_or_default().0;
     let new = NewSubscriptionConfig {
         name: body.name.0,
         period_amount: body.period_amount.0,
@@ -308,9 +312,9 @@ impl Deserr<Issues> for BundleChanges {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        let elements = Vec::<OneBundle>::deserialize_from_value(value, location)?;
+        let elements = UpTo::<MAX_BUNDLES, OneBundle>::deserialize_from_value(value, location)?;
         let (mut changes, mut issues, mut named) = (Vec::new(), Vec::new(), Vec::new());
-        for (place, OneBundle(change)) in elements.into_iter().enumerate() {
+        for (place, OneBundle(change)) in elements.0.into_iter().enumerate() {
             if let BundleChange::Update { credit_bundle_id: id, .. } | BundleChange::Delete(id) =
                 change
             {
@@ -390,6 +394,17 @@ impl UpdateConfig {
     }
 }
 
+fn too_many_bundles(present: &ConfigInFull, changes: &SubscriptionConfigChanges) -> Option<Issue> {
+    let count = |is: fn(&BundleChange) -> bool| {
+        changes.credit_bundles.iter().filter(|change| is(change)).count()
+    };
+    let made = count(|change| matches!(change, BundleChange::Create(_)));
+    let deleted = count(|change| matches!(change, BundleChange::Delete(_)));
+    let all = present.credit_bundles.len().saturating_add(made).saturating_sub(deleted);
+    let message = format!("would be {all} bundles; a configuration offers at most {MAX_BUNDLES}");
+    (made > 0 && all > MAX_BUNDLES).then(|| Issue::at(["credit_bundles"], message))
+}
+
 /// `PATCH /subscription_configs/{id}`: wholly or not at all.
 pub(crate) async fn update(
     app: web::Data<App>,
@@ -403,6 +418,7 @@ pub(crate) async fn update(
         let mut issues = body.immutable(&present.config);
         let changes = body.changes();
         issues.extend(unknown(&subscription_configs::unknown(conn, &present, &changes)?));
+        issues.extend(too_many_bundles(&present, &changes));
         if !issues.is_empty() {
             return Err(ApiError::invalid(issues));
         }

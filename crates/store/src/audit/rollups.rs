@@ -31,10 +31,8 @@ impl Recomputed {
         // What the meter was is shown, but not added up.
         let record = row.to_record(None)?;
         let more = Sums::of(&record);
-        let of_merchant = (Some(&row.merchant_id), &[NARROW, WIDE][..]);
-        for (owner, widths) in [of_merchant, (row.connection_id.as_ref(), &[NARROW])] {
-            let Some(owner) = owner else { continue };
-            for &width in widths {
+        for owner in [Some(&row.merchant_id), row.connection_id.as_ref()].into_iter().flatten() {
+            for width in [NARROW, WIDE] {
                 let slot = slot(row.created_at);
                 let slot = slot - slot.rem_euclid(i64::from(width));
                 let meter_id = row.meter_id.clone().unwrap_or_default();

@@ -8,7 +8,7 @@ use tollgate_domain::{
     CreditHold, MerchantId, News, PendingRecord, SpendKey, Subscription, SubscriptionStatus,
     Timestamp, TransactionKind, Wallet,
 };
-use tollgate_pricing::{Amount, Rate};
+use tollgate_pricing::{Amount, Quote, Rate};
 
 use super::Context;
 use super::parties::{Parties, Party};
@@ -17,7 +17,7 @@ use crate::conn::Conn;
 use crate::dialect::{self, Lock};
 use crate::entries::{Entries, Reason};
 use crate::error::StoreError;
-use crate::rows::{WalletRow, parsed, word};
+use crate::rows::{RequestRow, WalletRow, parsed, word};
 use crate::spend_keys::SpendCountersRow;
 use crate::subscriptions::{self, SubscriptionRow};
 
@@ -256,6 +256,22 @@ impl Accounts {
         wallet.cycle_held = wallet.cycle_held.saturating_add(hold.cycle.units());
         wallet.bundle_held = wallet.bundle_held.saturating_add(hold.bundle.units());
         Ok(())
+    }
+
+    /// Whether the balances that have to pay for a call can be told afterwards.
+    pub(super) fn have_room_for(&self, row: &RequestRow, quote: &Quote) -> bool {
+        let wallet_due = i128::from(quote.total_wallet_cost.units()) - i128::from(row.wallet_cost);
+        let merchant_due =
+            i128::from(quote.total_merchant_cost.units()) - i128::from(row.merchant_cost);
+        let both =
+            [(row.wallet_id.as_ref(), wallet_due), (Some(&row.merchant_wallet_id), merchant_due)];
+        both.iter().all(|(wallet_id, _)| {
+            let due = both.iter().filter(|(other, _)| other == wallet_id).map(|(_, due)| due);
+            let wallet = wallet_id.and_then(|id| self.wallets.get(id));
+            wallet.is_none_or(|wallet| {
+                i64::try_from(i128::from(wallet.balance) - due.sum::<i128>()).is_ok()
+            })
+        })
     }
 
     /// Releases what a call held on a wallet and takes what is `due`, of credit before the balance,

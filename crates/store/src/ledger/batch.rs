@@ -225,10 +225,17 @@ impl Books {
         let used = key.as_ref().and_then(|key| self.counters.get(key)).copied().unwrap_or(0);
         let before = used.saturating_sub(row.counted_units).max(0).unsigned_abs();
         let model = version.map(|(_, version)| &version.model);
-        let Settled { record, counter_moves, overflowed } =
+        let mut settled =
             settlement::settle(&pending, report, model, before, context.service_charge_rate);
+        if !self.accounts.have_room_for(&row, &settled.record.quote) {
+            // Settling never fails, whatever a balance has come to.
+            settled = settlement::let_go(&pending, report, model);
+        }
+        let Settled { record, counter_moves, overflowed } = settled;
         if overflowed {
-            log::error!("{request_id}: its cost is beyond all amounts; it is booked as unpriced");
+            log::error!(
+                "{request_id}: what it costs is beyond all amounts; it is booked at nothing"
+            );
         }
 
         let counted = i64::try_from(counter_moves).unwrap_or(i64::MAX);
@@ -254,7 +261,10 @@ impl Books {
         row.finish(&record, counted, settlement.report.is_none());
         self.requests.insert(request_id.clone(), row);
         self.changed_requests.insert(request_id);
-        Ok(SettleOutcome::Settled(Box::new(record)))
+        Ok(match overflowed {
+            true => SettleOutcome::LetGo(Box::new(record)),
+            false => SettleOutcome::Settled(Box::new(record)),
+        })
     }
 
     /// Counts what a call cost on its spend key, and writes down what is to be told of it.

@@ -46,6 +46,8 @@ const ATTEMPTS: usize = 5;
 pub enum SettleOutcome {
     /// It is booked; the record in its final state.
     Settled(Box<RequestRecord>),
+    /// It is booked at nothing: what it costs, or a balance after it, would be beyond all amounts.
+    LetGo(Box<RequestRecord>),
     /// It had been settled before; nothing moved.
     AlreadySettled,
     /// There is no such call.

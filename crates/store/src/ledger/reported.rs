@@ -46,6 +46,8 @@ pub enum Reported {
     ConnectionDisabled,
     /// The merchant has no such meter.
     MeterNotFound,
+    /// What it costs, or a balance after it, would be beyond all amounts: take the transaction back.
+    OutOfRange,
 }
 
 pub(crate) fn book(
@@ -112,6 +114,7 @@ pub(crate) fn book(
     let (answers, _) = batch::book(conn, &items, context, &mut Versions::new())?;
     match answers.into_iter().next() {
         Some(Answer::Settled(SettleOutcome::Settled(record))) => Ok(Reported::Booked(record)),
+        Some(Answer::Settled(SettleOutcome::LetGo(_))) => Ok(Reported::OutOfRange),
         _ => Err(StoreError::Corrupt {
             what: "request (it was not booked)",
             value: pending.request_id.to_string(),

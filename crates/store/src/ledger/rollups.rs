@@ -116,7 +116,7 @@ impl Rollups {
         let (merchant_id, connection_id) = (&row.merchant_id, row.connection_id.as_ref());
         self.add_to(merchant_id, &[NARROW, WIDE], row, more);
         if let Some(connection_id) = connection_id {
-            self.add_to(connection_id, &[NARROW], row, more);
+            self.add_to(connection_id, &[NARROW, WIDE], row, more);
         }
         if metadata.is_empty() {
             return;
@@ -130,7 +130,7 @@ impl Rollups {
             self.add_to(&id, &[NARROW, WIDE], row, more);
             if let Some(owner) = connection_id {
                 let id = self.series(known, owner, connection_id, &common, &by_owner);
-                self.add_to(&id, &[NARROW], row, more);
+                self.add_to(&id, &[NARROW, WIDE], row, more);
             }
         }
         if !rare.is_empty() {

@@ -101,6 +101,10 @@ pub(crate) async fn report(
             Reported::ConnectionNotFound => Err(connection_not_found()),
             Reported::ConnectionDisabled => Err(Refusal::ConnectionDisabled.into()),
             Reported::MeterNotFound => Err(ApiError::not_found(ErrorCode::MeterNotFound, "meter")),
+            Reported::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
+                [],
+                "costs more than an amount, or the balance after it, can say",
+            )])),
             Reported::ReferenceReused => Err(ApiError::with_issues(
                 ErrorCode::IdempotencyKeyReused,
                 "Other usage was reported under this request_id.",
