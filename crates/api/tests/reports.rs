@@ -585,6 +585,10 @@ fn two_names_for_two_customers_are_refused() {
         assert_eq!(refused["error"]["issues"][0]["path"], json!(["customer_id"]));
         let same = json!({"customer_id": gateway.connection.connection_id.to_string()});
         send(gateway, "mine-1", &same).await.expect(201);
+        let token = gateway.token(&both);
+        let forward = gateway.forward_to(&gateway.provider.url("/v1/chat/completions"));
+        let refused = forward.bearer(&token).json(&support::chat_body()).send().await;
+        assert_refused(&refused, 400, "forward_token_json_invalid");
         let query = format!(
             "/requests?connection_id={}&customer_id={}",
             gateway.connection.connection_id,

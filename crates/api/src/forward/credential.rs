@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use tollgate_domain::{Issue, Key, KeyKind};
 use tollgate_provider::ProviderKey;
 
+use crate::http::body::TWO_CUSTOMERS;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::Query;
 
@@ -74,7 +75,13 @@ impl Credential {
             _ => {}
         }
         let customer_id = token.text("customer_id");
-        let connection_id = token.text("connection_id").or(customer_id);
+        let connection_id = token.text("connection_id");
+        if let (Some(one), Some(other)) = (&connection_id, &customer_id)
+            && one != other
+        {
+            token.issues.push(Issue::at(["customer_id"], TWO_CUSTOMERS));
+        }
+        let connection_id = connection_id.or(customer_id);
         let meter_slug = token.text("meter_slug");
         let provider_key = token.text("provider_key");
         let disable_billing = token.flag("disable_billing");

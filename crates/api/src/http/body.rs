@@ -117,6 +117,9 @@ fn require_json(http: &HttpRequest, body: &Bytes) -> Result<(), ApiError> {
     }
 }
 
+/// What is wrong with two names that do not name the same customer.
+pub(crate) const TWO_CUSTOMERS: &str = "is another name of connection_id, which has another value";
+
 /// A body of ours: `customer_id` is read as `connection_id` everywhere, an empty body as `{}`.
 fn parse<What: Input>(bytes: &Bytes) -> Result<What, ApiError> {
     let text = if bytes.is_empty() { b"{}" } else { bytes.as_ref() };
@@ -133,8 +136,7 @@ fn parse<What: Input>(bytes: &Bytes) -> Result<What, ApiError> {
         let [connection_id, customer_id] = both.map(|name| fields.remove(name));
         let given = |id: &Option<Value>| id.as_ref().is_some_and(|id| !id.is_null());
         if given(&connection_id) && given(&customer_id) && connection_id != customer_id {
-            let message = "is another name of connection_id, which has another value";
-            issues.push(Issue::at(["customer_id"], message));
+            issues.push(Issue::at(["customer_id"], TWO_CUSTOMERS));
         }
         let id = connection_id.filter(|id| !id.is_null() || customer_id.is_none()).or(customer_id);
         fields.extend(id.map(|id| ("connection_id".to_owned(), id)));

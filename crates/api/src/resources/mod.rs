@@ -18,6 +18,7 @@ pub(crate) mod wallets;
 use serde::Serialize;
 use tollgate_domain::{ConnectionId, Issue};
 
+use crate::http::body::TWO_CUSTOMERS;
 use crate::http::list::Query;
 
 /// The answer to a deletion of a resource with an id of its own.
@@ -53,8 +54,7 @@ fn connection_filter(query: &Query, issues: &mut Vec<Issue>) -> Option<Connectio
     if let (Some(one), Some(other)) = (connection.1, customer.1)
         && one != other
     {
-        let message = "is another name of connection_id, which has another value";
-        issues.push(Issue::at([customer.0], message));
+        issues.push(Issue::at([customer.0], TWO_CUSTOMERS));
     }
     let (name, id) = if connection.1.is_some() { connection } else { customer };
     optional_id(name, id, issues)
