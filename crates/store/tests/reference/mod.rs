@@ -1,4 +1,4 @@
-//! What section 9 of the decisions says, as plainly as it can be written: cents and milliseconds,
+//! What docs/SUBSCRIPTIONS.md says, as plainly as it can be written: cents and milliseconds,
 //! every cycle ended at the instant at which it ends, credit kept as what is free and what each open
 //! call has reserved of it. It shares no rule with the code that it is there to check.
 
