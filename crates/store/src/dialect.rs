@@ -5,20 +5,16 @@
 //! order within a table, and every round trip counts, so a batch is one statement.
 //! Row locks are `FOR NO KEY UPDATE`: inserts that refer to a locked row need not wait.
 
-use diesel::pg::Pg;
+mod reading;
+
 use diesel::prelude::*;
-use diesel::query_builder::{AstPass, BoxedSqlQuery, Query, QueryFragment, QueryId, SqlQuery};
-use diesel::sql_types::{Array, BigInt, Integer, Text, Untyped};
-use diesel::sqlite::Sqlite;
 use diesel::upsert::excluded;
 use diesel::{QueryResult, RunQueryDsl};
 use tollgate_domain::MerchantId;
 
 use crate::conn::Conn;
 use crate::events::EventRow;
-use crate::rows::{
-    RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, to_json,
-};
+use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow};
 use crate::schema::{
     connections, events, idempotent_answers, merchants, request_metadata, requests, secret_keys,
     spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
@@ -28,7 +24,8 @@ use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{AddRollup, SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet};
 use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
 use crate::subscriptions::SubscriptionRow;
-use crate::usage::{DaySums, RollupRow, SeriesRow, TagRow};
+use crate::usage::{RollupRow, SeriesRow, TagRow};
+pub(crate) use reading::{UsageByDay, plan};
 
 /// Runs a cached single-row query for each id and keeps what is there.
 fn each<Id, Row>(
@@ -510,158 +507,3 @@ pub(crate) fn add_rollups(conn: &mut Conn, rows: &[RollupRow]) -> QueryResult<()
             .map(drop),
     }
 }
-
-/// The sums of the rows of these series and this width, by day from the slot of a midnight on: of the
-/// rows within these ranges that lie in one day, and of one meter or all.
-///
-/// The order of the loops is forced, as the planners cannot know how few series and ranges there are.
-pub(crate) struct UsageByDay<'a> {
-    pub(crate) series: &'a [String],
-    pub(crate) width: i32,
-    pub(crate) ranges: &'a [(i64, i64)],
-    pub(crate) midnight: i64,
-    pub(crate) meter_id: Option<&'a str>,
-}
-
-impl UsageByDay<'_> {
-    pub(crate) fn load(&self, conn: &mut Conn) -> QueryResult<Vec<DaySums>> {
-        match conn {
-            Conn::Sqlite(conn) => self.on_sqlite(SQLITE_USAGE_BY_DAY).load(conn),
-            Conn::Postgres(conn) => self.on_postgres(POSTGRES_USAGE_BY_DAY).load(conn),
-        }
-    }
-
-    pub(crate) fn plan(&self, conn: &mut Conn) -> QueryResult<Vec<String>> {
-        match conn {
-            Conn::Sqlite(conn) => {
-                let sql = format!("{EXPLAIN_ON_SQLITE}{SQLITE_USAGE_BY_DAY}");
-                let steps: Vec<SqliteStep> = self.on_sqlite(&sql).load(conn)?;
-                Ok(steps.into_iter().map(|step| step.detail).collect())
-            }
-            Conn::Postgres(conn) => {
-                let sql = format!("{EXPLAIN_ON_POSTGRES}{POSTGRES_USAGE_BY_DAY}");
-                let steps: Vec<PostgresStep> = self.on_postgres(&sql).load(conn)?;
-                Ok(steps.into_iter().map(|step| step.line).collect())
-            }
-        }
-    }
-
-    fn on_sqlite(&self, sql: &str) -> BoxedSqlQuery<'static, Sqlite, SqlQuery> {
-        diesel::sql_query(sql)
-            .into_boxed()
-            .bind::<BigInt, _>(self.midnight)
-            .bind::<Text, _>(to_json(&self.series))
-            .bind::<Text, _>(to_json(&self.ranges))
-            .bind::<Integer, _>(self.width)
-            .bind::<Text, _>(self.meter_id.unwrap_or_default().to_owned())
-    }
-
-    fn on_postgres(&self, sql: &str) -> BoxedSqlQuery<'static, Pg, SqlQuery> {
-        let (first, past): (Vec<_>, Vec<_>) = self.ranges.iter().copied().unzip();
-        diesel::sql_query(sql)
-            .into_boxed()
-            .bind::<BigInt, _>(self.midnight)
-            .bind::<Array<Text>, _>(self.series.to_vec())
-            .bind::<Array<BigInt>, _>(first)
-            .bind::<Array<BigInt>, _>(past)
-            .bind::<Integer, _>(self.width)
-            .bind::<Text, _>(self.meter_id.unwrap_or_default().to_owned())
-    }
-}
-
-const EXPLAIN_ON_SQLITE: &str = "EXPLAIN QUERY PLAN ";
-const EXPLAIN_ON_POSTGRES: &str = "EXPLAIN ";
-
-#[derive(QueryableByName)]
-struct SqliteStep {
-    #[diesel(sql_type = Text)]
-    detail: String,
-}
-
-#[derive(QueryableByName)]
-struct PostgresStep {
-    #[diesel(sql_type = Text, column_name = "QUERY PLAN")]
-    line: String,
-}
-
-/// How the database goes about a query, step by step.
-pub(crate) fn plan<Q>(conn: &mut Conn, query: Q) -> QueryResult<Vec<String>>
-where
-    Q: QueryFragment<Sqlite> + QueryFragment<Pg>,
-{
-    match conn {
-        Conn::Sqlite(conn) => {
-            let steps: Vec<SqliteStep> = Explained(EXPLAIN_ON_SQLITE, query).load(conn)?;
-            Ok(steps.into_iter().map(|step| step.detail).collect())
-        }
-        Conn::Postgres(conn) => {
-            let steps: Vec<PostgresStep> = Explained(EXPLAIN_ON_POSTGRES, query).load(conn)?;
-            Ok(steps.into_iter().map(|step| step.line).collect())
-        }
-    }
-}
-
-struct Explained<Q>(&'static str, Q);
-
-impl<Q> QueryId for Explained<Q> {
-    type QueryId = ();
-    const HAS_STATIC_QUERY_ID: bool = false;
-}
-
-impl<Q: QueryFragment<Sqlite>> QueryFragment<Sqlite> for Explained<Q> {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
-        out.push_sql(self.0);
-        self.1.walk_ast(out.reborrow())
-    }
-}
-
-impl<Q: QueryFragment<Pg>> QueryFragment<Pg> for Explained<Q> {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        out.push_sql(self.0);
-        self.1.walk_ast(out.reborrow())
-    }
-}
-
-impl<Q> Query for Explained<Q> {
-    type SqlType = Untyped;
-}
-
-impl<Q, C> RunQueryDsl<C> for Explained<Q> {}
-
-const SQLITE_USAGE_BY_DAY: &str = "SELECT (r.slot - ?1) / 96 AS day, \
-     sum(r.requests) AS requests, \
-     sum(r.tokens) AS tokens, \
-     sum(r.tokens_high) AS tokens_high, \
-     sum(r.usage_cost) AS usage_cost, \
-     sum(r.usage_cost_high) AS usage_cost_high, \
-     sum(r.fee) AS fee, \
-     sum(r.fee_high) AS fee_high, \
-     sum(r.service_charge) AS service_charge, \
-     sum(r.service_charge_high) AS service_charge_high, \
-     sum(r.wallet_cost) AS wallet_cost, \
-     sum(r.wallet_cost_high) AS wallet_cost_high, \
-     sum(r.merchant_cost) AS merchant_cost, \
-     sum(r.merchant_cost_high) AS merchant_cost_high \
-     FROM json_each(?2) AS s CROSS JOIN json_each(?3) AS g CROSS JOIN usage_rollups AS r \
-     WHERE r.series_id = s.value AND r.width = ?4 \
-     AND r.slot >= json_extract(g.value, '$[0]') AND r.slot < json_extract(g.value, '$[1]') \
-     AND (r.slot - ?1) % 96 + ?4 <= 96 AND (?5 = '' OR r.meter_id = ?5) GROUP BY 1";
-
-const POSTGRES_USAGE_BY_DAY: &str = "SELECT (r.slot - $1) / 96 AS day, \
-     sum(r.requests)::bigint AS requests, \
-     sum(r.tokens)::bigint AS tokens, \
-     sum(r.tokens_high)::bigint AS tokens_high, \
-     sum(r.usage_cost)::bigint AS usage_cost, \
-     sum(r.usage_cost_high)::bigint AS usage_cost_high, \
-     sum(r.fee)::bigint AS fee, \
-     sum(r.fee_high)::bigint AS fee_high, \
-     sum(r.service_charge)::bigint AS service_charge, \
-     sum(r.service_charge_high)::bigint AS service_charge_high, \
-     sum(r.wallet_cost)::bigint AS wallet_cost, \
-     sum(r.wallet_cost_high)::bigint AS wallet_cost_high, \
-     sum(r.merchant_cost)::bigint AS merchant_cost, \
-     sum(r.merchant_cost_high)::bigint AS merchant_cost_high \
-     FROM unnest($2) AS s (id) CROSS JOIN unnest($3, $4) AS g (first, past) CROSS JOIN LATERAL \
-     (SELECT * FROM usage_rollups AS r WHERE r.series_id = s.id AND r.width = $5 \
-     AND r.slot >= g.first AND r.slot < g.past \
-     AND (r.slot - $1) % 96 + $5 <= 96 AND ($6 = '' OR r.meter_id = $6) OFFSET 0) AS r GROUP BY 1";
