@@ -1,15 +1,11 @@
 //! A quote says what a call would cost, and what it would hold, without making it.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails by panicking"
-)]
+#![expect(clippy::indexing_slicing, reason = "a helper of tests fails by panicking")]
 
 mod support;
 
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings};
+use support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings, with};
 use tollgate_api::{InterfaceShape, Unpriced};
 use tollgate_store::spend_keys;
 use tollgate_testkit::{Gate, Reply};
@@ -24,11 +20,6 @@ const SHARED: [&str; 7] = [
     "total_wallet_cost",
     "total_merchant_cost",
 ];
-
-fn with(mut body: Value, more: &Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
-}
 
 fn answer_of(usage: &Value) -> Value {
     with(chat_answer(), &json!({"usage": usage}))

@@ -1,40 +1,17 @@
 //! Usage that did not pass through forward, reported by the merchant: once under its own id, priced
 //! and paid for like a call.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails by panicking")]
-
 mod support;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, each_gateway, each_gateway_with, settings};
+use support::{
+    Gateway, assert_issues, assert_refused, chat_answer, each_gateway, each_gateway_with, settings,
+    text, with,
+};
 use tollgate_testkit::{Answer, Reply};
 
 const NOTHING: &str = "0.0000000000";
-
-fn text(value: &Value, name: &str) -> String {
-    value[name].as_str().unwrap_or_else(|| panic!("{name} of {value}")).to_owned()
-}
-
-fn with(mut fields: Value, more: &Value) -> Value {
-    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    fields
-}
-
-#[track_caller]
-fn assert_refused(answer: &Answer, status: u16, code: &str) {
-    assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
-}
-
-#[track_caller]
-fn assert_issues(answer: &Answer, paths: &[&str]) {
-    assert_refused(answer, 400, "validation_failed");
-    let mut found = answer.issue_paths();
-    found.sort();
-    let mut expected = paths.to_vec();
-    expected.sort_unstable();
-    assert_eq!(found, expected, "{}", answer.text());
-}
 
 /// 1,000 input and 500 output tokens of the connection under the meter: 0.002 USD at the provider,
 /// which nobody owes us, and 0.015 USD of fee.

@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     clippy::indexing_slicing,
     reason = "a helper of tests fails by panicking"
 )]
@@ -12,7 +11,10 @@ mod support;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_by_the_stores_clock};
+use support::{
+    Gateway, assert_issues, assert_refused, chat_answer, chat_body, each_gateway,
+    each_gateway_by_the_stores_clock, names, text, with,
+};
 use tollgate_testkit::{Answer, Call, Gate, Reply};
 
 const DAY: i64 = 86_400_000;
@@ -28,44 +30,6 @@ struct Customer {
 /// A whole number of dollars as it is shown.
 fn usd(dollars: i64) -> String {
     format!("{dollars}.0000000000")
-}
-
-fn text(value: &Value, name: &str) -> String {
-    value[name].as_str().unwrap_or_else(|| panic!("{name} of {value}")).to_owned()
-}
-
-fn with(mut fields: Value, more: &Value) -> Value {
-    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    fields
-}
-
-fn names(value: &Value) -> Vec<&str> {
-    let mut names: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
-    names.sort_unstable();
-    names
-}
-
-#[track_caller]
-fn assert_refused(answer: &Answer, status: u16, code: &str) {
-    assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
-}
-
-#[track_caller]
-fn assert_issues(answer: &Answer, paths: &[&str]) {
-    assert_refused(answer, 400, "validation_failed");
-    let mut found = answer.issue_paths();
-    found.sort();
-    let mut expected = paths.to_vec();
-    expected.sort_unstable();
-    assert_eq!(found, expected, "{}", answer.text());
-}
-
-async fn patch(gateway: &Gateway<'_>, path: &str, body: &Value) -> Answer {
-    gateway.call("PATCH", path).json(body).send().await
-}
-
-async fn delete(gateway: &Gateway<'_>, path: &str) -> Answer {
-    gateway.call("DELETE", path).send().await
 }
 
 /// A new connection with so much on its wallet.
@@ -396,8 +360,8 @@ fn a_config_is_changed_field_by_field_and_can_be_sent_back_as_it_was_read() {
         let bundle = json!([{"name": "Small", "cost": "10", "credit_amount": "12"}]);
         let made = new_config(gateway, &json!({"credit_bundles": bundle})).await;
         let path = path_of_config(&made);
-        assert_eq!(patch(gateway, &path, &json!({})).await.expect(200), made);
-        assert_eq!(patch(gateway, &path, &made).await.expect(200), made);
+        assert_eq!(gateway.patch(&path, &json!({})).await.expect(200), made);
+        assert_eq!(gateway.patch(&path, &made).await.expect(200), made);
         for (field, sent, seen) in [
             ("name", json!("Team"), json!("Team")),
             ("rollover_type", json!("full"), json!("full")),
@@ -405,7 +369,7 @@ fn a_config_is_changed_field_by_field_and_can_be_sent_back_as_it_was_read() {
             ("included_credit", json!("30.5"), json!("30.5000000000")),
         ] {
             let before = gateway.get(&path).await.expect(200);
-            let after = patch(gateway, &path, &json!({field: sent})).await.expect(200);
+            let after = gateway.patch(&path, &json!({field: sent})).await.expect(200);
             assert_eq!(after, with(before, &json!({field: seen})));
             assert_eq!(gateway.get(&path).await.expect(200), after);
         }
@@ -418,12 +382,12 @@ fn period_amount_and_billing_interval_are_for_good() {
         let made = new_config(gateway, &json!({})).await;
         let path = path_of_config(&made);
         let changes = json!({"name": "Team", "period_amount": "26", "billing_interval": "year"});
-        let answer = patch(gateway, &path, &changes).await;
+        let answer = gateway.patch(&path, &changes).await;
         assert_issues(&answer, &["period_amount", "billing_interval"]);
         assert_eq!(gateway.get(&path).await.expect(200), made);
         // The same value in other words is no change.
         let same = json!({"period_amount": "25.0", "billing_interval": "month"});
-        assert_eq!(patch(gateway, &path, &same).await.expect(200), made);
+        assert_eq!(gateway.patch(&path, &same).await.expect(200), made);
     });
 }
 
@@ -446,7 +410,7 @@ fn every_bad_field_of_a_change_is_named_and_nothing_changes() {
             (json!({"credit_bundles": "x"}), "credit_bundles"),
             (json!({"colour": 1}), "colour"),
         ] {
-            let answer = patch(gateway, &path, &with(json!({"name": "Team"}), &body)).await;
+            let answer = gateway.patch(&path, &with(json!({"name": "Team"}), &body)).await;
             assert_issues(&answer, &[issue]);
             assert_eq!(gateway.get(&path).await.expect(200), made);
         }
@@ -465,7 +429,7 @@ fn what_is_wrong_with_one_element_hides_nothing_of_the_others() {
                 {"is_deleted": true}, {"credit_bundle_id": unknown, "credit_amount": "0"}
             ]
         });
-        let answer = patch(gateway, &path_of_config(&made), &body).await;
+        let answer = gateway.patch(&path_of_config(&made), &body).await;
         assert_issues(
             &answer,
             &[
@@ -483,7 +447,7 @@ fn what_is_wrong_with_one_element_hides_nothing_of_the_others() {
         // Twice the same in one list is no order that could be carried out.
         let id = gateway.meter.meter_id.to_string();
         let twice = json!({"product_ids": [id, id]});
-        assert_issues(&patch(gateway, &path_of_config(&made), &twice).await, &["product_ids.1"]);
+        assert_issues(&gateway.patch(&path_of_config(&made), &twice).await, &["product_ids.1"]);
     });
 }
 
@@ -506,19 +470,19 @@ fn product_ids_replace_all_links() {
         let made = new_config(gateway, &json!({"product_ids": ids(&[&one])})).await;
         let path = path_of_config(&made);
         assert_eq!(linked(&made), ids(&[&one]));
-        let renamed = patch(gateway, &path, &json!({"name": "Team"})).await.expect(200);
+        let renamed = gateway.patch(&path, &json!({"name": "Team"})).await.expect(200);
         assert_eq!(linked(&renamed), ids(&[&one]), "not mentioned, not changed");
         for meters in [vec![&two], vec![&one, &two], vec![&one], vec![]] {
             let body = json!({"product_ids": ids(&meters)});
-            assert_eq!(linked(&patch(gateway, &path, &body).await.expect(200)), ids(&meters));
+            assert_eq!(linked(&gateway.patch(&path, &body).await.expect(200)), ids(&meters));
         }
 
         // One that is not there spoils all of it.
-        patch(gateway, &path, &json!({"product_ids": ids(&[&one])})).await.expect(200);
+        gateway.patch(&path, &json!({"product_ids": ids(&[&one])})).await.expect(200);
         let stranger = gateway.store.merchant().await;
         let theirs = gateway.store.meter(stranger.merchant.merchant_id, &[(0, "1")]).await;
         let body = json!({"product_ids": [two["meter_id"], theirs.meter_id.to_string()]});
-        assert_issues(&patch(gateway, &path, &body).await, &["product_ids.1"]);
+        assert_issues(&gateway.patch(&path, &body).await, &["product_ids.1"]);
         assert_eq!(linked(&gateway.get(&path).await.expect(200)), ids(&[&one]));
     });
 }
@@ -538,7 +502,7 @@ fn bundles_are_made_changed_and_deleted_by_one_list() {
             {"credit_bundle_id": id("Deleted"), "is_deleted": true},
             {"name": "New", "cost": "0", "credit_amount": "1"}
         ]});
-        let changed = patch(gateway, &path_of_config(&made), &changes).await.expect(200);
+        let changed = gateway.patch(&path_of_config(&made), &changes).await.expect(200);
         let mut seen: Vec<_> = changed["credit_bundles"]
             .as_array()
             .unwrap()
@@ -577,7 +541,7 @@ fn a_list_of_bundles_is_done_wholly_or_not_at_all_and_says_every_mistake() {
             {"name": "New", "cost": "1", "credit_amount": "1", "is_deleted": "yes"},
             {"name": "New", "cost": "1", "credit_amount": "1", "size": 1}
         ]});
-        let answer = patch(gateway, &path, &list).await;
+        let answer = gateway.patch(&path, &list).await;
         assert_issues(
             &answer,
             &[
@@ -590,7 +554,7 @@ fn a_list_of_bundles_is_done_wholly_or_not_at_all_and_says_every_mistake() {
         );
         // One that is deleted without saying which is no bundle.
         let nameless = json!({"credit_bundles": [{"is_deleted": true}]});
-        assert_refused(&patch(gateway, &path, &nameless).await, 400, "validation_failed");
+        assert_refused(&gateway.patch(&path, &nameless).await, 400, "validation_failed");
         assert_eq!(gateway.get(&path).await.expect(200), made);
         assert_eq!(gateway.get(&path_of_config(&others)).await.expect(200), others);
     });
@@ -608,7 +572,7 @@ fn an_unknown_bundle_alone_undoes_the_whole_change() {
             {"name": "New", "cost": "1", "credit_amount": "1"},
             {"credit_bundle_id": "cbn_01M7YS5040NCSYBM5NZVE98902", "name": "x"}
         ]});
-        let answer = patch(gateway, &path, &list).await;
+        let answer = gateway.patch(&path, &list).await;
         assert_issues(&answer, &["credit_bundles.2.credit_bundle_id"]);
         assert_eq!(gateway.get(&path).await.expect(200), made);
     });
@@ -621,13 +585,13 @@ fn the_last_linked_meter_of_a_config_is_not_deleted() {
         let made =
             new_config(gateway, &json!({"product_ids": [one["meter_id"], two["meter_id"]]})).await;
         let path = |meter: &Value| format!("/meters/{}", text(meter, "meter_id"));
-        delete(gateway, &path(&one)).await.expect(200);
+        gateway.delete(&path(&one)).await.expect(200);
         let left = gateway.get(&path_of_config(&made)).await.expect(200);
         assert_eq!(left["linked_meters"], json!([{"meter_id": two["meter_id"], "name": "Calls"}]));
-        assert_refused(&delete(gateway, &path(&two)).await, 409, "meter_in_use");
+        assert_refused(&gateway.delete(&path(&two)).await, 409, "meter_in_use");
         gateway.get(&path(&two)).await.expect(200);
-        patch(gateway, &path_of_config(&made), &json!({"product_ids": []})).await.expect(200);
-        delete(gateway, &path(&two)).await.expect(200);
+        gateway.patch(&path_of_config(&made), &json!({"product_ids": []})).await.expect(200);
+        gateway.delete(&path(&two)).await.expect(200);
     });
 }
 
@@ -637,12 +601,12 @@ fn a_deleted_config_is_not_there_and_takes_its_bundles_along() {
         let small = json!({"name": "Small", "cost": "10", "credit_amount": "12"});
         let made = new_config(gateway, &json!({"credit_bundles": [small]})).await;
         let path = path_of_config(&made);
-        let deleted = delete(gateway, &path).await.expect(200);
+        let deleted = gateway.delete(&path).await.expect(200);
         assert_eq!(deleted, json!({"id": made["subscription_config_id"], "deleted": true}));
         for answer in [
             gateway.get(&path).await,
-            patch(gateway, &path, &json!({"name": "x"})).await,
-            delete(gateway, &path).await,
+            gateway.patch(&path, &json!({"name": "x"})).await,
+            gateway.delete(&path).await,
         ] {
             assert_refused(&answer, 404, "subscription_config_not_found");
         }
@@ -752,7 +716,7 @@ fn a_pending_change_has_the_fields_of_the_interface() {
         assert_eq!(changed, json!({"subscription": expected}));
         assert_eq!(shown(gateway, &customer).await["pending_change"], downgrade);
 
-        let gone = delete(gateway, &path_of(&subscription)).await.expect(200);
+        let gone = gateway.delete(&path_of(&subscription)).await.expect(200);
         assert_eq!(gone, json!({"success": true}));
         let cancellation = json!({
             "type": "cancellation", "effective_at": "2026-12-21T00:00:00Z", "name": "Pro",
@@ -842,7 +806,8 @@ fn one_call_draws_on_cycle_credit_then_bundle_credit_then_balance() {
 
         // With no credit left, the balance pays alone.
         let small = meter_of(gateway, "1").await;
-        patch(gateway, &path_of_config(&config), &json!({"product_ids": [small["meter_id"]]}))
+        gateway
+            .patch(&path_of_config(&config), &json!({"product_ids": [small["meter_id"]]}))
             .await
             .expect(200);
         spend(gateway, &customer, &small).await;
@@ -968,7 +933,7 @@ fn credit_that_a_call_holds_survives_the_end_of_the_subscription_until_that_call
             let fields = json!({"rollover_type": "full", "product_ids": [meter["meter_id"]]});
             let config = new_config(gateway, &fields).await;
             let subscription = subscribe(gateway, &customer, &config).await;
-            delete(gateway, &path_of(&subscription)).await.expect(200);
+            gateway.delete(&path_of(&subscription)).await.expect(200);
             call_while(gateway, &customer, &meter, status, async || {
                 pass_days(gateway, 31).await;
                 assert_eq!(shown(gateway, &customer).await, json!(null));
@@ -1097,14 +1062,14 @@ fn a_config_that_is_deleted_goes_on_for_those_who_have_it() {
         let fields = json!({"product_ids": [linked["meter_id"]]});
         let config = new_config(gateway, &fields).await;
         subscribe(gateway, &customer, &config).await;
-        delete(gateway, &path_of_config(&config)).await.expect(200);
+        gateway.delete(&path_of_config(&config)).await.expect(200);
         pass_days(gateway, 31).await;
         assert_credits(&shown(gateway, &customer).await, 25, 0);
         spend(gateway, &customer, &linked).await;
         assert_credits(&shown(gateway, &customer).await, 24, 0);
         // Its last link still holds its meter: without it every meter would draw.
         let meter = format!("/meters/{}", text(&linked, "meter_id"));
-        assert_refused(&delete(gateway, &meter).await, 409, "meter_in_use");
+        assert_refused(&gateway.delete(&meter).await, 409, "meter_in_use");
         spend(gateway, &customer, &other).await;
         assert_credits(&shown(gateway, &customer).await, 24, 0);
     });
@@ -1118,7 +1083,7 @@ fn links_that_are_replaced_bear_on_the_next_call() {
         let config = new_config(gateway, &json!({"product_ids": [one["meter_id"]]})).await;
         subscribe(gateway, &customer, &config).await;
         let links = json!({"product_ids": [two["meter_id"]]});
-        patch(gateway, &path_of_config(&config), &links).await.expect(200);
+        gateway.patch(&path_of_config(&config), &links).await.expect(200);
         spend(gateway, &customer, &one).await;
         spend(gateway, &customer, &two).await;
         assert_credits(&shown(gateway, &customer).await, 23, 0);
@@ -1306,7 +1271,7 @@ fn an_upgrade_undoes_what_was_pending() {
         let big =
             new_config(gateway, &json!({"name": "Big", "period_amount": "25.0000000001"})).await;
         let subscription = subscribe(gateway, &customer, &pro).await;
-        delete(gateway, &path_of(&subscription)).await.expect(200);
+        gateway.delete(&path_of(&subscription)).await.expect(200);
         change_to(gateway, &subscription, &big).await.expect(200);
         let now = shown(gateway, &customer).await;
         assert_eq!([&now["name"], &now["pending_change"]], [&json!("Big"), &json!(null)]);
@@ -1367,7 +1332,7 @@ fn a_change_that_was_undone_does_not_happen() {
         let subscription = subscribe(gateway, &customer, &pro).await;
         for scheduled in [true, false] {
             if scheduled {
-                delete(gateway, &path_of(&subscription)).await.expect(200);
+                gateway.delete(&path_of(&subscription)).await.expect(200);
             } else {
                 change_to(gateway, &subscription, &small).await.expect(200);
             }
@@ -1395,8 +1360,8 @@ fn a_cancellation_takes_effect_when_the_cycle_ends_and_what_is_left_expires() {
         let subscription = subscribe(gateway, &customer, &config).await;
         buy(gateway, &subscription, &config["credit_bundles"][0]).await.expect(201);
         let (path, one) = (path_of(&subscription), json!({"success": true}));
-        assert_eq!(delete(gateway, &path).await.expect(200), one);
-        assert_eq!(delete(gateway, &path).await.expect(200), one);
+        assert_eq!(gateway.delete(&path).await.expect(200), one);
+        assert_eq!(gateway.delete(&path).await.expect(200), one);
 
         // Until then nothing is different.
         pass_days(gateway, 29).await;
@@ -1419,7 +1384,7 @@ fn a_cancellation_takes_effect_when_the_cycle_ends_and_what_is_left_expires() {
         assert_eq!(expired, lines(&expected));
 
         // An ended one stays as it is, and the connection may have another.
-        assert_eq!(delete(gateway, &path).await.expect(200), one);
+        assert_eq!(gateway.delete(&path).await.expect(200), one);
         let changed = change_to(gateway, &subscription, &config).await;
         assert_refused(&changed, 404, "subscription_not_found");
         let bought = buy(gateway, &subscription, &config["credit_bundles"][0]).await;
@@ -1499,7 +1464,7 @@ fn whatever_looks_first_after_the_cycles_end_sees_the_new_cycle() {
                     assert_eq!(ledger.len(), 3, "{ledger:#?}");
                 }
                 _ => {
-                    delete(gateway, &path_of(&subscription)).await.expect(200);
+                    gateway.delete(&path_of(&subscription)).await.expect(200);
                     let now = shown(gateway, &customer).await;
                     assert_eq!(now["pending_change"]["effective_at"], now["cycle_end_at"]);
                     assert_credits(&now, 25, 0);
@@ -1520,7 +1485,7 @@ fn a_scheduled_change_in_the_past_counts_from_when_it_was_due() {
         let subscription = subscribe(gateway, &changed, &pro).await;
         change_to(gateway, &subscription, &small).await.expect(200);
         let ending = subscribe(gateway, &cancelled, &pro).await;
-        delete(gateway, &path_of(&ending)).await.expect(200);
+        gateway.delete(&path_of(&ending)).await.expect(200);
         pass_days(gateway, 365).await;
         // One grant of 25, then twelve of 5.
         assert_credits(&shown(gateway, &changed).await, 25 + 12 * 5, 0);
@@ -1585,7 +1550,7 @@ fn a_new_included_credit_counts_from_the_next_grant() {
         let config = new_config(gateway, &json!({})).await;
         subscribe(gateway, &customer, &config).await;
         let more = json!({"included_credit": "40"});
-        patch(gateway, &path_of_config(&config), &more).await.expect(200);
+        gateway.patch(&path_of_config(&config), &more).await.expect(200);
         assert_credits(&shown(gateway, &customer).await, 25, 0);
         pass_days(gateway, 31).await;
         let now = shown(gateway, &customer).await;
@@ -1607,7 +1572,7 @@ fn credit_of_a_bundle_outlives_the_bundle() {
         let delete = json!({"credit_bundles": [
             {"credit_bundle_id": bundle["credit_bundle_id"], "is_deleted": true}
         ]});
-        patch(gateway, &path_of_config(&config), &delete).await.expect(200);
+        gateway.patch(&path_of_config(&config), &delete).await.expect(200);
         assert_credits(&shown(gateway, &customer).await, 25, 24);
         let again = buy(gateway, &subscription, bundle).await;
         assert_refused(&again, 404, "credit_bundle_not_found");
@@ -1631,7 +1596,7 @@ fn a_connection_has_one_active_subscription() {
             assert_refused(&answer, 409, "subscription_exists");
         }
         // One that ends later is active until then.
-        delete(gateway, &path_of(&first)).await.expect(200);
+        gateway.delete(&path_of(&first)).await.expect(200);
         let body = json!({
             "connection_id": customer.id, "subscription_config_id": two["subscription_config_id"]
         });
@@ -1667,7 +1632,7 @@ fn subscriptions_are_filtered_by_connection_and_status() {
         let config = new_config(gateway, &json!({})).await;
         let (one, two) = (new_customer(gateway, "0").await, new_customer(gateway, "0").await);
         let ended = subscribe(gateway, &one, &config).await;
-        delete(gateway, &path_of(&ended)).await.expect(200);
+        gateway.delete(&path_of(&ended)).await.expect(200);
         pass_days(gateway, 31).await;
         let active = subscribe(gateway, &one, &config).await;
         let others = subscribe(gateway, &two, &config).await;
@@ -1697,7 +1662,7 @@ fn a_subscription_that_is_due_to_end_is_listed_as_ended_whoever_asks_first() {
         let config = new_config(gateway, &json!({})).await;
         let customer = new_customer(gateway, "0").await;
         let subscription = subscribe(gateway, &customer, &config).await;
-        delete(gateway, &path_of(&subscription)).await.expect(200);
+        gateway.delete(&path_of(&subscription)).await.expect(200);
         pass_days(gateway, 31).await;
         let active = listed(gateway, "/subscriptions", "subscription_id", 10).await;
         assert_eq!(active, Vec::<String>::new());

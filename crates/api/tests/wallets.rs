@@ -1,50 +1,17 @@
 //! Connections and wallets from outside: every operation, its bounds, and what it leaves behind.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails by panicking")]
-
 mod support;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, chat_body, each_gateway};
-use tollgate_testkit::{Answer, Call, Gate, Reply};
+use support::{
+    Gateway, assert_issues, assert_refused, chat_answer, chat_body, each_gateway, names, text,
+};
+use tollgate_testkit::{Call, Gate, Reply};
 
 /// Ids that look right and name nothing.
 const NO_CONNECTION: &str = "con_01M7YS5040NCSYBM5NZVE98902";
 const NO_WALLET: &str = "wal_01M7YS5040NCSYBM5NZVE98902";
-
-fn text(value: &Value, name: &str) -> String {
-    value[name].as_str().unwrap_or_else(|| panic!("{name} of {value}")).to_owned()
-}
-
-fn names(value: &Value) -> Vec<&str> {
-    let mut names: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
-    names.sort_unstable();
-    names
-}
-
-#[track_caller]
-fn assert_refused(answer: &Answer, status: u16, code: &str) {
-    assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
-}
-
-#[track_caller]
-fn assert_issues(answer: &Answer, paths: &[&str]) {
-    assert_refused(answer, 400, "validation_failed");
-    let mut found = answer.issue_paths();
-    found.sort();
-    let mut expected = paths.to_vec();
-    expected.sort_unstable();
-    assert_eq!(found, expected, "{}", answer.text());
-}
-
-async fn patch(gateway: &Gateway<'_>, path: &str, body: &Value) -> Answer {
-    gateway.call("PATCH", path).json(body).send().await
-}
-
-async fn delete(gateway: &Gateway<'_>, path: &str) -> Answer {
-    gateway.call("DELETE", path).send().await
-}
 
 async fn connect(gateway: &Gateway<'_>, body: &Value) -> Value {
     gateway.post("/connections", body).await.expect(201)
@@ -156,8 +123,8 @@ fn a_connection_is_changed_field_by_field() {
         });
         let made = connect(gateway, &body).await;
         let path = connection_path(&made);
-        assert_eq!(patch(gateway, &path, &json!({})).await.expect(200), made);
-        assert_eq!(patch(gateway, &path, &made).await.expect(200), made, "sent back as read");
+        assert_eq!(gateway.patch(&path, &json!({})).await.expect(200), made);
+        assert_eq!(gateway.patch(&path, &made).await.expect(200), made, "sent back as read");
         for (field, sent, seen) in [
             ("name", json!("Bea"), json!("Bea")),
             ("name", json!(null), json!(null)),
@@ -168,7 +135,7 @@ fn a_connection_is_changed_field_by_field() {
         ] {
             let mut expected = gateway.get(&path).await.expect(200);
             expected[field] = seen;
-            let changed = patch(gateway, &path, &json!({field: sent})).await.expect(200);
+            let changed = gateway.patch(&path, &json!({field: sent})).await.expect(200);
             assert_eq!(changed, expected);
             assert_eq!(gateway.get(&path).await.expect(200), expected);
         }
@@ -197,7 +164,7 @@ fn every_bad_field_of_a_connection_is_named() {
         ] {
             let body = json!({field: value});
             assert_issues(&gateway.post("/connections", &body).await, &[path]);
-            assert_issues(&patch(gateway, &connection_path(&made), &body).await, &[path]);
+            assert_issues(&gateway.patch(&connection_path(&made), &body).await, &[path]);
         }
         for reference in [json!(""), json!(1), json!(long)] {
             let body = json!({"reference_id": reference});
@@ -219,15 +186,15 @@ fn a_deleted_connection_pays_for_nothing_more_and_keeps_its_wallet_and_records()
         gateway.provider.push(Reply::json(200, chat_answer()));
         call_under(gateway, &made, &meter).send().await.expect(200);
 
-        assert_eq!(delete(gateway, &path).await.expect(200), json!({"success": true}));
+        assert_eq!(gateway.delete(&path).await.expect(200), json!({"success": true}));
         let call = call_under(gateway, &made, &meter).send().await;
         assert_refused(&call, 403, "connection_disabled");
         gateway.provider.assert_calls(1);
         let mut expected = made.clone();
         expected["status"] = json!("deleted");
         assert_eq!(gateway.get(&path).await.expect(200), expected);
-        assert_refused(&delete(gateway, &path).await, 404, "connection_not_found");
-        let renamed = patch(gateway, &path, &json!({"name": "x"})).await;
+        assert_refused(&gateway.delete(&path).await, 404, "connection_not_found");
+        let renamed = gateway.patch(&path, &json!({"name": "x"})).await;
         assert_refused(&renamed, 404, "connection_not_found");
 
         assert_eq!(wallet(gateway, &made).await, usd([6, 0, 6]));
@@ -253,7 +220,7 @@ fn a_call_on_its_way_is_paid_by_a_connection_that_is_deleted_meanwhile() {
         let gone = async {
             gateway.provider.wait_for_calls(1).await;
             assert_eq!(wallet(gateway, &made).await, usd([10, 4, 6]));
-            delete(gateway, &path).await.expect(200);
+            gateway.delete(&path).await.expect(200);
             gate.open();
         };
         let (answer, ()) = tokio::join!(call.send(), gone);
@@ -274,7 +241,7 @@ fn a_deleted_connection_subscribes_to_nothing() {
             })
         };
         let made = connect(gateway, &json!({})).await;
-        delete(gateway, &connection_path(&made)).await.expect(200);
+        gateway.delete(&connection_path(&made)).await.expect(200);
         let answer = gateway.post("/subscriptions", &body(&made)).await;
         assert_refused(&answer, 403, "connection_disabled");
         let path = format!("{}/subscription", connection_path(&made));
@@ -285,7 +252,7 @@ fn a_deleted_connection_subscribes_to_nothing() {
         book(gateway, &made, "credits", "3").await;
         let subscribed = gateway.post("/subscriptions", &body(&made)).await.expect(201);
         assert_eq!(wallet(gateway, &made).await, usd([3, 0, 28]));
-        delete(gateway, &connection_path(&made)).await.expect(200);
+        gateway.delete(&connection_path(&made)).await.expect(200);
         let id = text(&subscribed["subscription"], "subscription_id");
         let ended = gateway.get(&format!("/subscriptions/{id}")).await.expect(200);
         assert_eq!(ended["subscription"]["status"], "cancelled");
@@ -320,7 +287,7 @@ fn the_merchants_own_wallet_is_a_running_account() {
         assert_eq!([&line["kind"], &line["amount"]], ["usage", "-0.0020000000"]);
 
         // With a limit it is one that can be reached.
-        patch(gateway, &path, &json!({"overdraft_limit": "0.001"})).await.expect(200);
+        gateway.patch(&path, &json!({"overdraft_limit": "0.001"})).await.expect(200);
         let refused = gateway.forward_to(&u).bearer(gateway.key()).json(&chat_body()).send().await;
         assert_refused(&refused, 402, "wallet_balance_insufficient");
     });
@@ -336,7 +303,7 @@ fn an_overdraft_is_money_that_may_be_spent() {
         gateway.provider.assert_calls(0);
 
         let path = wallet_path(&made);
-        let limited = patch(gateway, &path, &json!({"overdraft_limit": "5"})).await.expect(200);
+        let limited = gateway.patch(&path, &json!({"overdraft_limit": "5"})).await.expect(200);
         assert_eq!(limited["overdraft_limit"], "5.0000000000");
         assert_eq!(wallet(gateway, &made).await, usd([0, 0, 5]));
         for left in [1, -3] {
@@ -349,10 +316,10 @@ fn an_overdraft_is_money_that_may_be_spent() {
         assert_eq!(refused.header("retry-after"), None, "waiting does not help");
 
         // Without a limit everything goes, and a limit that is set again acts at once.
-        patch(gateway, &path, &json!({"overdraft_limit": null})).await.expect(200);
+        gateway.patch(&path, &json!({"overdraft_limit": null})).await.expect(200);
         gateway.provider.push(Reply::json(200, chat_answer()));
         call_under(gateway, &made, &meter).send().await.expect(200);
-        let none = patch(gateway, &path, &json!({"overdraft_limit": "0"})).await.expect(200);
+        let none = gateway.patch(&path, &json!({"overdraft_limit": "0"})).await.expect(200);
         assert_eq!([&none["balance"], &none["available"]], ["-12.0000000000", "-12.0000000000"]);
         let refused = call_under(gateway, &made, &meter).send().await;
         assert_refused(&refused, 402, "wallet_balance_insufficient");
@@ -376,13 +343,13 @@ fn limits_of_a_wallet_are_set_cleared_and_left_alone() {
         let made = connect(gateway, &json!({})).await;
         let path = wallet_path(&made);
         let limits = json!({"overdraft_limit": "0.0000000001", "low_balance_threshold": "0"});
-        let set = patch(gateway, &path, &limits).await.expect(200);
+        let set = gateway.patch(&path, &limits).await.expect(200);
         assert_eq!(set["overdraft_limit"], "0.0000000001");
         assert_eq!(set["low_balance_threshold"], "0.0000000000");
-        assert_eq!(patch(gateway, &path, &json!({})).await.expect(200), set);
-        assert_eq!(patch(gateway, &path, &set).await.expect(200), set, "sent back as read");
+        assert_eq!(gateway.patch(&path, &json!({})).await.expect(200), set);
+        assert_eq!(gateway.patch(&path, &set).await.expect(200), set, "sent back as read");
         let cleared =
-            patch(gateway, &path, &json!({"low_balance_threshold": null})).await.expect(200);
+            gateway.patch(&path, &json!({"low_balance_threshold": null})).await.expect(200);
         assert_eq!(cleared["low_balance_threshold"], json!(null));
         assert_eq!(cleared["overdraft_limit"], "0.0000000001");
         for (body, issues) in [
@@ -396,7 +363,7 @@ fn limits_of_a_wallet_are_set_cleared_and_left_alone() {
                 vec!["colour", "low_balance_threshold", "overdraft_limit"],
             ),
         ] {
-            assert_issues(&patch(gateway, &path, &body).await, &issues);
+            assert_issues(&gateway.patch(&path, &body).await, &issues);
         }
         assert_eq!(gateway.get(&path).await.expect(200), cleared);
     });

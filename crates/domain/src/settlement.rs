@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{
-    BaseCost, Meter, Overflow, Payer, PriceSource, Quote, Rate, RateType, Terms, TokenBasis,
+    BaseCost, Meter, Payer, PriceSource, Quote, Rate, RateType, Terms, TokenBasis,
 };
 
 use crate::record::{PendingRecord, PricedUsage, ProviderKeyType, RequestRecord, RequestStatus};
@@ -118,7 +118,31 @@ pub fn settle(
     counter: u64,
     service_charge_rate: Rate,
 ) -> Settled {
-    let terms = Terms {
+    let terms = terms(pending, report, meter, counter, service_charge_rate);
+    let Ok(quote) = Quote::new(&report.priced.usage, report.priced.base, &terms) else {
+        return let_go(pending, report, meter);
+    };
+    let counter_moves = if pending.disable_billing { 0 } else { quote.counted_units };
+    let record = record(pending, report, report.priced, quote, meter);
+    Settled { record, counter_moves, overflowed: false }
+}
+
+/// Ends `pending` at no cost: for one whose cost an amount, or a balance, has no room for.
+pub fn let_go(pending: &PendingRecord, report: &Report, meter: Option<&Meter>) -> Settled {
+    let free = Quote::free(&terms(pending, report, meter, 0, Rate::ZERO));
+    let record = record(pending, report, unpriced(report.priced), free, meter);
+    Settled { record, counter_moves: 0, overflowed: true }
+}
+
+/// Under which terms a call that ended so is priced.
+fn terms<'a>(
+    pending: &PendingRecord,
+    report: &Report,
+    meter: Option<&'a Meter>,
+    counter: u64,
+    service_charge_rate: Rate,
+) -> Terms<'a> {
+    Terms {
         meter,
         counter,
         service_charge_rate,
@@ -127,14 +151,19 @@ pub fn settle(
             && report.ending.delivered(),
         base_due: pending.forwarded.provider_key_type == ProviderKeyType::Managed,
         fee_due: pending.forwarded.metered && report.ending.accepted(),
-    };
-    let quoted = Quote::new(&report.priced.usage, report.priced.base, &terms);
-    let overflowed = quoted.is_err();
-    let free = || (unpriced(report.priced), Quote::free(&terms));
-    let (priced, quote) = quoted.map_or_else(|Overflow| free(), |quote| (report.priced, quote));
-    let counter_moves = if pending.disable_billing { 0 } else { quote.counted_units };
+    }
+}
+
+/// The record of a call that ended so and is charged so.
+fn record(
+    pending: &PendingRecord,
+    report: &Report,
+    priced: PricedUsage,
+    quote: Quote,
+    meter: Option<&Meter>,
+) -> RequestRecord {
     let forwarded = &pending.forwarded;
-    let record = RequestRecord {
+    RequestRecord {
         request_id: pending.request_id,
         merchant_id: pending.merchant_id,
         reference_id: pending.reference_id.clone(),
@@ -155,20 +184,7 @@ pub fn settle(
         token_basis: meter.map_or(TokenBasis::InputOutput, |meter| meter.token_basis),
         metadata: forwarded.metadata.clone(),
         created_at: pending.created_at,
-    };
-    Settled { record, counter_moves, overflowed }
-}
-
-/// Ends `pending` as [`settle`] does, at no cost: for one whose cost a balance has no room for.
-pub fn let_go(pending: &PendingRecord, report: &Report, meter: Option<&Meter>) -> Settled {
-    let report = Report { priced: unpriced(report.priced), ..report.clone() };
-    let settled = settle(pending, &report, None, 0, Rate::ZERO);
-    let record = RequestRecord {
-        rate_type: meter.map_or(RateType::Fixed, |meter| meter.rate_type),
-        token_basis: meter.map_or(TokenBasis::InputOutput, |meter| meter.token_basis),
-        ..settled.record
-    };
-    Settled { record, counter_moves: 0, overflowed: true }
+    }
 }
 
 /// The same usage, which costs nothing.

@@ -10,7 +10,9 @@ use tollgate_pricing::{Amount, Overflow};
 use crate::billing_interval::BillingInterval;
 use crate::credit::{Credit, Credits, LedgerAccount, Rollover};
 use crate::event::News;
-use crate::id::{ConnectionId, MerchantId, SubscriptionConfigId, SubscriptionId, WalletId};
+use crate::id::{
+    ConnectionId, MerchantId, MeterId, SubscriptionConfigId, SubscriptionId, WalletId,
+};
 use crate::subscription_config::{ConfigTerms, CreditBundle, SubscriptionConfig};
 use crate::time::Timestamp;
 use crate::wallet::TransactionKind;
@@ -204,6 +206,11 @@ impl Subscription {
     /// Whether a cycle has ended that was not ended yet.
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.status == SubscriptionStatus::Active && self.cycle_end_at <= now
+    }
+
+    /// Whether calls under a meter draw on its credit from now on.
+    pub fn lets_draw(&self, meter_id: MeterId) -> bool {
+        self.status == SubscriptionStatus::Active && self.config.terms().let_draw(meter_id)
     }
 
     /// Ends every cycle that has passed, each by the terms of its time.

@@ -70,6 +70,11 @@ impl From<r2d2::Error> for StoreError {
 }
 
 impl StoreError {
+    /// A row is not there that others say is.
+    pub(crate) fn missing(noun: &str, id: &str) -> Self {
+        Self::Corrupt { what: "row (it is missing)", value: format!("{noun} {id}") }
+    }
+
     /// Whether another attempt may well succeed: the database was busy, or broke a deadlock.
     pub(crate) fn is_transient(&self) -> bool {
         use diesel::result::DatabaseErrorKind::SerializationFailure;

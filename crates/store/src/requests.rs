@@ -44,10 +44,7 @@ pub fn find(
         .select(RequestRow::as_select())
         .first(conn)
         .optional()?;
-    Ok(row
-        .map(|row| to_records(conn, &[row]))
-        .transpose()?
-        .and_then(|records| records.into_iter().next()))
+    Ok(to_records(conn, row.as_slice())?.into_iter().next())
 }
 
 /// A merchant's record of usage that it reported under this id of its own.
@@ -66,10 +63,7 @@ pub fn find_by_reference(
         .select(RequestRow::as_select())
         .first(conn)
         .optional()?;
-    Ok(row
-        .map(|row| to_records(conn, &[row]))
-        .transpose()?
-        .and_then(|records| records.into_iter().next()))
+    Ok(to_records(conn, row.as_slice())?.into_iter().next())
 }
 
 /// A merchant's records, newest first.

@@ -238,7 +238,9 @@ pub fn create(
         insert_bundle(conn, &row, bundle, now)?;
     }
     let made = find_row(conn, row.subscription_config_id.clone())?;
-    Ok(Ok(made.ok_or_else(|| gone(&row.subscription_config_id))?))
+    Ok(Ok(made.ok_or_else(|| {
+        StoreError::missing("subscription configuration", &row.subscription_config_id)
+    })?))
 }
 
 fn insert_version(
@@ -280,10 +282,6 @@ fn insert_bundle(
 
 fn find_row(conn: &mut Conn, id: String) -> Result<Option<ConfigInFull>, StoreError> {
     Ok(in_full(conn, vec![id])?.into_values().next())
-}
-
-fn gone(id: &str) -> StoreError {
-    StoreError::Corrupt { what: "row (it is missing)", value: id.to_owned() }
 }
 
 /// A merchant's configurations that are offered, in a query to be narrowed.
@@ -386,7 +384,9 @@ pub fn update(
     for change in &changes.credit_bundles {
         change_bundle(conn, &row, change, now)?;
     }
-    let changed = find_row(conn, key)?.ok_or_else(|| gone(&row.subscription_config_id))?;
+    let changed = find_row(conn, key)?.ok_or_else(|| {
+        StoreError::missing("subscription configuration", &row.subscription_config_id)
+    })?;
     Ok(Updated::Config(Box::new(changed)))
 }
 

@@ -153,8 +153,7 @@ impl Locked {
     fn lock(conn: &mut Conn, wallet_id: &str, now: Timestamp) -> Result<Self, StoreError> {
         let found = dialect::wallets(conn, &[wallet_id.to_owned()], Lock::Rows)?;
         let Some(wallet) = found.into_iter().next() else {
-            let what = "wallet (it is missing)";
-            return Err(StoreError::Corrupt { what, value: wallet_id.to_owned() });
+            return Err(StoreError::missing("wallet", wallet_id));
         };
         let subscription = active_on(conn, &wallet)?;
         let entries = Entries::new(now);
@@ -406,8 +405,7 @@ pub(crate) fn lets_draw(
     let Some(mut wallet) = found.into_iter().next() else { return Ok(false) };
     let Some(mut subscription) = active_on(conn, &wallet)? else { return Ok(false) };
     bring_up_to(now, &mut subscription, &mut wallet, &mut Entries::new(now))?;
-    let is_active = subscription.status == SubscriptionStatus::Active;
-    Ok(is_active && subscription.config.terms().let_draw(meter_id))
+    Ok(subscription.lets_draw(meter_id))
 }
 
 /// The subscription that a wallet names.

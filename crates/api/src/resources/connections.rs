@@ -92,7 +92,7 @@ pub(crate) async fn list(
     Ok(respond(found, page.limit, |one| one.connection_id.to_string(), ConnectionView::of))
 }
 
-fn not_found() -> ApiError {
+pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
 }
 

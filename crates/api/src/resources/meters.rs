@@ -190,7 +190,7 @@ pub(crate) async fn list(
     Ok(respond(found, page.limit, |one| one.meter_id.to_string(), |one| MeterView::of(one, shape)))
 }
 
-fn not_found() -> ApiError {
+pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::MeterNotFound, "meter")
 }
 

@@ -13,11 +13,13 @@ use tollgate_pricing::{
 };
 use tollgate_store::{Conn, connections, meters};
 
+use super::connections::not_found as connection_not_found;
+use super::meters::not_found as meter_not_found;
 use super::requests::{CostView, ModelUsageView};
 use crate::app::{App, InterfaceShape};
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::ApiError;
 use crate::http::fields::{Count, Issues, Name, Seconds, path, refuse, to_json};
 use crate::tariff::Bound;
 
@@ -338,14 +340,6 @@ impl Standing {
             fee_due: true,
         }
     }
-}
-
-fn meter_not_found() -> ApiError {
-    ApiError::not_found(ErrorCode::MeterNotFound, "meter")
-}
-
-fn connection_not_found() -> ApiError {
-    ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
 }
 
 /// What is known of the subject before it is known for whom it is.

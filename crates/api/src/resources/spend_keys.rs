@@ -11,6 +11,7 @@ use tollgate_pricing::Amount;
 use tollgate_store::spend_keys::{self, Missing, Updated};
 
 use super::Success;
+use super::meters::not_found as meter_not_found;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
@@ -175,10 +176,6 @@ impl Input for CreateSpendKey {}
 
 fn wallet_not_found() -> ApiError {
     ApiError::not_found(ErrorCode::WalletNotFound, "wallet")
-}
-
-fn meter_not_found() -> ApiError {
-    ApiError::not_found(ErrorCode::MeterNotFound, "meter")
 }
 
 impl CreateSpendKey {

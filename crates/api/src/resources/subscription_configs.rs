@@ -228,7 +228,7 @@ pub(crate) async fn list(
     ))
 }
 
-fn not_found() -> ApiError {
+pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::SubscriptionConfigNotFound, "subscription configuration")
 }
 

@@ -12,6 +12,8 @@ use tollgate_pricing::Amount;
 use tollgate_store::connections;
 use tollgate_store::subscriptions::{self, Changed, Started, SubscriptionFilter, Whose};
 
+use super::connections::not_found as connection_not_found;
+use super::subscription_configs::not_found as config_not_found;
 use super::{Success, connection_filter};
 use crate::app::App;
 use crate::http::auth::Caller;
@@ -125,14 +127,6 @@ fn answer(state: &SubscriptionState) -> SubscriptionAnswer {
 
 fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::SubscriptionNotFound, "subscription")
-}
-
-fn config_not_found() -> ApiError {
-    ApiError::not_found(ErrorCode::SubscriptionConfigNotFound, "subscription configuration")
-}
-
-fn connection_not_found() -> ApiError {
-    ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
 }
 
 fn bundle_not_offered() -> ApiError {

@@ -2,6 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::indexing_slicing,
     reason = "a test harness fails by panicking"
 )]
@@ -141,6 +142,14 @@ impl<'a> Gateway<'a> {
 
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.call("POST", path).json(body).send().await
+    }
+
+    pub async fn patch(&self, path: &str, body: &Value) -> Answer {
+        self.call("PATCH", path).json(body).send().await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.call("DELETE", path).send().await
     }
 
     pub async fn put(&self, path: &str, body: &Value) -> Answer {
@@ -300,4 +309,39 @@ pub fn chat_answer() -> Value {
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
     })
+}
+
+/// A text field of an answer.
+pub fn text(value: &Value, name: &str) -> String {
+    value[name].as_str().unwrap_or_else(|| panic!("{name} of {value}")).to_owned()
+}
+
+/// The same with more fields, or others.
+pub fn with(mut fields: Value, more: &Value) -> Value {
+    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    fields
+}
+
+/// The names of the fields of an object, in order.
+pub fn names(value: &Value) -> Vec<&str> {
+    let mut names: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Fails unless it was refused so.
+#[track_caller]
+pub fn assert_refused(answer: &Answer, status: u16, code: &str) {
+    assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
+}
+
+/// Fails unless it was refused for exactly these fields.
+#[track_caller]
+pub fn assert_issues(answer: &Answer, paths: &[&str]) {
+    assert_refused(answer, 400, "validation_failed");
+    let mut found = answer.issue_paths();
+    found.sort();
+    let mut expected = paths.to_vec();
+    expected.sort_unstable();
+    assert_eq!(found, expected, "{}", answer.text());
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate_domain::admission::{self, Account, Admission, Call, Facts, Refusal};
 use tollgate_domain::{
-    CreditHold, MerchantId, News, PendingRecord, SpendKey, Subscription, SubscriptionStatus,
-    Timestamp, TransactionKind, Wallet,
+    CreditHold, MerchantId, News, PendingRecord, SpendKey, Subscription, Timestamp,
+    TransactionKind, Wallet,
 };
 use tollgate_pricing::{Amount, Quote, Rate};
 
@@ -181,9 +181,7 @@ impl Accounts {
     fn subscription(&self, party: &Party<'_>) -> Option<&Subscription> {
         let meter = party.meter?;
         let subscription = self.subscriptions.get(&party.wallet_id()?)?;
-        let draws = subscription.status == SubscriptionStatus::Active
-            && subscription.config.terms().let_draw(meter.meter_id);
-        draws.then_some(subscription)
+        subscription.lets_draw(meter.meter_id).then_some(subscription)
     }
 
     /// Whether the credit that a call may draw on is not what it was when it was read: its cycle has
@@ -289,7 +287,10 @@ impl Accounts {
             return Ok(());
         }
         self.changed.wallets.insert(wallet_id.to_owned());
-        let wallet = self.wallets.get_mut(wallet_id).ok_or_else(|| missing("wallet", wallet_id))?;
+        let wallet = self
+            .wallets
+            .get_mut(wallet_id)
+            .ok_or_else(|| StoreError::missing("wallet", wallet_id))?;
         let entries = &mut self.entries;
         let out_of_range = || out_of_range(wallet_id);
         wallet.held = wallet.held.checked_sub(held.on_balance).ok_or_else(out_of_range)?;
@@ -323,25 +324,30 @@ impl Accounts {
 
     /// A wallet, to change it.
     fn change_wallet(&mut self, wallet_id: &str) -> Result<&mut WalletRow, StoreError> {
-        let wallet = self.wallets.get_mut(wallet_id).ok_or_else(|| missing("wallet", wallet_id))?;
+        let wallet = self
+            .wallets
+            .get_mut(wallet_id)
+            .ok_or_else(|| StoreError::missing("wallet", wallet_id))?;
         self.changed.wallets.insert(wallet_id.to_owned());
         Ok(wallet)
     }
 
     /// A spend key, to change its counters.
     pub(super) fn change_spend_key(&mut self, id: &str) -> Result<&mut SpendKey, StoreError> {
-        let key = self.spend_keys.get_mut(id).ok_or_else(|| missing("spend key", id))?;
+        let key =
+            self.spend_keys.get_mut(id).ok_or_else(|| StoreError::missing("spend key", id))?;
         self.changed.spend_keys.insert(id.to_owned());
         Ok(key)
     }
 
     fn wallet(&self, wallet_id: &str) -> Result<Wallet, StoreError> {
-        let row = self.wallets.get(wallet_id).ok_or_else(|| missing("wallet", wallet_id))?;
+        let row =
+            self.wallets.get(wallet_id).ok_or_else(|| StoreError::missing("wallet", wallet_id))?;
         Wallet::try_from(row)
     }
 
     fn spend_key(&self, id: &str) -> Result<&SpendKey, StoreError> {
-        self.spend_keys.get(id).ok_or_else(|| missing("spend key", id))
+        self.spend_keys.get(id).ok_or_else(|| StoreError::missing("spend key", id))
     }
 
     /// Remembers by which facts a call was refused. Of a key that opens nothing there are none.
@@ -382,10 +388,6 @@ impl Accounts {
         self.entries.write(conn)?;
         Ok(changed)
     }
-}
-
-fn missing(noun: &'static str, id: &str) -> StoreError {
-    StoreError::Corrupt { what: "row (it is missing)", value: format!("{noun} {id}") }
 }
 
 /// An amount would leave the range of amounts.

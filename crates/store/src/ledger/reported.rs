@@ -71,7 +71,7 @@ pub(crate) fn book(
         return Ok(Reported::MeterNotFound);
     };
     let Some(merchant) = merchants::find(conn, merchant_id)? else {
-        return Err(StoreError::Corrupt { what: "merchant", value: merchant_id.to_string() });
+        return Err(StoreError::missing("merchant", &merchant_id.to_string()));
     };
     let draws = subscriptions::lets_draw(conn, connection.wallet_id, meter.meter_id, now)?;
     let pending = PendingRecord {

@@ -7,6 +7,7 @@ use tollgate_domain::{Forwarded, Issue, PricedUsage, ProviderKeyType};
 use tollgate_pricing::{PerUnit, Usage};
 use tollgate_store::{Reported, ReportedUsage};
 
+use super::super::connections::not_found as connection_not_found;
 use super::RecordView;
 use crate::app::App;
 use crate::http::auth::Caller;
@@ -80,10 +81,6 @@ impl ReportUsage {
             priced,
         })
     }
-}
-
-fn connection_not_found() -> ApiError {
-    ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
 }
 
 /// `POST /requests`: 201, or 200 with the record that was already reported under this id.
