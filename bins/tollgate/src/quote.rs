@@ -174,12 +174,11 @@ pub(crate) async fn run(config: &Config, what: QuoteArgs, json: bool) -> anyhow:
         None => {
             let served = what.provider.as_deref().zip(what.model.as_deref());
             let usage = tollgate_api::usage(serde_json::to_value(&what.usage)?).map_err(explain)?;
-            let priced = tariff.price(served, usage);
+            let (priced, reason) = tariff.price_stated(served, usage);
             let quote = Quote::new(&usage, priced.base, &terms)
                 .map_err(|_| anyhow!("that costs more than an amount can say"))?;
             let view = QuoteView::of(&priced, &quote, meter.as_ref(), config.settings.shape);
-            let row = served.and_then(|(provider, model)| tariff.find(provider, Some(model)));
-            let prices = row.map(|(row, _)| *row.prices_for(usage.input_tokens()));
+            let prices = reason.applied.first().map(|applied| applied.prices);
             (serde_json::to_value(view)?, usage_lines(&priced, prices, &quote, &terms))
         }
     };

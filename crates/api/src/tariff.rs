@@ -3,7 +3,7 @@
 use actix_web::http::Method;
 use tollgate_domain::admission::CostBound;
 use tollgate_domain::{PricedUsage, Timestamp, UsageSource};
-use tollgate_pricing::{PriceBook, PriceRow, PriceSource, Quote, Terms, Usage};
+use tollgate_pricing::{Listed, Overflow, PriceBook, Priced, Quote, Served, Terms, Usage};
 use tollgate_provider::{CallBody, ProviderTable};
 
 use crate::app::Unpriced;
@@ -24,19 +24,42 @@ pub struct Tariff<'a> {
     pub at: Timestamp,
 }
 
-/// A price row and whose it is.
-pub(crate) type Listed<'a> = Option<(&'a PriceRow, PriceSource)>;
-
 impl<'a> Tariff<'a> {
     /// The price row of a model.
-    pub fn find(&self, provider: &str, model: Option<&str>) -> Option<(&'a PriceRow, PriceSource)> {
+    pub fn find(&self, provider: &str, model: Option<&str>) -> Option<Listed<'a>> {
         self.prices.find(provider, model?, self.at.date())
     }
 
-    /// What a usage of a model costs at its provider, if either is named.
-    pub fn price(&self, served: Option<(&str, &str)>, usage: Usage) -> PricedUsage {
-        let row = served.and_then(|(provider, model)| self.find(provider, Some(model)));
-        price::price(usage, UsageSource::Reported, row)
+    /// What a call costs at its provider. A cost that no amount has room for leaves it unpriced.
+    pub fn price(&self, served: &Served<'_>) -> Priced {
+        self.prices.price(served).unwrap_or_else(|Overflow| {
+            log::error!("a call at {} costs more than an amount can say", served.provider);
+            Priced::default()
+        })
+    }
+
+    /// What a stated usage of a model costs at its provider, if either is named.
+    pub fn price_stated(
+        &self,
+        served: Option<(&str, &str)>,
+        usage: Usage,
+    ) -> (PricedUsage, Priced) {
+        let (provider, model) = served.unzip();
+        let priced = self.price(&Served {
+            provider: provider.unwrap_or_default(),
+            models: model.as_slice(),
+            tiers: &[],
+            on: self.at.date(),
+            usage: &usage,
+            parts: &[],
+        });
+        let stated = PricedUsage {
+            usage,
+            usage_source: UsageSource::Reported,
+            base: priced.base,
+            price_source: priced.source,
+        };
+        (stated, priced)
     }
 
     /// The most that a body can cost when it is posted to a URL with the operator's key.
@@ -51,7 +74,7 @@ impl<'a> Tariff<'a> {
             .map_err(|issues| in_body(body_invalid(issues)))?;
         match endpoint.metered() {
             true => price::bound(&endpoint, &body, true, self)
-                .map(|(bound, _)| Bound(Some(bound)))
+                .map(|bound| Bound(Some(bound)))
                 .map_err(in_body),
             false => Ok(Bound(None)),
         }

@@ -9,7 +9,9 @@
 mod money;
 mod refusal;
 
-use tollgate_pricing::{Amount, BaseCost, Meter, Overflow, Quote, Rate, Terms, UnitPrices, Usage};
+use tollgate_pricing::{
+    Amount, BaseCost, Meter, Overflow, PerUnit, Quote, Rate, Terms, Unit, UnitPrices, Usage,
+};
 
 use self::money::{Costs, Purses};
 pub use self::refusal::{Refusal, Reset, Shortage};
@@ -77,6 +79,8 @@ pub struct CostBound {
     pub answers: u64,
     /// Calls of the provider's own tools.
     pub tool_calls: u64,
+    /// What of other units it can use: characters, seconds, images.
+    pub others: PerUnit<u64>,
     /// The dearest prices that can apply; none when the model has no price.
     pub prices: Option<UnitPrices>,
     /// The field that leaves the cost without bound: what is held is then an estimate.
@@ -90,6 +94,9 @@ impl CostBound {
         let stated = if max_tokens == self.max_tokens { 0 } else { self.to_state_maximum };
         let input_tokens = self.input_tokens.saturating_add(stated);
         let mut usage = Usage::tokens(input_tokens, max_tokens.saturating_mul(self.answers));
+        for &unit in Unit::ALL.iter().filter(|unit| !unit.counts_tokens()) {
+            *usage.quantities.get_mut(unit) = *self.others.get(unit);
+        }
         usage.quantities.tool_call = self.tool_calls;
         usage.quantities.request = 1;
         let base = self.prices.as_ref().map(|prices| BaseCost::of(&usage, prices)).transpose()?;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{
-    BaseCost, Meter, Payer, PriceSource, Quote, Rate, RateType, Terms, TokenBasis,
+    AppliedPrices, BaseCost, Meter, Payer, PriceSource, Quote, Rate, RateType, Terms, TokenBasis,
 };
 
 use crate::record::{PendingRecord, PricedUsage, ProviderKeyType, RequestRecord, RequestStatus};
@@ -65,6 +65,9 @@ pub struct Report {
     pub response_id: Option<String>,
     /// What was used, and what the provider charges for it.
     pub priced: PricedUsage,
+    /// The prices that were applied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub applied: Vec<AppliedPrices>,
     /// The provider's time of its answer, or when the answer ended.
     pub timestamp: Timestamp,
 }
@@ -78,6 +81,7 @@ impl Report {
             model: None,
             response_id: None,
             priced: pending.forwarded.input_estimate,
+            applied: Vec::new(),
             timestamp: now,
         }
     }
@@ -90,6 +94,7 @@ impl Report {
             model: None,
             response_id: None,
             priced: PricedUsage::nothing(),
+            applied: Vec::new(),
             timestamp: now,
         }
     }

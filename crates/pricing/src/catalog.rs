@@ -1,121 +1,48 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use time::Date;
 
-use crate::usage::{Unit, UnitPrices};
+use crate::model::{ModelPattern, forms};
+use crate::price_row::PriceRow;
 
-/// A model id, exact or with a trailing `*` that stands for any rest.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ModelPattern(String);
-
-impl ModelPattern {
-    /// A pattern from its text: `gpt-4o` is exact, `gpt-4o*` matches every id that begins so.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// Whether `model` matches.
-    pub fn matches(&self, model: &str) -> bool {
-        match self.0.strip_suffix('*') {
-            Some(prefix) => model.starts_with(prefix),
-            None => self.0 == model,
-        }
-    }
-
-    /// The pattern as it was written.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether it matches one id only.
-    pub fn is_exact(&self) -> bool {
-        !self.0.ends_with('*')
-    }
-}
-
-/// Other prices for a call whose whole prompt, cached tokens included, is longer than a bound.
-/// They apply to all tokens of that call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Band {
-    /// The band begins above this many prompt tokens.
-    pub above_input_tokens: u64,
-    /// The prices in the band.
-    #[serde(flatten)]
-    pub prices: UnitPrices,
-}
-
-/// The prices of the models that match a pattern at one provider, from a date on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PriceRow {
-    /// The provider's name.
-    pub provider: String,
-    /// Which models.
-    pub model: ModelPattern,
-    /// The first day (UTC) of these prices; absent means since ever.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effective_from: Option<Date>,
-    /// The most tokens one answer can have: the bound of a call that names none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_output_tokens: Option<u64>,
-    /// The prices.
-    pub prices: UnitPrices,
-    /// Bands of long prompts, ascending.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub bands: Vec<Band>,
-}
-
-impl PriceRow {
-    /// The prices for a call whose whole prompt has `input_tokens`.
-    pub fn prices_for(&self, input_tokens: u64) -> &UnitPrices {
-        let band = self.bands.iter().rev().find(|band| input_tokens > band.above_input_tokens);
-        band.map_or(&self.prices, |band| &band.prices)
-    }
-
-    /// The dearest prices that a call of at most `input_tokens` can meet: each side at the highest
-    /// price of its units, in the dearest band within reach. Only `input`, `output`, `request` and
-    /// `tool_call` are set. Whatever a call of so many tokens turns out to be (cached, written to a
-    /// cache, audio, reasoning), it costs no more than by these.
-    pub fn dearest(&self, input_tokens: u64) -> UnitPrices {
-        const INPUT: [Unit; 6] = [
-            Unit::Input,
-            Unit::CachedInput,
-            Unit::CacheWrite,
-            Unit::CacheWrite1h,
-            Unit::InputAudio,
-            Unit::InputImage,
-        ];
-        const OUTPUT: [Unit; 4] =
-            [Unit::Output, Unit::Reasoning, Unit::OutputAudio, Unit::OutputImage];
-        let in_reach = self.bands.iter().filter(|band| input_tokens > band.above_input_tokens);
-        let lists: Vec<_> =
-            std::iter::once(&self.prices).chain(in_reach.map(|band| &band.prices)).collect();
-        let dearest =
-            |units: &[Unit]| lists.iter().filter_map(|prices| prices.dearest(units)).max();
-        UnitPrices {
-            input: dearest(&INPUT),
-            output: dearest(&OUTPUT),
-            request: dearest(&[Unit::Request]),
-            tool_call: dearest(&[Unit::ToolCall]),
-            ..UnitPrices::default()
-        }
-    }
-}
-
-/// A price list. Exact ids go before patterns, longer patterns before shorter, and among the rows
-/// of one pattern the one that took effect last.
+/// A price list: rows, and which providers' lists stand in for another's.
+///
+/// A model is looked up by its id as it stands, then by its other forms (without a path, a region or
+/// the date of a snapshot), then by patterns, longer ones before shorter. Of the rows that hold on a
+/// day, the one that took effect last counts. Clones share the list.
 #[derive(Clone, Debug, Default)]
-pub struct Catalog {
+pub struct Catalog(Arc<Lists>);
+
+#[derive(Debug, Default)]
+struct Lists {
+    file: CatalogFile,
     providers: HashMap<String, ProviderPrices>,
 }
 
-#[derive(Clone, Debug, Default)]
+/// Places in the rows, newest first.
+#[derive(Debug, Default)]
 struct ProviderPrices {
-    exact: HashMap<String, Vec<PriceRow>>,
-    /// Longest first; rows of one pattern newest first.
-    patterns: Vec<PriceRow>,
+    /// By ids in lower case.
+    exact: HashMap<String, Vec<usize>>,
+    /// Longest first.
+    patterns: Vec<(ModelPattern, usize)>,
+}
+
+/// A price list as it stands in a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CatalogFile {
+    /// Where the figures come from, and of which day they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<String>,
+    /// For a provider, those whose prices hold where it lists none of its own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fallbacks: BTreeMap<String, Vec<String>>,
+    /// The rows.
+    pub rows: Vec<PriceRow>,
 }
 
 /// Why a catalogue file was refused.
@@ -134,69 +61,124 @@ impl std::error::Error for CatalogError {
     }
 }
 
+/// A row that prices a model, and by which of its patterns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed<'a> {
+    /// The row.
+    pub row: &'a PriceRow,
+    /// The pattern of it that matched.
+    pub pattern: &'a ModelPattern,
+    /// Whose row it is.
+    pub source: PriceSource,
+}
+
+impl From<CatalogFile> for Catalog {
+    fn from(mut file: CatalogFile) -> Self {
+        let mut providers: HashMap<String, ProviderPrices> = HashMap::new();
+        for (place, row) in file.rows.iter_mut().enumerate() {
+            row.bands.sort_by_key(|band| band.above_input_tokens);
+            let prices = providers.entry(row.provider.clone()).or_default();
+            for model in &row.models {
+                match model.is_exact() {
+                    true => {
+                        let id = model.as_str().to_ascii_lowercase();
+                        prices.exact.entry(id).or_default().push(place);
+                    }
+                    false => prices.patterns.push((model.clone(), place)),
+                }
+            }
+        }
+        let since = |place: usize| file.rows.get(place).and_then(|row| row.effective_from);
+        for prices in providers.values_mut() {
+            for places in prices.exact.values_mut() {
+                places.sort_by_key(|&place| std::cmp::Reverse(since(place)));
+            }
+            prices.patterns.sort_by_key(|(model, place)| {
+                std::cmp::Reverse((model.as_str().len(), since(*place)))
+            });
+        }
+        Self(Arc::new(Lists { file, providers }))
+    }
+}
+
 impl Catalog {
     /// A catalogue of these rows.
     pub fn new(rows: impl IntoIterator<Item = PriceRow>) -> Self {
-        let mut providers: HashMap<String, ProviderPrices> = HashMap::new();
-        for mut row in rows {
-            row.bands.sort_by_key(|band| band.above_input_tokens);
-            let prices = providers.entry(row.provider.clone()).or_default();
-            if row.model.is_exact() {
-                prices.exact.entry(row.model.as_str().to_owned()).or_default().push(row);
-            } else {
-                prices.patterns.push(row);
-            }
-        }
-        for prices in providers.values_mut() {
-            for rows in prices.exact.values_mut() {
-                rows.sort_by_key(|row| std::cmp::Reverse(row.effective_from));
-            }
-            prices.patterns.sort_by_key(|row| {
-                std::cmp::Reverse((row.model.as_str().len(), row.effective_from))
-            });
-        }
-        Self { providers }
+        CatalogFile { rows: rows.into_iter().collect(), ..CatalogFile::default() }.into()
     }
 
-    /// A catalogue from JSON: an array of rows.
+    /// A catalogue from JSON: a [`CatalogFile`].
     ///
     /// # Errors
-    /// [`CatalogError`] when the text is not such an array.
+    /// [`CatalogError`] when the text is no such file.
     pub fn from_json(text: &str) -> Result<Self, CatalogError> {
-        serde_json::from_str::<Vec<PriceRow>>(text).map(Self::new).map_err(CatalogError)
+        serde_json::from_str::<CatalogFile>(text).map(Self::from).map_err(CatalogError)
     }
 
-    /// The prices that ship with this crate. Figures carried over from the `genai-prices` project.
+    /// The prices that ship with this crate. It names its sources.
     ///
     /// # Errors
     /// None in a released crate: a test reads every row.
     pub fn embedded() -> Result<Self, CatalogError> {
-        Self::from_json(include_str!("../catalog.json"))
+        static EMBEDDED: OnceLock<Catalog> = OnceLock::new();
+        if let Some(catalog) = EMBEDDED.get() {
+            return Ok(catalog.clone());
+        }
+        let catalog = Self::from_json(include_str!("../catalog.json"))?;
+        Ok(EMBEDDED.get_or_init(|| catalog).clone())
+    }
+
+    /// The list as a file has it.
+    pub fn file(&self) -> &CatalogFile {
+        &self.0.file
     }
 
     /// The ids that are listed as they stand for `provider` on the UTC day `on`, in their order, with
     /// the day on which their prices took effect. What only a pattern matches is not among them.
     pub fn models(&self, provider: &str, on: Date) -> BTreeMap<&str, Option<Date>> {
-        let exact = self.providers.get(provider).map(|prices| &prices.exact);
-        let listed = exact.into_iter().flatten().filter_map(|(model, rows)| {
-            let row = rows.iter().find(|row| row.effective_from.is_none_or(|from| from <= on))?;
-            Some((model.as_str(), row.effective_from))
-        });
-        listed.collect()
+        let rows = self.0.file.rows.iter().filter(|row| row.provider == provider && row.holds(on));
+        let mut models = BTreeMap::new();
+        for row in rows {
+            for model in row.models.iter().filter(|model| model.is_exact()) {
+                let since = models.entry(model.as_str()).or_insert(row.effective_from);
+                *since = row.effective_from.max(*since);
+            }
+        }
+        models
     }
 
     /// The row for `model` at `provider` on the UTC day `on`.
-    pub fn find(&self, provider: &str, model: &str, on: Date) -> Option<&PriceRow> {
-        let prices = self.providers.get(provider)?;
-        let in_effect = |row: &&PriceRow| row.effective_from.is_none_or(|from| from <= on);
-        let exact = prices.exact.get(model).into_iter().flatten();
-        let patterns = prices.patterns.iter().filter(|row| row.model.matches(model));
-        exact.chain(patterns).find(in_effect)
+    pub fn find(&self, provider: &str, model: &str, on: Date) -> Option<Listed<'_>> {
+        self.find_at(provider, model, on).or_else(|| {
+            let others = self.0.file.fallbacks.get(provider)?;
+            others.iter().find_map(|other| self.find_at(other, model, on))
+        })
+    }
+
+    fn find_at(&self, provider: &str, model: &str, on: Date) -> Option<Listed<'_>> {
+        let prices = self.0.providers.get(provider)?;
+        let in_effect = |&place: &usize| self.0.file.rows.get(place).filter(|row| row.holds(on));
+        let forms = forms(provider, model);
+        let exact = forms.iter().find_map(|form| {
+            let row = prices.exact.get(form)?.iter().find_map(in_effect)?;
+            let named = |model: &&ModelPattern| model.as_str().eq_ignore_ascii_case(form);
+            Some((row, row.models.iter().find(named)?))
+        });
+        let (row, pattern) = exact.or_else(|| {
+            let patterns = || prices.patterns.iter();
+            forms.iter().find_map(|form| {
+                patterns().find_map(|(pattern, place)| {
+                    let row = in_effect(place).filter(|_| pattern.matches(form))?;
+                    Some((row, pattern))
+                })
+            })
+        })?;
+        Some(Listed { row, pattern, source: PriceSource::Catalog })
     }
 }
 
 /// Where a price came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PriceSource {
     /// The provider stated the cost itself.
@@ -206,6 +188,7 @@ pub enum PriceSource {
     /// The operator's own prices.
     Custom,
     /// There is no price.
+    #[default]
     Unpriced,
 }
 
@@ -230,11 +213,16 @@ impl PriceBook {
         models
     }
 
-    /// The row for `model` at `provider` on the UTC day `on`, and whose it is.
-    pub fn find(&self, provider: &str, model: &str, on: Date) -> Option<(&PriceRow, PriceSource)> {
-        let custom = self.custom.find(provider, model, on).map(|row| (row, PriceSource::Custom));
-        custom.or_else(|| {
-            self.catalog.find(provider, model, on).map(|row| (row, PriceSource::Catalog))
-        })
+    /// Every row: the operator's own, then the catalogue's.
+    pub fn rows(&self) -> impl Iterator<Item = (&PriceRow, PriceSource)> {
+        let custom = self.custom.file().rows.iter().map(|row| (row, PriceSource::Custom));
+        custom.chain(self.catalog.file().rows.iter().map(|row| (row, PriceSource::Catalog)))
+    }
+
+    /// The row for `model` at `provider` on the UTC day `on`.
+    pub fn find(&self, provider: &str, model: &str, on: Date) -> Option<Listed<'_>> {
+        let custom = self.custom.find(provider, model, on);
+        let custom = custom.map(|listed| Listed { source: PriceSource::Custom, ..listed });
+        custom.or_else(|| self.catalog.find(provider, model, on))
     }
 }

@@ -50,6 +50,44 @@ impl Rate {
         u64::try_from(micros).ok().filter(|_| rest == 0)
     }
 
+    /// The product of two rates, rounded half-even to 18 decimals; the largest rate where it is
+    /// larger.
+    ///
+    /// ```
+    /// use tollgate_pricing::Rate;
+    ///
+    /// let (price, factor): (Rate, Rate) = ("2.5".parse()?, "1.1".parse()?);
+    /// assert_eq!(price.times(factor).to_string(), "2.75");
+    /// # Ok::<(), tollgate_pricing::ParseRateError>(())
+    /// ```
+    pub fn times(self, other: Self) -> Self {
+        // 18 digits on either side of the point.
+        const LARGEST: u128 = 10_u128.pow(36) - 1;
+        let decimals = self.decimals.saturating_add(other.decimals);
+        let mut product = Self {
+            mantissa: self.mantissa.saturating_mul(other.mantissa),
+            decimals: decimals.min(18),
+        };
+        let too_many = decimals.saturating_sub(18);
+        if self.mantissa.checked_mul(other.mantissa).is_none() || product.mantissa > LARGEST {
+            let scaled = |rate: Self| bigdecimal::num_bigint::BigUint::from(rate.attos());
+            let attos = scaled(self) * scaled(other) / 10_u128.pow(18);
+            let attos = u128::try_from(attos).unwrap_or(LARGEST).min(LARGEST);
+            product = Self { mantissa: attos, decimals: 18 };
+        } else if too_many > 0 {
+            let scale = 10_u128.pow(too_many);
+            let (quotient, rest) = (product.mantissa / scale, product.mantissa % scale);
+            let half = scale / 2;
+            let up = rest > half || (rest == half && quotient % 2 == 1);
+            product.mantissa = quotient.saturating_add(u128::from(up));
+        }
+        while product.decimals > 0 && product.mantissa.is_multiple_of(10) {
+            product.mantissa /= 10;
+            product.decimals = product.decimals.saturating_sub(1);
+        }
+        product
+    }
+
     /// The rate as a fraction: numerator and denominator.
     pub(crate) fn fraction(self) -> (u128, u128) {
         (self.mantissa, 10_u128.pow(self.decimals))

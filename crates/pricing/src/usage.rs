@@ -78,6 +78,8 @@ units! {
     input = Input, Input, PerMillion, None;
     /// Tokens of the prompt read from the provider's cache.
     cached_input = CachedInput, Input, PerMillion, Some(Self::Input);
+    /// Audio tokens of the prompt read from the provider's cache.
+    cached_input_audio = CachedInputAudio, Input, PerMillion, Some(Self::CachedInput);
     /// Tokens of the prompt written to the provider's cache, to live five minutes or unstated.
     cache_write = CacheWrite, Input, PerMillion, Some(Self::Input);
     /// Tokens of the prompt written to the provider's cache, to live one hour.
@@ -86,6 +88,8 @@ units! {
     input_audio = InputAudio, Input, PerMillion, Some(Self::Input);
     /// Image tokens of the prompt.
     input_image = InputImage, Input, PerMillion, Some(Self::Input);
+    /// Video tokens of the prompt.
+    input_video = InputVideo, Input, PerMillion, Some(Self::Input);
     /// Text tokens of the answer, without reasoning.
     output = Output, Output, PerMillion, None;
     /// Tokens the model spent thinking.
@@ -104,10 +108,41 @@ units! {
     output_second = OutputSecond, Output, PerMillion, None;
     /// Images made.
     image = Image, Output, Each, None;
+    /// Pages of documents that were read.
+    page = Page, Output, Each, None;
     /// Calls that the provider accepted on a metered endpoint.
     request = Request, Output, Each, None;
-    /// Calls of the provider's own tools, such as web searches.
+    /// Calls of the provider's own tools that have no unit of their own below.
     tool_call = ToolCall, Output, Each, None;
+    /// Searches of the web.
+    web_search = WebSearch, Output, Each, Some(Self::ToolCall);
+    /// Searches of files that the provider stores.
+    file_search = FileSearch, Output, Each, Some(Self::ToolCall);
+    /// Sessions in which the provider ran code.
+    code_session = CodeSession, Output, Each, Some(Self::ToolCall);
+    /// Searches of the documents that were sent along: what rerankers bill.
+    search_unit = SearchUnit, Output, Each, None;
+}
+
+impl Unit {
+    /// Whether it counts tokens: the units whose prices a provider's tiers multiply.
+    pub const fn counts_tokens(self) -> bool {
+        matches!(
+            self,
+            Self::Input
+                | Self::CachedInput
+                | Self::CachedInputAudio
+                | Self::CacheWrite
+                | Self::CacheWrite1h
+                | Self::InputAudio
+                | Self::InputImage
+                | Self::InputVideo
+                | Self::Output
+                | Self::Reasoning
+                | Self::OutputAudio
+                | Self::OutputImage
+        )
+    }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -152,16 +187,18 @@ impl Usage {
         Self { quantities, provider_cost: None }
     }
 
-    /// All tokens of the prompt: text, cached, written to a cache, audio and images.
+    /// All tokens of the prompt: text, cached, written to a cache, audio, images and video.
     pub fn input_tokens(&self) -> u64 {
         let q = &self.quantities;
         sum([
             q.input,
             q.cached_input,
+            q.cached_input_audio,
             q.cache_write,
             q.cache_write_1h,
             q.input_audio,
             q.input_image,
+            q.input_video,
         ])
     }
 
@@ -169,6 +206,11 @@ impl Usage {
     pub fn output_tokens(&self) -> u64 {
         let q = &self.quantities;
         sum([q.output, q.reasoning, q.output_audio, q.output_image])
+    }
+
+    /// Tokens read from a cache, of every kind.
+    pub fn cached_input_tokens(&self) -> u64 {
+        self.quantities.cached_input.saturating_add(self.quantities.cached_input_audio)
     }
 
     /// Tokens written to a cache, of every lifetime.

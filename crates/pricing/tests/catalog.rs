@@ -9,16 +9,15 @@ const TODAY: Date = date!(2026 - 11 - 21);
 fn row(model: &str, from: Option<Date>, input: u32) -> PriceRow {
     PriceRow {
         provider: "house".to_owned(),
-        model: ModelPattern::new(model),
+        models: vec![ModelPattern::new(model)],
         effective_from: from,
-        max_output_tokens: None,
         prices: UnitPrices { input: Some(Rate::from(input)), ..UnitPrices::default() },
-        bands: Vec::new(),
+        ..PriceRow::default()
     }
 }
 
 fn input_price(catalog: &Catalog, model: &str, on: Date) -> Option<String> {
-    Some(catalog.find("house", model, on)?.prices.input?.to_string())
+    Some(catalog.find("house", model, on)?.row.prices.input?.to_string())
 }
 
 #[test]
@@ -47,16 +46,18 @@ fn a_price_holds_from_its_day_on() {
 #[test]
 fn custom_prices_go_before_the_catalogue() {
     let book = PriceBook::new(Catalog::new([row("*", None, 9)]), Catalog::new([row("m", None, 1)]));
-    assert_eq!(book.find("house", "m", TODAY).map(|found| found.1), Some(PriceSource::Custom));
+    assert_eq!(book.find("house", "m", TODAY).map(|found| found.source), Some(PriceSource::Custom));
     let book = PriceBook::new(Catalog::default(), Catalog::new([row("m", None, 1)]));
-    assert_eq!(book.find("house", "m", TODAY).map(|found| found.1), Some(PriceSource::Catalog));
+    assert_eq!(
+        book.find("house", "m", TODAY).map(|found| found.source),
+        Some(PriceSource::Catalog)
+    );
     assert!(book.find("house", "unheard-of", TODAY).is_none());
 }
 
 #[test]
 fn the_embedded_catalogue_reads_and_prices_every_row() {
-    let rows: Vec<PriceRow> = serde_json::from_str(include_str!("../catalog.json")).unwrap();
-    for row in &rows {
+    for row in &Catalog::embedded().unwrap().file().rows {
         assert!(Some(row.prices).is_some_and(|prices| prices != UnitPrices::default()), "{row:?}");
     }
     let catalog = Catalog::embedded().unwrap();
@@ -67,8 +68,9 @@ fn the_embedded_catalogue_reads_and_prices_every_row() {
 #[test]
 fn a_long_prompt_takes_the_prices_of_its_band() {
     let catalog = Catalog::embedded().unwrap();
-    let row = catalog.find("anthropic", "claude-sonnet-4-6", date!(2026 - 03 - 01)).unwrap();
-    let input = |tokens| row.prices_for(tokens).input.map(|rate| rate.to_string());
+    let row = catalog.find("anthropic", "claude-sonnet-4-6", date!(2026 - 03 - 01)).unwrap().row;
+    let input =
+        |tokens| row.prices_for::<&str>(tokens, &[]).prices.input.map(|rate| rate.to_string());
     assert_eq!(input(200_000).as_deref(), Some("3"));
     assert_eq!(input(200_001).as_deref(), Some("6"));
 }

@@ -333,6 +333,7 @@ impl<'a> World<'a> {
     async fn report(&mut self, meter: usize, cost: i64) -> Result<(), String> {
         let asked = Asked { meter, most: 0, is_billed: true };
         let reported = ReportedUsage {
+            applied: Vec::new(),
             reference_id: RequestId::generate(self.store.clock.now()).to_string(),
             connection_id: self.connection.connection_id,
             meter_slug: self.meters[meter].slug.clone(),

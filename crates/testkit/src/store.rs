@@ -236,6 +236,7 @@ pub fn answered(tokens: u64, base: &str) -> Report {
         model: Some("m-2026".to_owned()),
         response_id: Some("resp_1".to_owned()),
         priced: priced(tokens, base),
+        applied: Vec::new(),
         timestamp: START,
     }
 }

@@ -242,11 +242,11 @@ fn prices(root: &mut Section<'_>, providers: &ProviderTable) -> Option<PriceBook
         section.finish();
         rows.push(PriceRow {
             provider: provider.unwrap_or_default(),
-            model: ModelPattern::new(model.unwrap_or_default()),
+            models: vec![ModelPattern::new(model.unwrap_or_default())],
             effective_from,
             max_output_tokens,
             prices,
-            bands: Vec::new(),
+            ..PriceRow::default()
         });
     }
     match Catalog::embedded() {

@@ -94,9 +94,9 @@ impl Route {
             let prefixed = model.strip_prefix(provider.name.as_str());
             let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
             let price = |model| app.prices.find(&provider.name, model, today);
-            let whole = price(model).map(|(row, _)| match row.model.is_exact() {
+            let whole = price(model).map(|listed| match listed.pattern.is_exact() {
                 true => (Rank::Listed, model),
-                false => (Rank::Pattern(Reverse(row.model.as_str().len())), model),
+                false => (Rank::Pattern(Reverse(listed.pattern.as_str().len())), model),
             });
             let named = named.map(|model| match price(model) {
                 Some(_) => (Rank::Named, model),

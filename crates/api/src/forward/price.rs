@@ -4,14 +4,14 @@ use tollgate_domain::admission::{self, CostBound};
 use tollgate_domain::{
     Forwarded, Issue, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
-use tollgate_pricing::{BaseCost, PriceSource, Usage};
+use tollgate_pricing::{AppliedPrices, Listed, PerUnit, Served};
 use tollgate_provider::{CallBody, Endpoint, OutputBound, Reading, UsageBound, estimate_input};
 
 use super::credential::Credential;
 use super::outbound::Outbound;
 use crate::app::{App, KeyOwner, Unpriced};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::tariff::{Listed, Tariff};
+use crate::tariff::Tariff;
 
 /// What a call is taken to answer at most when neither it nor the price list says.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
@@ -32,8 +32,9 @@ pub(super) fn admission(
     let metered = endpoint.metered();
     let (bound, input_estimate) = match metered {
         true => {
-            let (bound, row) = bound(endpoint, call_body, *managed, &app.tariff(now))?;
-            (bound, input_estimate(call_body, row))
+            let tariff = app.tariff(now);
+            let bound = bound(endpoint, call_body, *managed, &tariff)?;
+            (bound, input_estimate(call_body, endpoint, &tariff))
         }
         false => (CostBound::default(), PricedUsage::nothing()),
     };
@@ -66,17 +67,17 @@ pub(super) fn admission(
 
 /// The most that a metered call can use, and the prices that it can meet; refused when they are
 /// unknown and must not be.
-pub(crate) fn bound<'a>(
+pub(crate) fn bound(
     endpoint: &Endpoint,
     body: &CallBody,
     managed: bool,
-    tariff: &Tariff<'a>,
-) -> Result<(CostBound, Listed<'a>), ApiError> {
-    let row = tariff.find(&endpoint.provider.name, body.model.as_deref());
-    if row.is_none() {
+    tariff: &Tariff<'_>,
+) -> Result<CostBound, ApiError> {
+    let listed = tariff.find(&endpoint.provider.name, body.model.as_deref());
+    if listed.is_none() {
         refuse_unpriced(endpoint, managed, tariff.unpriced)?;
     }
-    Ok((bound_at(row, endpoint, body), row))
+    Ok(bound_at(listed, endpoint, body))
 }
 
 fn refuse_unpriced(endpoint: &Endpoint, managed: bool, unpriced: Unpriced) -> Result<(), ApiError> {
@@ -98,15 +99,15 @@ fn refuse_unpriced(endpoint: &Endpoint, managed: bool, unpriced: Unpriced) -> Re
 }
 
 /// The most that the call can use, and the dearest prices of its row.
-fn bound_at(row: Listed<'_>, endpoint: &Endpoint, body: &CallBody) -> CostBound {
+fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) -> CostBound {
     let UsageBound { input_tokens, output, answers, tool_calls, unbounded } = body.bound(endpoint);
-    let listed = row.and_then(|(row, _)| row.max_output_tokens);
-    let (max_tokens, is_unknown) = match (output, listed) {
+    let row = listed.map(|listed| listed.row);
+    let (max_tokens, is_unknown) = match (output, row.and_then(|row| row.max_output_tokens)) {
         (OutputBound::None, _) => (0, false),
         (OutputBound::Stated(most), _) | (OutputBound::Unstated, Some(most)) => (most, false),
         (OutputBound::Unstated, None) => (UNKNOWN_OUTPUT_TOKENS, true),
     };
-    let prices = row.map(|(row, _)| row.dearest(input_tokens));
+    let prices = row.map(|row| row.dearest::<&str>(input_tokens, &[]));
     let tools_unpriced =
         tool_calls > 0 && prices.as_ref().is_some_and(|prices| prices.tool_call.is_none());
     let without_bound = [
@@ -126,6 +127,7 @@ fn bound_at(row: Listed<'_>, endpoint: &Endpoint, body: &CallBody) -> CostBound 
         to_state_maximum,
         answers,
         tool_calls,
+        others: PerUnit::default(),
         prices,
         unbounded: unbounded.or_else(|| field.map(|(_, field)| vec![field.to_owned()])),
     }
@@ -140,47 +142,55 @@ fn max_tokens_field(endpoint: &Endpoint) -> &'static str {
 }
 
 /// What the input alone comes to, should no answer ever tell.
-fn input_estimate(body: &CallBody, row: Listed<'_>) -> PricedUsage {
-    price(estimate_input(body), UsageSource::Estimated, row)
+fn input_estimate(body: &CallBody, endpoint: &Endpoint, tariff: &Tariff<'_>) -> PricedUsage {
+    let usage = estimate_input(body);
+    let model = body.model.as_deref();
+    let priced = tariff.price(&Served {
+        provider: &endpoint.provider.name,
+        models: model.as_slice(),
+        tiers: &[],
+        on: tariff.at.date(),
+        usage: &usage,
+        parts: &[],
+    });
+    PricedUsage {
+        usage,
+        usage_source: UsageSource::Estimated,
+        base: priced.base,
+        price_source: priced.source,
+    }
 }
 
 /// Prices what was read from an answer: by the model that served it, at the prices of the day on
-/// which the call came in.
+/// which the call came in. A provider may serve under a name that no list has; then what was asked
+/// for is priced.
 pub(super) fn reading(
     reading: &Reading,
     outbound: &Outbound,
     app: &App,
     came_in: Timestamp,
-) -> PricedUsage {
+) -> (PricedUsage, Vec<AppliedPrices>) {
     if !outbound.endpoint.metered() {
-        return PricedUsage::nothing();
+        return (PricedUsage::nothing(), Vec::new());
     }
-    let provider = &outbound.endpoint.provider.name;
-    let tariff = app.tariff(came_in);
-    let served = tariff.find(provider, reading.model.as_deref());
-    // A provider may serve under a name that no list has; what was asked for was priced.
-    let row = served.or_else(|| tariff.find(provider, outbound.call_body.model.as_deref()));
-    let usage = reading.usage;
-    if let Some((row, _)) = row
-        && let Some(unit) = BaseCost::unpriced_unit(&usage, row.prices_for(usage.input_tokens()))
-    {
-        log::warn!("{} has no price for {}", row.model.as_str(), unit.price_key());
-    }
-    price(usage, reading.source, row)
-}
-
-/// What a usage costs at the provider.
-pub(crate) fn price(usage: Usage, usage_source: UsageSource, row: Listed<'_>) -> PricedUsage {
-    let listed = row.and_then(|(row, source)| {
-        Some((BaseCost::of(&usage, row.prices_for(usage.input_tokens())).ok()?, source))
+    let asked = outbound.call_body.model.as_deref();
+    let models: Vec<&str> = reading.model.as_deref().into_iter().chain(asked).collect();
+    let priced = app.tariff(came_in).price(&Served {
+        provider: &outbound.endpoint.provider.name,
+        models: &models,
+        tiers: &reading.tiers,
+        on: came_in.date(),
+        usage: &reading.usage,
+        parts: &reading.parts,
     });
-    let (base, price_source) = match (listed, usage.provider_cost) {
-        (Some((base, _)), Some(_)) => (base, PriceSource::Provider),
-        (None, Some(total)) => {
-            (BaseCost::from_total(Default::default(), total), PriceSource::Provider)
-        }
-        (Some((base, source)), None) => (base, source),
-        (None, None) => (BaseCost::default(), PriceSource::Unpriced),
+    if let Some(unit) = priced.unpriced_unit {
+        log::warn!("{} has no price for {}", models.first().unwrap_or(&""), unit.price_key());
+    }
+    let usage = PricedUsage {
+        usage: reading.usage,
+        usage_source: reading.source,
+        base: priced.base,
+        price_source: priced.source,
     };
-    PricedUsage { usage, usage_source, base, price_source }
+    (usage, priced.applied)
 }

@@ -359,7 +359,7 @@ pub(crate) async fn quote(
     let base = match &subject {
         Subject::Usage(served, usage) => {
             let served = served.as_ref().map(|(provider, model)| (&*provider.0, &*model.0));
-            Base::Usage(tariff.price(served, *usage))
+            Base::Usage(tariff.price_stated(served, *usage).0)
         }
         Subject::Call(url) => Base::Call(Box::new(tariff.bound(url, body_of(&asked.bytes))?)),
     };

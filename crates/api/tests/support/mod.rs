@@ -274,19 +274,18 @@ pub const NOWHERE: &str = "https://nowhere.invalid/v1";
 fn prices() -> PriceBook {
     let row = |provider: &str| PriceRow {
         provider: provider.to_owned(),
-        model: ModelPattern::new("m*"),
-        effective_from: None,
+        models: vec![ModelPattern::new("m*")],
         max_output_tokens: Some(1_000),
         prices: UnitPrices {
             input: Some(1.into()),
             output: Some(2.into()),
             ..UnitPrices::default()
         },
-        bands: Vec::new(),
+        ..PriceRow::default()
     };
     let listed = |provider: &str, id: &str| {
         let mut listed = row(provider);
-        listed.model = ModelPattern::new(id);
+        listed.models = vec![ModelPattern::new(id)];
         listed.max_output_tokens = None;
         listed.prices.tool_call = Some("0.01".parse().unwrap());
         listed

@@ -184,6 +184,7 @@ pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
             to_state_maximum: 0,
             answers: 1,
             tool_calls: 0,
+            others: PerUnit::default(),
             prices: Some(UnitPrices {
                 input: Some(1.into()),
                 output: Some(1.into()),

@@ -185,7 +185,9 @@ impl ResponseMeter {
             model: found.facts.model,
             response_id: found.facts.response_id,
             created_unix_s: found.facts.created_unix_s,
-            service_tier: found.facts.service_tier,
+            tiers: found.facts.service_tier.as_deref().and_then(tier).into_iter().collect(),
+            parts: Vec::new(),
+            total_differs: false,
             provider_error: found.facts.provider_error && self.accepted(),
             complete,
             rest,
@@ -464,6 +466,13 @@ fn most_output(api: Api, request: &CallBody) -> Option<u64> {
 
 fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// The name of a tier in price lists; the providers' names for their standard are none.
+fn tier(word: &str) -> Option<String> {
+    const STANDARD: [&str; 5] = ["default", "standard", "standard_only", "on_demand", "auto"];
+    let word = word.to_ascii_lowercase();
+    (!word.is_empty() && !STANDARD.contains(&word.as_str())).then_some(word)
 }
 
 /// Whether a body of this type is made of text, so that its bytes say something of its tokens.

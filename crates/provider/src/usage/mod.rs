@@ -16,7 +16,7 @@ mod openai;
 
 use bytes::Bytes;
 use tollgate_domain::UsageSource;
-use tollgate_pricing::Usage;
+use tollgate_pricing::{Part, Usage};
 
 pub use self::estimate::estimate_input;
 pub use self::meter::ResponseMeter;
@@ -55,8 +55,12 @@ pub struct Reading {
     pub response_id: Option<String>,
     /// The provider's own time of the answer, in seconds since 1970.
     pub created_unix_s: Option<i64>,
-    /// The tier at which the call was served.
-    pub service_tier: Option<String>,
+    /// How the call was served, where that is not the provider's standard: `priority`, `flex`.
+    pub tiers: Vec<String>,
+    /// What each model used, where several served the call.
+    pub parts: Vec<Part>,
+    /// The parts of the usage do not come to the total that the provider states beside them.
+    pub total_differs: bool,
     /// The provider answered 2xx and then reported an error, in an event or as the body.
     pub provider_error: bool,
     /// The event that ends the stream, or the end of a body, was seen.

@@ -34,7 +34,7 @@ struct Expected {
     #[serde(default)]
     created_unix_s: Option<i64>,
     #[serde(default)]
-    service_tier: Option<String>,
+    tiers: Vec<String>,
     #[serde(default)]
     held: Option<String>,
 }
@@ -144,7 +144,7 @@ impl Case {
         assert_eq!(reading.model, expected.model, "{name}");
         assert_eq!(reading.response_id, expected.response_id, "{name}");
         assert_eq!(reading.created_unix_s, expected.created_unix_s, "{name}");
-        assert_eq!(reading.service_tier, expected.service_tier, "{name}");
+        assert_eq!(reading.tiers, expected.tiers, "{name}");
     }
 
     /// The usage is what the file beside the answer says.

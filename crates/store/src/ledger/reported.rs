@@ -6,7 +6,7 @@ use tollgate_domain::{
     ConnectionId, ConnectionStatus, CreditHold, Forwarded, MerchantId, MeterVersion, PendingRecord,
     PricedUsage, RequestId, RequestRecord,
 };
-use tollgate_pricing::Amount;
+use tollgate_pricing::{Amount, AppliedPrices};
 
 use super::batch::{self, Answer, Item, Settlement};
 use super::parties::Versions;
@@ -29,6 +29,8 @@ pub struct ReportedUsage {
     pub forwarded: Forwarded,
     /// What was used, and what the provider charged for it.
     pub priced: PricedUsage,
+    /// The prices that were applied.
+    pub applied: Vec<AppliedPrices>,
 }
 
 /// What became of a report.
@@ -107,6 +109,7 @@ pub(crate) fn book(
         model: None,
         response_id: None,
         priced: reported.priced,
+        applied: reported.applied.clone(),
         timestamp: now,
     };
     let settlement = Settlement { request_id: pending.request_id, report: Some(report) };

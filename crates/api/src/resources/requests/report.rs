@@ -64,7 +64,8 @@ impl ReportUsage {
     fn reported(self, tariff: &Tariff<'_>) -> Result<ReportedUsage, ApiError> {
         let usage = self.usage();
         let (provider, model) = (self.provider.map(|name| name.0), self.model.map(|name| name.0));
-        let priced = tariff.price(provider.as_deref().zip(model.as_deref()), usage);
+        let served = provider.as_deref().zip(model.as_deref());
+        let (stated, priced) = tariff.price_stated(served, usage);
         Ok(ReportedUsage {
             reference_id: self.request_id.0,
             connection_id: self.connection_id.0.parse().map_err(|_| connection_not_found())?,
@@ -78,7 +79,8 @@ impl ReportUsage {
                 metadata: self.metadata.unwrap_or_default().0,
                 input_estimate: PricedUsage::nothing(),
             },
-            priced,
+            priced: stated,
+            applied: priced.applied,
         })
     }
 }

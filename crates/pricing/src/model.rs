@@ -1,0 +1,151 @@
+//! Model ids: how rows name them, and the forms in which one id may be listed.
+
+use serde::{Deserialize, Serialize};
+
+/// A model id, exact or with `*` for any run of characters: `gpt-4o` is exact, `gpt-4o*` matches
+/// every id that begins so, `*gemini-2.0-flash` every id that ends so. Case does not matter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ModelPattern(String);
+
+impl ModelPattern {
+    /// A pattern from its text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Whether `model` matches.
+    pub fn matches(&self, model: &str) -> bool {
+        let (pattern, model) = (self.0.to_ascii_lowercase(), model.to_ascii_lowercase());
+        let Some((start, rest)) = pattern.split_once('*') else { return pattern == model };
+        let Some(mut model) = model.strip_prefix(start) else { return false };
+        let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+        // The leftmost place of each middle part leaves most for those behind it.
+        for part in middle.split('*') {
+            let Some((_, behind)) = model.split_once(part) else { return false };
+            model = behind;
+        }
+        model.ends_with(end)
+    }
+
+    /// The pattern as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it matches one id only.
+    pub fn is_exact(&self) -> bool {
+        !self.0.contains('*')
+    }
+}
+
+/// Where a cloud's ids say in which region a model runs: `us.anthropic.claude-…`. A row that lists
+/// the id with its region is found first.
+const REGIONS: [&str; 9] = ["us", "us-gov", "eu", "apac", "jp", "au", "ca", "sa", "global"];
+
+/// Paths before the name of a model, as some providers report it.
+const PATHS: [&str; 3] = ["models/", "publishers/google/models/", "publishers/anthropic/models/"];
+
+/// The ids under which `model` may be listed at `provider`, the most particular first, in lower
+/// case: as it stands; without the provider's own name or a path before it; without a region; and
+/// each of these without the date of a snapshot at its end.
+///
+/// Nothing else is cut off: what follows a colon or stands before one may cost something else
+/// (`…:free`, `ft:…`), and so may any other ending.
+pub(crate) fn forms(provider: &str, model: &str) -> Vec<String> {
+    let whole = model.trim().to_ascii_lowercase();
+    // An ARN ends in `/` and the id, as a path of a publisher does.
+    let arn = whole.starts_with("arn:").then(|| whole.rsplit('/').next()).flatten();
+    let own = whole.strip_prefix(provider).and_then(|rest| rest.strip_prefix('/'));
+    let path = PATHS.iter().find_map(|path| Some(whole.rsplit_once(path)?.1));
+    let mut forms: Vec<&str> = vec![&whole];
+    forms.extend([arn, own, path].into_iter().flatten());
+    let regional = forms.iter().filter_map(|form| {
+        let (region, rest) = form.split_once('.')?;
+        REGIONS.contains(&region).then_some(rest)
+    });
+    let regional: Vec<_> = regional.collect();
+    forms.extend(regional);
+    let undated: Vec<_> = forms.iter().filter_map(|form| without_date(form)).collect();
+    forms.extend(undated);
+    forms.into_iter().map(str::to_owned).collect()
+}
+
+/// An id without the date at its end: `-2025-09-29`, `-20250929` or `@20250929`.
+fn without_date(model: &str) -> Option<&str> {
+    let dated = |digits: &str| {
+        let number = digits.parse::<u32>().ok().filter(|_| digits.len() == 8);
+        number.is_some_and(|date| {
+            let (year, month, day) = (date / 10_000, date / 100 % 100, date % 100);
+            (2020..2100).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day)
+        })
+    };
+    let compact = model.rsplit_once(['-', '@']).filter(|(_, date)| dated(date));
+    if let Some((base, _)) = compact {
+        return Some(base);
+    }
+    let (rest, day) = model.rsplit_once('-')?;
+    let (rest, month) = rest.rsplit_once('-')?;
+    let (base, year) = rest.rsplit_once('-')?;
+    let parts = [year.len(), month.len(), day.len()] == [4, 2, 2];
+    (parts && dated(&format!("{year}{month}{day}"))).then_some(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_run_of_characters() {
+        let table = [
+            ("gpt-4o", "gpt-4o", true),
+            ("gpt-4o", "GPT-4o", true),
+            ("gpt-4o", "gpt-4o-mini", false),
+            ("gpt-4o*", "gpt-4o-mini", true),
+            ("*flash", "models/gemini-2.0-flash", true),
+            ("*flash", "gemini-2.0-flash-lite", false),
+            ("*claude-sonnet-4*v1*", "eu.anthropic.claude-sonnet-4-v1:0", true),
+            ("*claude-sonnet-4*v1*", "claude-sonnet-5-v1:0", false),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+            ("*", "", true),
+            ("a**b", "ab", true),
+        ];
+        for (pattern, model, expected) in table {
+            assert_eq!(ModelPattern::new(pattern).matches(model), expected, "{pattern} {model}");
+        }
+    }
+
+    #[test]
+    fn an_id_has_forms_from_the_particular_to_the_general() {
+        let table: [(&str, &str, &[&str]); 9] = [
+            ("openai", "GPT-4o-2024-08-06", &["gpt-4o-2024-08-06", "gpt-4o"]),
+            ("openai", "openai/gpt-4o", &["openai/gpt-4o", "gpt-4o"]),
+            (
+                "anthropic",
+                "claude-sonnet-4-5@20250929",
+                &["claude-sonnet-4-5@20250929", "claude-sonnet-4-5"],
+            ),
+            ("google", "models/gemini-2.0-flash", &["models/gemini-2.0-flash", "gemini-2.0-flash"]),
+            (
+                "bedrock",
+                "eu.amazon.nova-pro-v1:0",
+                &["eu.amazon.nova-pro-v1:0", "amazon.nova-pro-v1:0"],
+            ),
+            (
+                "bedrock",
+                "arn:aws:bedrock:eu-west-1:1:inference-profile/eu.x.y",
+                &["arn:aws:bedrock:eu-west-1:1:inference-profile/eu.x.y", "eu.x.y", "x.y"],
+            ),
+            ("openrouter", "deepseek/deepseek-r1:free", &["deepseek/deepseek-r1:free"]),
+            ("openai", "ft:gpt-4o:org::id", &["ft:gpt-4o:org::id"]),
+            ("openai", "gpt-4-0613", &["gpt-4-0613"]),
+        ];
+        for (provider, model, expected) in table {
+            assert_eq!(forms(provider, model), expected, "{model}");
+        }
+        for model in ["m-20251332", "m-2025-13-01", "m-99999999", "20250101", "-"] {
+            assert_eq!(without_date(model), None, "{model}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use time::Date;
+
+use crate::model::ModelPattern;
+use crate::rate::Rate;
+use crate::usage::{Unit, UnitPrices};
+
+/// Other prices for a call whose whole prompt, cached tokens included, is longer than a bound.
+/// They apply to all tokens of that call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Band {
+    /// The band begins above this many prompt tokens.
+    pub above_input_tokens: u64,
+    /// The prices in the band.
+    #[serde(flatten)]
+    pub prices: UnitPrices,
+}
+
+/// What a call costs that was served in a tier of the provider's (`priority`, `flex`, `batch`) or
+/// otherwise unlike the standard (`fast`, `us`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub enum TierPrices {
+    /// So many times the price of every token; other units keep theirs.
+    Factor {
+        /// The factor.
+        factor: Rate,
+    },
+    /// Prices of its own, in place of all others.
+    Prices {
+        /// The prices.
+        prices: Box<UnitPrices>,
+        /// Bands of long prompts, ascending.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        bands: Vec<Band>,
+    },
+}
+
+/// The prices of some models at one provider, for a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PriceRow {
+    /// The provider's name.
+    pub provider: String,
+    /// Which models.
+    pub models: Vec<ModelPattern>,
+    /// The first day (UTC) of these prices; absent means since ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effective_from: Option<Date>,
+    /// The last day (UTC) of these prices; absent means until a later row takes their place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effective_to: Option<Date>,
+    /// Where the figures come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Prices of nothing are meant: a row of zeros without it is a mistake.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub free: bool,
+    /// The most tokens one answer can have: the bound of a call that names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<u64>,
+    /// The prices.
+    pub prices: UnitPrices,
+    /// Bands of long prompts, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bands: Vec<Band>,
+    /// What it costs in the provider's tiers, by the name that the answer gives them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tiers: BTreeMap<String, TierPrices>,
+}
+
+/// The prices that one call meets in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selected {
+    /// The prices.
+    pub prices: UnitPrices,
+    /// The band of long prompts from which they are.
+    pub above_input_tokens: Option<u64>,
+    /// The tiers among those served that the row has no prices for: they were priced as the
+    /// standard.
+    pub unlisted_tiers: Vec<String>,
+}
+
+impl PriceRow {
+    /// Whether the row holds on the UTC day `on`.
+    pub fn holds(&self, on: Date) -> bool {
+        self.effective_from.is_none_or(|from| from <= on)
+            && self.effective_to.is_none_or(|to| on <= to)
+    }
+
+    /// The prices for a call whose whole prompt has `input_tokens`, served in `tiers`.
+    pub fn prices_for<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> Selected {
+        let (mut prices, mut bands) = (&self.prices, &self.bands);
+        let mut factors = Vec::new();
+        let mut unlisted_tiers = Vec::new();
+        for tier in tiers {
+            match self.tiers.get(tier.as_ref()) {
+                Some(TierPrices::Factor { factor }) => factors.push(*factor),
+                Some(TierPrices::Prices { prices: own, bands: in_bands }) => {
+                    (prices, bands) = (own.as_ref(), in_bands);
+                }
+                None => unlisted_tiers.push(tier.as_ref().to_owned()),
+            }
+        }
+        let band = bands.iter().rev().find(|band| input_tokens > band.above_input_tokens);
+        let mut prices = *band.map_or(prices, |band| &band.prices);
+        for &unit in Unit::ALL.iter().filter(|unit| unit.counts_tokens()) {
+            if let Some(price) = prices.get_mut(unit) {
+                *price = factors.iter().fold(*price, |price, factor| price.times(*factor));
+            }
+        }
+        Selected {
+            prices,
+            above_input_tokens: band.map(|band| band.above_input_tokens),
+            unlisted_tiers,
+        }
+    }
+
+    /// The dearest prices that a call of at most `input_tokens` can meet, in the standard or in any
+    /// of `tiers`: each side at the highest price of its units, in the dearest band within reach.
+    /// Of the units of tokens only `input` and `output` are set, of those of tools only
+    /// `tool_call`. Whatever a call of so many tokens turns out to be (cached, written to a cache,
+    /// audio, reasoning), it costs no more than by these.
+    pub fn dearest<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> UnitPrices {
+        let reached = |bands: &[Band]| -> Vec<u64> {
+            let starts = bands.iter().map(|band| band.above_input_tokens);
+            starts
+                .filter(|start| input_tokens > *start)
+                .map(|start| start.saturating_add(1))
+                .collect()
+        };
+        let mut served: Vec<Vec<&str>> = vec![Vec::new()];
+        served.extend(tiers.iter().map(|tier| vec![tier.as_ref()]));
+        served.push(tiers.iter().map(AsRef::as_ref).collect());
+        let mut lists = Vec::new();
+        for tiers in &served {
+            let own = tiers.iter().filter_map(|tier| match self.tiers.get(*tier)? {
+                TierPrices::Prices { bands, .. } => Some(reached(bands)),
+                TierPrices::Factor { .. } => None,
+            });
+            let mut lengths: Vec<u64> = own.flatten().chain(reached(&self.bands)).collect();
+            lengths.push(0);
+            lists.extend(lengths.into_iter().map(|length| self.prices_for(length, tiers).prices));
+        }
+        let dearest = |units: &[Unit]| lists.iter().filter_map(|list| list.dearest(units)).max();
+        let group = |token: bool, of: Unit| -> Option<Rate> {
+            let units = Unit::ALL.iter().copied();
+            let alike = |unit: &Unit| match token {
+                true => unit.counts_tokens() && unit.side() == of.side(),
+                false => *unit == of || unit.parent() == Some(of),
+            };
+            dearest(&units.filter(alike).collect::<Vec<_>>())
+        };
+        let mut prices = UnitPrices {
+            input: group(true, Unit::Input),
+            output: group(true, Unit::Output),
+            tool_call: group(false, Unit::ToolCall),
+            ..UnitPrices::default()
+        };
+        let others = Unit::ALL.iter().filter(|unit| {
+            !unit.counts_tokens()
+                && **unit != Unit::ToolCall
+                && unit.parent() != Some(Unit::ToolCall)
+        });
+        for &unit in others {
+            *prices.get_mut(unit) = dearest(&[unit]);
+        }
+        prices
+    }
+}
