@@ -230,7 +230,7 @@ pub(crate) struct QuoteInput {
 
 enum Subject {
     /// A usage, of a model at a provider.
-    Usage(Option<(Name, Name)>, Usage),
+    Usage(Option<(Name, Name)>, Box<Usage>),
     /// A body that would be posted to this URL.
     Call(String),
 }
@@ -250,7 +250,7 @@ impl Deserr<Issues> for QuoteInput {
             Ok(Fields { meter_id, connection_id, provider, model, usage, url, .. }) => {
                 let subject = match (usage, url) {
                     (Some(UsageField(usage)), _) => {
-                        Some(Subject::Usage(provider.zip(model), usage))
+                        Some(Subject::Usage(provider.zip(model), Box::new(usage)))
                     }
                     (None, url) => url.map(Subject::Call),
                 };
@@ -344,7 +344,7 @@ impl Standing {
 
 /// What is known of the subject before it is known for whom it is.
 enum Base {
-    Usage(PricedUsage),
+    Usage(Box<PricedUsage>),
     Call(Box<Bound>),
 }
 
@@ -359,7 +359,7 @@ pub(crate) async fn quote(
     let base = match &subject {
         Subject::Usage(served, usage) => {
             let served = served.as_ref().map(|(provider, model)| (&*provider.0, &*model.0));
-            Base::Usage(tariff.price_stated(served, *usage).0)
+            Base::Usage(Box::new(tariff.price_stated(served, **usage).0))
         }
         Subject::Call(url) => Base::Call(Box::new(tariff.bound(url, body_of(&asked.bytes))?)),
     };
