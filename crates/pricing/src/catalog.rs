@@ -168,7 +168,7 @@ impl Catalog {
             let patterns = || prices.patterns.iter();
             forms.iter().find_map(|form| {
                 patterns().find_map(|(pattern, place)| {
-                    let row = in_effect(place).filter(|_| pattern.matches(form))?;
+                    let row = in_effect(place).filter(|_| pattern.prices(form))?;
                     Some((row, pattern))
                 })
             })
