@@ -40,6 +40,11 @@ impl ModelPattern {
         &self.0
     }
 
+    /// How many characters it names: what orders patterns.
+    pub(crate) fn literal_len(&self) -> usize {
+        self.0.len().saturating_sub(self.0.matches('*').count())
+    }
+
     /// Whether it matches one id only.
     pub fn is_exact(&self) -> bool {
         !self.0.contains('*')
