@@ -1,6 +1,7 @@
 //! `tollgate prices`: what providers charge by this configuration, imports, and comparisons.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -9,7 +10,10 @@ use serde_json::{Value, json};
 use time::Date;
 use tollgate_domain::Clock;
 use tollgate_pricing::import::{Change, Format, Imported, Kind, Update};
-use tollgate_pricing::{Catalog, CatalogFile, Listed, PriceRow, PriceSource, Rate, Scale, Unit};
+use tollgate_pricing::{
+    Band, Catalog, CatalogFile, Listed, PriceRow, PriceSource, Rate, Scale, TierPrices, Unit,
+    UnitPrices,
+};
 
 use crate::config::{Config, Day, read_catalog};
 
@@ -92,7 +96,8 @@ pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow
             let update = Update { from: day(from), max_factor, only_missing };
             let list = read_list(format, &file)?;
             if notes {
-                list.notes.iter().for_each(|note| println!("note: {note}"));
+                let lines: Vec<_> = list.notes.iter().map(|note| format!("note: {note}")).collect();
+                print(&lines);
             }
             let into = into.or_else(|| config.catalog.clone());
             let catalog = match into.as_deref() {
@@ -141,11 +146,21 @@ fn write(path: &Path, file: &CatalogFile) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Prints lines; a reader that has seen enough, such as `head`, is no error.
+fn print(lines: &[String]) {
+    let mut out = std::io::stdout().lock();
+    for line in lines {
+        if writeln!(out, "{line}").is_err() {
+            return;
+        }
+    }
+}
+
 /// Prints changes, one line for each model and kind of change.
 fn report(changes: &[Change], json: bool) {
     if json {
-        changes.iter().for_each(|change| println!("{}", json!(change)));
-        return;
+        let lines: Vec<_> = changes.iter().map(|change| json!(change).to_string()).collect();
+        return print(&lines);
     }
     let mut lines: BTreeMap<(Kind, &str, &str, Option<Date>, bool), Vec<String>> = BTreeMap::new();
     for change in changes {
@@ -160,6 +175,7 @@ fn report(changes: &[Change], json: bool) {
         };
         lines.entry(key).or_default().push(text);
     }
+    let mut text = Vec::new();
     for ((kind, provider, model, from, refused), figures) in &lines {
         let kind = match kind {
             Kind::Added => "added  ",
@@ -168,25 +184,26 @@ fn report(changes: &[Change], json: bool) {
         };
         let from = from.map(|day| format!(" from {day}")).unwrap_or_default();
         let mark = if *refused { "! " } else { "  " };
-        println!("{mark}{kind}  {provider} {model}{from}: {}", figures.join(", "));
+        text.push(format!("{mark}{kind}  {provider} {model}{from}: {}", figures.join(", ")));
     }
     let models = |kind: Kind| {
         let of = lines.keys().filter(|key| key.0 == kind);
         of.map(|key| (key.1, key.2)).collect::<BTreeSet<_>>().len()
     };
-    println!(
+    text.push(format!(
         "Models with figures added: {}, changed: {}, removed: {}.",
         models(Kind::Added),
         models(Kind::Changed),
         models(Kind::Removed)
-    );
+    ));
+    print(&text);
 }
 
 fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, json: bool) {
     let of_provider = |row: &PriceRow| provider.is_none_or(|name| name == row.provider);
     let Some(model) = model else {
         let rows = config.prices.rows().filter(|(row, _)| of_provider(row) && row.holds(on));
-        rows.for_each(|(row, list)| show(row, list, None, json));
+        rows.for_each(|(row, list)| print(&shown(row, list, None, json)));
         return;
     };
     let providers: BTreeSet<&str> = match provider {
@@ -196,12 +213,18 @@ fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, 
     for provider in providers {
         if let Some(Listed { row, pattern, source }) = config.prices.find(provider, model, on) {
             // A price of another provider that stands in for this one's is shown as what it is.
-            show(row, source, Some((provider, pattern.as_str())), json);
+            print(&shown(row, source, Some((provider, pattern.as_str())), json));
         }
     }
 }
 
-fn show(row: &PriceRow, list: PriceSource, found: Option<(&str, &str)>, json: bool) {
+/// A row as lines of text, or as one of JSON.
+fn shown(
+    row: &PriceRow,
+    list: PriceSource,
+    found: Option<(&str, &str)>,
+    json: bool,
+) -> Vec<String> {
     if json {
         let mut value = json!(row);
         if let Value::Object(object) = &mut value {
@@ -211,8 +234,7 @@ fn show(row: &PriceRow, list: PriceSource, found: Option<(&str, &str)>, json: bo
                 object.insert("pattern".to_owned(), json!(pattern));
             }
         }
-        println!("{value}");
-        return;
+        return vec![value.to_string()];
     }
     let models: Vec<_> = row.models.iter().map(|model| model.as_str()).collect();
     let models = found.map_or_else(|| models.join(" "), |(_, pattern)| pattern.to_owned());
@@ -222,7 +244,7 @@ fn show(row: &PriceRow, list: PriceSource, found: Option<(&str, &str)>, json: bo
         }
         _ => row.provider.clone(),
     };
-    let prices = |prices: &tollgate_pricing::UnitPrices| -> String {
+    let prices = |prices: &UnitPrices| -> String {
         let units = Unit::ALL.iter().filter_map(|&unit| {
             let price = (*prices.get(unit))?;
             let per = match (unit.scale(), unit) {
@@ -239,41 +261,45 @@ fn show(row: &PriceRow, list: PriceSource, found: Option<(&str, &str)>, json: bo
     let word = if list == PriceSource::Custom { "custom" } else { "catalog" };
     let source = row.source.as_deref().map(|source| format!(": {source}")).unwrap_or_default();
     let free = if row.free { ", free" } else { "" };
-    println!("{at} {models} ({word}{source}{from}{to}{free})");
-    println!("    {}", prices(&row.prices));
-    for band in &row.bands {
-        println!("    above {} input tokens: {}", band.above_input_tokens, prices(&band.prices));
-    }
+    let mut lines = vec![
+        format!("{at} {models} ({word}{source}{from}{to}{free})"),
+        format!("    {}", prices(&row.prices)),
+    ];
+    let banded = |before: &str, bands: &[Band]| -> Vec<String> {
+        let lines = bands.iter().map(|band| {
+            let above = band.above_input_tokens;
+            format!("    {before}above {above} input tokens: {}", prices(&band.prices))
+        });
+        lines.collect()
+    };
+    lines.extend(banded("", &row.bands));
     for (tier, own) in &row.tiers {
         match own {
-            tollgate_pricing::TierPrices::Factor { factor } => {
-                println!("    {tier}: {factor} times the price of every token");
+            TierPrices::Factor { factor } => {
+                lines.push(format!("    {tier}: {factor} times the price of every token"));
             }
-            tollgate_pricing::TierPrices::Prices { prices: own, bands } => {
-                println!("    {tier}: {}", prices(own));
-                for band in bands {
-                    let above = band.above_input_tokens;
-                    println!("    {tier}, above {above} input tokens: {}", prices(&band.prices));
-                }
+            TierPrices::Prices { prices: own, bands } => {
+                lines.push(format!("    {tier}: {}", prices(own)));
+                lines.extend(banded(&format!("{tier}, "), bands));
             }
         }
     }
+    lines
 }
 
 fn check(first: &str, second: &str, on: Date, json: bool) -> anyhow::Result<()> {
     let found = named(first)?.disagreements(&named(second)?, on);
-    for one in &found {
-        match json {
-            true => println!("{}", json!(one)),
-            false => println!(
-                "{} {}: {} {} against {}",
-                one.provider, one.model, one.figure, one.first, one.second
-            ),
-        }
-    }
+    let lines = found.iter().map(|one| match json {
+        true => json!(one).to_string(),
+        false => format!(
+            "{} {}: {} {} against {}",
+            one.provider, one.model, one.figure, one.first, one.second
+        ),
+    });
+    print(&lines.collect::<Vec<_>>());
     if !found.is_empty() {
         if !json {
-            println!("{} figures disagree.", found.len());
+            print(&[format!("{} figures disagree.", found.len())]);
         }
         std::process::exit(1)
     }

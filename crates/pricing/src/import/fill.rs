@@ -63,6 +63,7 @@ impl CatalogFile {
             };
             for row in self.rows.iter_mut().filter(with_tools) {
                 set_everywhere(row, Unit::CodeSession, &session.prices);
+                name_source(row, &session);
             }
         }
         notes.sort();
@@ -102,7 +103,12 @@ fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
         }
     }
     for (tier, theirs) in &other.tiers {
-        let theirs = on_top(&mine.prices, theirs);
+        let mut theirs = on_top(&mine.prices, theirs);
+        if let TierPrices::Prices { bands, .. } = &mut theirs {
+            // A tier has no bands where the standard has none.
+            let known = |start: u64| mine.bands.iter().any(|band| band.above_input_tokens == start);
+            bands.retain(|band| known(band.above_input_tokens));
+        }
         match mine.tiers.get(tier) {
             None => {
                 mine.tiers.insert(tier.clone(), theirs);
@@ -116,13 +122,21 @@ fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
         }
     }
     tidy::shorten_tiers(mine);
-    if added && other.source.is_some() && mine.source != other.source {
-        let own = mine.source.as_deref().unwrap_or("");
-        let theirs = other.source.as_deref().unwrap_or("");
-        if !own.split(", ").any(|one| one == theirs) {
-            mine.source = Some([own, theirs].join(", "));
+    if added {
+        name_source(mine, other);
+    }
+}
+
+/// Says where a row's figures come from, after some of another row were added to it.
+pub(super) fn name_source(row: &mut PriceRow, other: &PriceRow) {
+    let sources = [row.source.as_deref(), other.source.as_deref()];
+    let mut named: Vec<&str> = Vec::new();
+    for source in sources.into_iter().flatten().flat_map(|source| source.split(", ")) {
+        if !named.contains(&source) {
+            named.push(source);
         }
     }
+    row.source = (!named.is_empty()).then(|| named.join(", "));
 }
 
 /// Whether two lists price input and output alike, or, where neither prices those, all that both
