@@ -273,7 +273,8 @@ fn merged(old: Option<&PriceRow>, new: &PriceRow) -> PriceRow {
         }
     }
     for (tier, prices) in &new.tiers {
-        row.tiers.insert(tier.clone(), on_top(&row.prices, prices));
+        let prices = on_top(&row, new, prices);
+        row.tiers.insert(tier.clone(), prices);
     }
     tidy::shorten_tiers(&mut row);
     row.max_output_tokens = new.max_output_tokens.or(old.max_output_tokens);

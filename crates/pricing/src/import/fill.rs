@@ -5,7 +5,7 @@ use time::Date;
 use super::{Imported, Note, tidy};
 use crate::catalog::{Catalog, CatalogFile};
 use crate::model::ModelPattern;
-use crate::price_row::{PriceRow, TierPrices};
+use crate::price_row::{Band, PriceRow, TierPrices};
 use crate::usage::{Unit, UnitPrices};
 
 /// What one list adds to the rows of another: everything but how tokens are priced, in which the
@@ -103,12 +103,7 @@ fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
         }
     }
     for (tier, theirs) in &other.tiers {
-        let mut theirs = on_top(&mine.prices, theirs);
-        if let TierPrices::Prices { bands, .. } = &mut theirs {
-            // A tier has no bands where the standard has none.
-            let known = |start: u64| mine.bands.iter().any(|band| band.above_input_tokens == start);
-            bands.retain(|band| known(band.above_input_tokens));
-        }
+        let theirs = on_top(mine, other, theirs);
         match mine.tiers.get(tier) {
             None => {
                 mine.tiers.insert(tier.clone(), theirs);
@@ -156,21 +151,31 @@ fn priced(row: &PriceRow, tier: &TierPrices) -> UnitPrices {
     PriceRow { tiers, ..row.clone() }.prices_for(0, &["it"]).prices
 }
 
-/// A tier's prices, and where it has none those of `standard`.
-pub(super) fn on_top(standard: &UnitPrices, tier: &TierPrices) -> TierPrices {
+/// The prices that `tier` of `other` has of its own, and the standard ones of `mine` for the rest. It
+/// has no bands where the standard has none.
+pub(super) fn on_top(mine: &PriceRow, other: &PriceRow, tier: &TierPrices) -> TierPrices {
     let TierPrices::Prices { prices, bands } = tier else { return tier.clone() };
-    let over = |own: &UnitPrices| {
-        let mut all = *standard;
+    let over = |own: &UnitPrices, theirs: &UnitPrices, mine: &UnitPrices| {
+        let mut all = *mine;
         for &unit in Unit::ALL {
-            *all.get_mut(unit) = own.get(unit).or(*standard.get(unit));
+            // What equals their standard price was taken from there.
+            let own = own.get(unit).filter(|price| Some(*price) != *theirs.get(unit));
+            *all.get_mut(unit) = own.or(*mine.get(unit));
         }
         all
     };
-    let bands = bands.iter().map(|band| crate::Band {
-        above_input_tokens: band.above_input_tokens,
-        prices: over(&band.prices),
+    let at = |bands: &[Band], start: u64| {
+        let same = bands.iter().find(|band| band.above_input_tokens == start);
+        same.map(|band| band.prices)
+    };
+    let bands = bands.iter().filter_map(|band| {
+        let start = band.above_input_tokens;
+        let theirs = at(&other.bands, start).unwrap_or(other.prices);
+        let prices = over(&band.prices, &theirs, &at(&mine.bands, start)?);
+        Some(Band { above_input_tokens: start, prices })
     });
-    TierPrices::Prices { prices: Box::new(over(prices)), bands: bands.collect() }
+    let bands = bands.collect();
+    TierPrices::Prices { prices: Box::new(over(prices, &other.prices, &mine.prices)), bands }
 }
 
 /// Sets the price of a unit that neither bands nor tiers change.
