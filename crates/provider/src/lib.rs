@@ -47,6 +47,7 @@ mod client;
 mod dialect;
 mod headers;
 mod number;
+mod object;
 mod request;
 mod table;
 mod usage;
@@ -55,5 +56,5 @@ pub use client::{BodyError, Incoming, NotSent, Outgoing, ProviderClient, SendErr
 pub use dialect::{Dialect, Operation, ParseDialectError};
 pub use headers::{ProviderKey, request_headers, response_headers};
 pub use request::{CallBody, OutputBound, UsageBound};
-pub use table::{Endpoint, EndpointError, Provider, ProviderSettings, ProviderTable};
+pub use table::{Endpoint, EndpointError, Mount, Provider, ProviderSettings, ProviderTable};
 pub use usage::{Ended, Fed, Reading, ResponseMeter, estimate_input};

@@ -93,7 +93,7 @@ impl Route {
         for provider in app.providers.iter() {
             let prefixed = model.strip_prefix(provider.name.as_str());
             let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
-            let price = |model| app.prices.find(&provider.name, model, today);
+            let price = |model| app.prices.find(&provider.price_list, model, today);
             let whole = price(model).map(|listed| match listed.pattern.is_exact() {
                 true => (Rank::Listed, model),
                 false => (Rank::Pattern(Reverse(listed.pattern.as_str().len())), model),

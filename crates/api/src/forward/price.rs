@@ -73,7 +73,7 @@ pub(crate) fn bound(
     managed: bool,
     tariff: &Tariff<'_>,
 ) -> Result<CostBound, ApiError> {
-    let listed = tariff.find(&endpoint.provider.name, body.model.as_deref());
+    let listed = tariff.find(&endpoint.provider.price_list, body.model.as_deref());
     if listed.is_none() {
         refuse_unpriced(endpoint, managed, tariff.unpriced)?;
     }
@@ -146,7 +146,7 @@ fn input_estimate(body: &CallBody, endpoint: &Endpoint, tariff: &Tariff<'_>) -> 
     let usage = estimate_input(body);
     let model = body.model.as_deref();
     let priced = tariff.price(&Served {
-        provider: &endpoint.provider.name,
+        provider: &endpoint.provider.price_list,
         models: model.as_slice(),
         tiers: &[],
         on: tariff.at.date(),
@@ -176,7 +176,7 @@ pub(super) fn reading(
     let asked = outbound.call_body.model.as_deref();
     let models: Vec<&str> = reading.model.as_deref().into_iter().chain(asked).collect();
     let priced = app.tariff(came_in).price(&Served {
-        provider: &outbound.endpoint.provider.name,
+        provider: &outbound.endpoint.provider.price_list,
         models: &models,
         tiers: &reading.tiers,
         on: came_in.date(),

@@ -2,7 +2,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
-use tollgate_domain::{Issue, KeyKind, SpendKey, Timestamp};
+use tollgate_domain::{Issue, KeyKind, RequestShape, SpendKey, Timestamp};
 use tollgate_store::{merchants, spend_keys};
 
 use crate::app::App;
@@ -85,14 +85,18 @@ fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
     let today = app.clock.now().date();
     let mut models: Vec<ModelView> = Vec::new();
     for provider in app.providers.iter().filter(|provider| provider.takes_managed_calls()) {
-        let Some(shape) = provider.dialect.shape() else { continue };
-        let allowed = key.is_none_or(|key| {
-            key.rules.request_shape == shape && key.rules.allows_provider(&provider.name)
-        });
+        // What has neither of the two formats is not for the SDKs of either.
+        let speaks = |shape| provider.speaks(shape);
+        let allowed = match key {
+            Some(key) => {
+                speaks(key.rules.request_shape) && key.rules.allows_provider(&provider.name)
+            }
+            None => speaks(RequestShape::ShapeA) || speaks(RequestShape::ShapeB),
+        };
         if !allowed {
             continue;
         }
-        for (id, since) in app.prices.models(&provider.name, today) {
+        for (id, since) in app.prices.models(&provider.price_list, today) {
             let is_new = !models.iter().any(|model| model.id == id);
             if is_new && key.is_none_or(|key| key.rules.allows_model(id)) {
                 let created_at = since.map(Timestamp::at_midnight).unwrap_or_default();

@@ -64,7 +64,7 @@ impl CallBody {
     /// No more tokens than bytes, and what is not written in the body. After each call of a tool
     /// the whole conversation goes in again.
     fn input_tokens(&self, endpoint: &Endpoint, tool_calls: u64) -> u64 {
-        let hidden = endpoint.provider.dialect.hidden_tokens();
+        let hidden = endpoint.dialect.hidden_tokens();
         // One for the prompt that explains tools as such, and one for each.
         let prompts = match self.findings.tools {
             0 => 0,

@@ -174,6 +174,8 @@ pub(super) fn inspect(
         input_bytes: u64::try_from(body.len()).unwrap_or(u64::MAX),
         max_output_tokens,
         choices: answers.unwrap_or(1).max(1).saturating_mul(prompts(top.prompt)),
+        characters: 0,
+        audio_micros: 0,
         hour_cache: memchr::memmem::find(body, br#""1h""#).is_some(),
         max_tool_calls,
         findings: top.findings,
@@ -239,7 +241,7 @@ fn read_max_output_tokens(
         Some(Api::Chat) => chat_or_messages.max(chat),
         Some(Api::Messages) => chat_or_messages,
         Some(Api::Responses) => responses,
-        Some(Api::Embeddings | Api::Opaque) | None => chat_or_messages.max(chat).max(responses),
+        _ => chat_or_messages.max(chat).max(responses),
     }
 }
 
@@ -255,7 +257,7 @@ fn prompts(prompt: Option<&RawValue>) -> u64 {
 
 fn may_include_usage(endpoint: &Endpoint) -> bool {
     endpoint.provider.stream_options
-        && endpoint.provider.dialect == Dialect::OpenAi
+        && matches!(endpoint.dialect, Dialect::OpenAi | Dialect::Azure)
         && endpoint.operation.is_some_and(|operation| operation.api == Api::Chat)
 }
 

@@ -15,6 +15,7 @@ use tollgate_domain::Issue;
 pub use self::bound::{OutputBound, UsageBound};
 use self::edit::Edit;
 use self::scan::Findings;
+pub(crate) use self::scan::Key;
 use crate::table::Endpoint;
 
 /// The few facts of a request body that decide about money, and what is to be changed in it.
@@ -34,6 +35,10 @@ pub struct CallBody {
     pub(crate) max_output_tokens: Option<u64>,
     /// How many answers are made at most (`n`, `best_of`, a list of prompts); at least 1.
     pub(crate) choices: u64,
+    /// Characters (Unicode scalar values) of the text that is to be read aloud.
+    pub(crate) characters: u64,
+    /// Microseconds of the sound that is sent, by its header or its size; 0 where none is.
+    pub(crate) audio_micros: u64,
     /// Whether one-hour cache entries are asked for anywhere in the body.
     pub(crate) hour_cache: bool,
     /// How often tools of the provider's are called at most, all together.

@@ -301,7 +301,8 @@ fn is_tool(name: &str, tool: &str) -> bool {
 }
 
 /// A key, borrowed where it has no escapes.
-pub(super) struct Key<'de>(pub(super) Cow<'de, str>);
+#[derive(Debug)]
+pub(crate) struct Key<'de>(pub(crate) Cow<'de, str>);
 
 impl<'de> serde::Deserialize<'de> for Key<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -37,14 +37,12 @@ impl Figure {
     }
 }
 
-/// The text in a value, if it is a string.
-pub(super) fn text(value: Option<&RawValue>) -> Option<String> {
-    serde_json::from_str(value?.get()).ok()
-}
-
-/// Whether a value is an object.
-pub(super) fn is_object(value: Option<&RawValue>) -> bool {
-    value.is_some_and(|value| value.get().starts_with('{'))
+/// Takes a detail out of what remains of its total; a detail that is larger is cut, so the parts
+/// never come to more than the total that the provider bills.
+pub(super) fn part_of(rest: &mut u64, detail: Figure) -> u64 {
+    let part = detail.or_zero().min(*rest);
+    *rest = rest.saturating_sub(part);
+    part
 }
 
 /// Whether `quoted_key`, with its quotes, stands in `json` with a value other than null. A key in
