@@ -11,7 +11,7 @@ use tollgate_provider::{CallBody, Endpoint, Provider, ProviderKey};
 use tollgate_store::spend_keys;
 
 use super::Inbound;
-use super::outbound::{Outbound, body_invalid, metadata};
+use super::outbound::{Outbound, call_body, metadata};
 use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
 
@@ -76,7 +76,7 @@ impl Route {
             }
         };
         let endpoint = served.endpoint.clone();
-        let mut call_body = CallBody::inspect(&body, &endpoint, managed).map_err(body_invalid)?;
+        let mut call_body = call_body(http, &body, &endpoint, managed)?;
         if asked.as_deref() != Some(&served.model) {
             call_body.set_model(&served.model);
         }

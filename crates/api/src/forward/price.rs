@@ -4,7 +4,7 @@ use tollgate_domain::admission::{self, CostBound};
 use tollgate_domain::{
     Forwarded, Issue, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
-use tollgate_pricing::{AppliedPrices, Listed, PerUnit, Served};
+use tollgate_pricing::{AppliedPrices, Listed, Served};
 use tollgate_provider::{CallBody, Endpoint, OutputBound, Reading, UsageBound, estimate_input};
 
 use super::credential::Credential;
@@ -100,14 +100,20 @@ fn refuse_unpriced(endpoint: &Endpoint, managed: bool, unpriced: Unpriced) -> Re
 
 /// The most that the call can use, and the dearest prices of its row.
 fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) -> CostBound {
-    let UsageBound { input_tokens, output, answers, tool_calls, unbounded } = body.bound(endpoint);
+    let UsageBound { input_tokens, output, answers, tool_calls, others, unbounded } =
+        body.bound(endpoint);
     let row = listed.map(|listed| listed.row);
     let (max_tokens, is_unknown) = match (output, row.and_then(|row| row.max_output_tokens)) {
         (OutputBound::None, _) => (0, false),
         (OutputBound::Stated(most), _) | (OutputBound::Unstated, Some(most)) => (most, false),
         (OutputBound::Unstated, None) => (UNKNOWN_OUTPUT_TOKENS, true),
     };
-    let prices = row.map(|row| row.dearest::<&str>(input_tokens, &[]));
+    let (listed, unlisted): (Vec<_>, Vec<_>) = body
+        .tiers()
+        .iter()
+        .partition(|(_, tier)| row.is_some_and(|row| row.tiers.contains_key(tier)));
+    let tiers: Vec<&str> = listed.iter().map(|(_, tier)| tier.as_str()).collect();
+    let prices = row.map(|row| row.dearest(input_tokens, &tiers));
     let tools_unpriced =
         tool_calls > 0 && prices.as_ref().is_some_and(|prices| prices.tool_call.is_none());
     let without_bound = [
@@ -115,7 +121,8 @@ fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) ->
         (is_unknown, max_tokens_field(endpoint)),
         (tools_unpriced, "tools"),
     ];
-    let field = without_bound.into_iter().find(|(holds, _)| *holds);
+    let unlisted = unlisted.first().map(|(field, _)| (true, *field));
+    let field = without_bound.into_iter().chain(unlisted).find(|(holds, _)| *holds);
     // What the field takes of the body goes in too, in each round of a tool.
     let to_state_maximum = match output {
         OutputBound::Unstated => STATED_MAXIMUM_BYTES.saturating_mul(tool_calls.saturating_add(1)),
@@ -127,7 +134,7 @@ fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) ->
         to_state_maximum,
         answers,
         tool_calls,
-        others: PerUnit::default(),
+        others,
         prices,
         unbounded: unbounded.or_else(|| field.map(|(_, field)| vec![field.to_owned()])),
     }
