@@ -56,5 +56,7 @@ pub use client::{BodyError, Incoming, NotSent, Outgoing, ProviderClient, SendErr
 pub use dialect::{Dialect, Operation, ParseDialectError};
 pub use headers::{ProviderKey, request_headers, response_headers};
 pub use request::{CallBody, OutputBound, UsageBound};
-pub use table::{Endpoint, EndpointError, Mount, Provider, ProviderSettings, ProviderTable};
+pub use table::{
+    Endpoint, EndpointError, Mount, Provider, ProviderSettings, ProviderTable, ProvidersDocument,
+};
 pub use usage::{Ended, Fed, Reading, ResponseMeter, estimate_input};

@@ -1,6 +1,7 @@
 //! Providers as data: a built-in table that the operator's configuration overrides and extends.
 
 mod builtin;
+mod document;
 mod endpoint;
 mod settings;
 
@@ -12,6 +13,7 @@ use tollgate_domain::{Issue, RequestShape};
 use url::Url;
 
 use self::builtin::BUILTIN;
+pub use self::document::ProvidersDocument;
 pub use self::endpoint::{Endpoint, EndpointError};
 pub use self::settings::ProviderSettings;
 pub(crate) use self::settings::is_header_value;
