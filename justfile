@@ -38,3 +38,11 @@ bench-lists url records:
 # Check licences, bans and sources of the dependencies; needs cargo-deny.
 deny:
     cargo deny check bans licenses sources
+
+# Compare the prices of random calls with an independent implementation; needs python3, and PyPI once.
+oracle *seed:
+    scripts/oracle/run {{seed}}
+
+# Make the built-in prices anew from the price lists that `scripts/prices.env` names.
+catalog:
+    scripts/catalog/run

@@ -11,8 +11,9 @@ use crate::price_row::PriceRow;
 /// A price list: rows, and which providers' lists stand in for another's.
 ///
 /// A model is looked up by its id as it stands, then by its other forms (without a path, a region or
-/// the date of a snapshot), then by patterns, longer ones before shorter. Of the rows that hold on a
-/// day, the one that took effect last counts. Clones share the list.
+/// the date of a snapshot), then by patterns, longer ones before shorter. A pattern that says more than
+/// the id that was found without its date or region goes before it. Of the rows that hold on a day,
+/// the one that took effect last counts. Clones share the list.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog(Arc<Lists>);
 
@@ -94,7 +95,7 @@ impl From<CatalogFile> for Catalog {
                 places.sort_by_key(|&place| std::cmp::Reverse(since(place)));
             }
             prices.patterns.sort_by_key(|(model, place)| {
-                std::cmp::Reverse((model.as_str().len(), since(*place)))
+                std::cmp::Reverse((model.literal_len(), since(*place)))
             });
         }
         Self(Arc::new(Lists { file, providers }))
@@ -159,20 +160,26 @@ impl Catalog {
         let prices = self.0.providers.get(provider)?;
         let in_effect = |&place: &usize| self.0.file.rows.get(place).filter(|row| row.holds(on));
         let forms = forms(provider, model);
-        let exact = forms.iter().find_map(|form| {
+        let exact = forms.iter().enumerate().find_map(|(place, form)| {
             let row = prices.exact.get(form)?.iter().find_map(in_effect)?;
             let named = |model: &&ModelPattern| model.as_str().eq_ignore_ascii_case(form);
-            Some((row, row.models.iter().find(named)?))
+            Some((place, form.len(), row, row.models.iter().find(named)?))
         });
-        let (row, pattern) = exact.or_else(|| {
-            let patterns = || prices.patterns.iter();
-            forms.iter().find_map(|form| {
-                patterns().find_map(|(pattern, place)| {
-                    let row = in_effect(place).filter(|_| pattern.matches(form))?;
-                    Some((row, pattern))
-                })
+        // An id that is listed exactly counts, but what it is listed without (the date of a snapshot,
+        // a region) a pattern may name: one that says more than the listed id goes before it.
+        let (particular, at_least) = match exact {
+            Some((place, length, ..)) => (forms.get(..place).unwrap_or_default(), length + 1),
+            None => (forms.as_slice(), 0),
+        };
+        let by_pattern = particular.iter().find_map(|form| {
+            let patterns = prices.patterns.iter();
+            let mut long = patterns.take_while(|(pattern, _)| pattern.literal_len() >= at_least);
+            long.find_map(|(pattern, place)| {
+                let row = in_effect(place).filter(|_| pattern.prices(form))?;
+                Some((row, pattern))
             })
-        })?;
+        });
+        let (row, pattern) = by_pattern.or_else(|| exact.map(|(_, _, row, named)| (row, named)))?;
         Some(Listed { row, pattern, source: PriceSource::Catalog })
     }
 }

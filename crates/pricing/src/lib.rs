@@ -4,6 +4,7 @@ mod amount;
 mod base_cost;
 mod catalog;
 mod exact;
+pub mod import;
 mod meter;
 mod model;
 mod price;

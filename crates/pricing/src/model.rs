@@ -28,9 +28,21 @@ impl ModelPattern {
         model.ends_with(end)
     }
 
+    /// Whether it may price `form`, one of the forms of an id: a fine-tuned model (`ft:…`) costs
+    /// something else than what it was tuned from, so only patterns that say so are for it.
+    pub(crate) fn prices(&self, form: &str) -> bool {
+        let own = !form.starts_with("ft:") || self.0 == "*" || self.0.starts_with("ft:");
+        own && self.matches(form)
+    }
+
     /// The pattern as it was written.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// How many characters it names: what orders patterns.
+    pub(crate) fn literal_len(&self) -> usize {
+        self.0.len().saturating_sub(self.0.matches('*').count())
     }
 
     /// Whether it matches one id only.
@@ -41,14 +53,18 @@ impl ModelPattern {
 
 /// Where a cloud's ids say in which region a model runs: `us.anthropic.claude-…`. A row that lists
 /// the id with its region is found first.
-const REGIONS: [&str; 9] = ["us", "us-gov", "eu", "apac", "jp", "au", "ca", "sa", "global"];
+const REGIONS: [&str; 10] = ["us", "us-gov", "eu", "apac", "jp", "au", "ca", "sa", "in", "global"];
+
+/// What stands in the place of the region in rows for all of them but `global`.
+const ANY_REGION: &str = "regional";
 
 /// Paths before the name of a model, as some providers report it.
 const PATHS: [&str; 3] = ["models/", "publishers/google/models/", "publishers/anthropic/models/"];
 
 /// The ids under which `model` may be listed at `provider`, the most particular first, in lower
-/// case: as it stands; without the provider's own name or a path before it; without a region; and
-/// each of these without the date of a snapshot at its end.
+/// case: as it stands; without the provider's own name or a path before it; with `regional` for a
+/// region other than `global`, then without a region; and each of these without the date of a
+/// snapshot at its end.
 ///
 /// Nothing else is cut off: what follows a colon or stands before one may cost something else
 /// (`…:free`, `ft:…`), and so may any other ending.
@@ -60,12 +76,13 @@ pub(crate) fn forms(provider: &str, model: &str) -> Vec<String> {
     let path = PATHS.iter().find_map(|path| Some(whole.rsplit_once(path)?.1));
     let mut forms: Vec<&str> = vec![&whole];
     forms.extend([arn, own, path].into_iter().flatten());
-    let regional = forms.iter().filter_map(|form| {
-        let (region, rest) = form.split_once('.')?;
-        REGIONS.contains(&region).then_some(rest)
-    });
-    let regional: Vec<_> = regional.collect();
-    forms.extend(regional);
+    let split = forms
+        .iter()
+        .find_map(|form| form.split_once('.').filter(|(region, _)| REGIONS.contains(region)));
+    let regional = split.filter(|(region, _)| *region != "global");
+    let regional = regional.map(|(_, rest)| format!("{ANY_REGION}.{rest}"));
+    forms.extend(regional.as_deref());
+    forms.extend(split.map(|(_, rest)| rest));
     let undated: Vec<_> = forms.iter().filter_map(|form| without_date(form)).collect();
     forms.extend(undated);
     forms.into_iter().map(str::to_owned).collect()
@@ -118,7 +135,7 @@ mod tests {
 
     #[test]
     fn an_id_has_forms_from_the_particular_to_the_general() {
-        let table: [(&str, &str, &[&str]); 9] = [
+        let table: [(&str, &str, &[&str]); 10] = [
             ("openai", "GPT-4o-2024-08-06", &["gpt-4o-2024-08-06", "gpt-4o"]),
             ("openai", "openai/gpt-4o", &["openai/gpt-4o", "gpt-4o"]),
             (
@@ -130,13 +147,23 @@ mod tests {
             (
                 "bedrock",
                 "eu.amazon.nova-pro-v1:0",
-                &["eu.amazon.nova-pro-v1:0", "amazon.nova-pro-v1:0"],
+                &[
+                    "eu.amazon.nova-pro-v1:0",
+                    "regional.amazon.nova-pro-v1:0",
+                    "amazon.nova-pro-v1:0",
+                ],
             ),
             (
                 "bedrock",
                 "arn:aws:bedrock:eu-west-1:1:inference-profile/eu.x.y",
-                &["arn:aws:bedrock:eu-west-1:1:inference-profile/eu.x.y", "eu.x.y", "x.y"],
+                &[
+                    "arn:aws:bedrock:eu-west-1:1:inference-profile/eu.x.y",
+                    "eu.x.y",
+                    "regional.x.y",
+                    "x.y",
+                ],
             ),
+            ("bedrock", "global.x.y", &["global.x.y", "x.y"]),
             ("openrouter", "deepseek/deepseek-r1:free", &["deepseek/deepseek-r1:free"]),
             ("openai", "ft:gpt-4o:org::id", &["ft:gpt-4o:org::id"]),
             ("openai", "gpt-4-0613", &["gpt-4-0613"]),

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bigdecimal::num_bigint::BigUint;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// An exact, non-negative decimal: a price per unit, a fee per unit, a percentage.
@@ -29,6 +30,8 @@ const MAX_DIGITS: usize = 18;
 impl Rate {
     /// Nothing per unit.
     pub const ZERO: Self = Self { mantissa: 0, decimals: 0 };
+    /// 18 digits on either side of the point.
+    const LARGEST: Self = Self { mantissa: 10_u128.pow(36) - 1, decimals: 18 };
 
     /// Whether the rate is exactly nothing.
     pub const fn is_zero(self) -> bool {
@@ -61,31 +64,40 @@ impl Rate {
     /// # Ok::<(), tollgate_pricing::ParseRateError>(())
     /// ```
     pub fn times(self, other: Self) -> Self {
-        // 18 digits on either side of the point.
-        const LARGEST: u128 = 10_u128.pow(36) - 1;
         let decimals = self.decimals.saturating_add(other.decimals);
-        let mut product = Self {
-            mantissa: self.mantissa.saturating_mul(other.mantissa),
-            decimals: decimals.min(18),
-        };
-        let too_many = decimals.saturating_sub(18);
-        if self.mantissa.checked_mul(other.mantissa).is_none() || product.mantissa > LARGEST {
-            let scaled = |rate: Self| bigdecimal::num_bigint::BigUint::from(rate.attos());
-            let attos = scaled(self) * scaled(other) / 10_u128.pow(18);
-            let attos = u128::try_from(attos).unwrap_or(LARGEST).min(LARGEST);
-            product = Self { mantissa: attos, decimals: 18 };
-        } else if too_many > 0 {
-            let scale = 10_u128.pow(too_many);
-            let (quotient, rest) = (product.mantissa / scale, product.mantissa % scale);
-            let half = scale / 2;
-            let up = rest > half || (rest == half && quotient % 2 == 1);
-            product.mantissa = quotient.saturating_add(u128::from(up));
+        match self.mantissa.checked_mul(other.mantissa) {
+            Some(mantissa) if decimals <= 18 && mantissa < 10_u128.pow(18 + decimals) => {
+                Self { mantissa, decimals }.without_trailing_zeros()
+            }
+            Some(mantissa) if decimals > 18 => {
+                let scale = 10_u128.pow(decimals.saturating_sub(18));
+                let (quotient, rest) = (mantissa / scale, mantissa % scale);
+                let up = rest > scale / 2 || (rest == scale / 2 && quotient % 2 == 1);
+                Self::from_attos(quotient.saturating_add(u128::from(up))).unwrap_or(Self::LARGEST)
+            }
+            _ => {
+                let attos = BigUint::from(self.attos()) * BigUint::from(other.attos());
+                let scale = BigUint::from(10_u128.pow(18));
+                let (quotient, twice_rest) = (&attos / &scale, (&attos % &scale) * 2_u8);
+                let up = twice_rest > scale || (twice_rest == scale && quotient.bit(0));
+                let attos = u128::try_from(quotient + u8::from(up)).ok();
+                attos.and_then(Self::from_attos).unwrap_or(Self::LARGEST)
+            }
         }
-        while product.decimals > 0 && product.mantissa.is_multiple_of(10) {
-            product.mantissa /= 10;
-            product.decimals = product.decimals.saturating_sub(1);
+    }
+
+    /// A rate from a count of 10⁻¹⁸, if it has at most 18 digits before the point.
+    pub(crate) fn from_attos(attos: u128) -> Option<Self> {
+        (attos < 10_u128.pow(36))
+            .then(|| Self { mantissa: attos, decimals: 18 }.without_trailing_zeros())
+    }
+
+    fn without_trailing_zeros(mut self) -> Self {
+        while self.decimals > 0 && self.mantissa.is_multiple_of(10) {
+            self.mantissa /= 10;
+            self.decimals = self.decimals.saturating_sub(1);
         }
-        product
+        self
     }
 
     /// The rate as a fraction: numerator and denominator.

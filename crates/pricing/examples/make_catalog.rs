@@ -1,0 +1,48 @@
+//! Makes `catalog.json` from the price lists of others:
+//! `make_catalog GENAI_PRICES.json LITELLM.json DAY SOURCE… > catalog.json`.
+//!
+//! The first list counts, the second fills in what it lacks. What was decided on the way goes to
+//! standard error.
+
+use std::error::Error;
+
+use time::Date;
+use tollgate_pricing::PriceRow;
+use tollgate_pricing::import::Format;
+
+/// The largest answers of models that neither list states any more.
+const LARGEST_ANSWERS: [(&str, &str, u64); 1] = [("openai", "o1-preview", 100_000)];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [genai_prices, litellm, day, sources @ ..] = arguments.as_slice() else {
+        return Err("usage: make_catalog GENAI_PRICES.json LITELLM.json DAY SOURCE…".into());
+    };
+    let day: Date = serde_json::from_str(&format!("{day:?}"))?;
+    let read = |format: Format, path: &str| -> Result<_, Box<dyn Error>> {
+        Ok(format.read(&std::fs::read_to_string(path)?)?)
+    };
+    let first = read(Format::GenaiPrices, genai_prices)?;
+    for note in &first.notes {
+        eprintln!("genai-prices: {note}");
+    }
+    let mut file = first.into_file();
+    for note in file.fill(read(Format::Litellm, litellm)?, day) {
+        eprintln!("litellm: {note}");
+    }
+    for (provider, id, tokens) in LARGEST_ANSWERS {
+        let named = |row: &&mut PriceRow| {
+            row.provider == provider && row.models.iter().any(|model| model.as_str() == id)
+        };
+        for row in file.rows.iter_mut().filter(named) {
+            row.max_output_tokens = row.max_output_tokens.or(Some(tokens));
+        }
+    }
+    file.sources = sources.to_vec();
+    tollgate_pricing::import::tidy(&mut file);
+    for mistake in tollgate_pricing::import::mistakes(&file) {
+        eprintln!("mistake: {mistake}");
+    }
+    print!("{}", file.to_text());
+    Ok(())
+}

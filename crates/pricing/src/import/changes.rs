@@ -1,0 +1,342 @@
+//! What an import would change, and how it is done without rewriting the past.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use time::Date;
+
+use super::fill::on_top;
+use super::{Format, Imported, tidy};
+use crate::catalog::{Catalog, CatalogFile};
+use crate::model::ModelPattern;
+use crate::price_row::{PriceRow, TierPrices};
+use crate::rate::Rate;
+use crate::usage::{Unit, UnitPrices};
+
+/// What became of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// It was not there.
+    Added,
+    /// It was another.
+    Changed,
+    /// It is no longer there; of a whole model: the list no longer names it, and its prices stay.
+    Removed,
+}
+
+/// A figure of a price list that changes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Change {
+    /// The provider.
+    pub provider: String,
+    /// The id or pattern.
+    pub model: String,
+    /// What became of it.
+    pub kind: Kind,
+    /// Which price: `input`, `output above 200000`, `batch input`.
+    pub figure: String,
+    /// The day from which it holds, where that is later than the day of the import.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<Date>,
+    /// What it was.
+    pub old: Option<Rate>,
+    /// What it becomes.
+    pub new: Option<Rate>,
+    /// Whether it is too large to be taken unseen: beyond the factor allowed, or from or to zero.
+    pub refused: bool,
+}
+
+/// A figure on which two lists disagree.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Disagreement {
+    /// The provider.
+    pub provider: String,
+    /// The model.
+    pub model: String,
+    /// Which price.
+    pub figure: String,
+    /// What the first list says.
+    pub first: Rate,
+    /// What the second list says.
+    pub second: Rate,
+}
+
+/// How an import is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Update {
+    /// The first day of new prices.
+    pub from: Date,
+    /// How many times dearer or cheaper a price may become without being refused.
+    pub max_factor: Rate,
+    /// Only adds what is missing (see [`CatalogFile::fill`]).
+    pub only_missing: bool,
+}
+
+type Key = (String, String);
+
+impl CatalogFile {
+    /// The file with a price list imported into it, and every figure that this changes.
+    ///
+    /// What the list names is taken and what it does not name stays, except in rows that are the
+    /// list's alone. A price that changes ends the day before [`Update::from`], and a row from that day
+    /// on has the new one. Models that the list no longer names keep their prices.
+    pub fn updated(
+        &self,
+        list: Imported,
+        format: Format,
+        update: &Update,
+    ) -> (CatalogFile, Vec<Change>) {
+        let mut file = self.clone();
+        let mut gone = Vec::new();
+        if update.only_missing {
+            file.fill(list, update.from);
+            tidy::group(&mut file.rows);
+        } else {
+            gone = no_longer_listed(self, &list, format);
+            let mut rows = single(&file.rows);
+            let new = single(&list.rows);
+            for (provider, others) in list.fallbacks {
+                file.fallbacks.insert(provider, others);
+            }
+            for ((provider, model), new) in new {
+                let own = rows.entry((provider, model)).or_default();
+                take(own, new, update.from);
+            }
+            file.rows = rows.into_values().flatten().collect();
+            tidy::group(&mut file.rows);
+        }
+        let mut changes = self.changes_to(&file, update);
+        changes.extend(gone);
+        changes.sort();
+        (file, changes)
+    }
+
+    /// The figures that differ between this file and what becomes of it.
+    fn changes_to(&self, new: &CatalogFile, update: &Update) -> Vec<Change> {
+        let (before, after) = (single(&self.rows), single(&new.rows));
+        let none = Vec::new();
+        let mut changes = Vec::new();
+        for (key @ (provider, model), rows) in &after {
+            let old_rows = before.get(key).unwrap_or(&none);
+            let later = rows.iter().filter_map(|row| row.effective_from);
+            let later = later.filter(|day| *day > update.from);
+            let known = |day: &Date| old_rows.iter().any(|row| row.effective_from == Some(*day));
+            let days: BTreeSet<Date> = later.chain([update.from]).collect();
+            for day in days {
+                let (old, new) = (in_effect(old_rows, day), in_effect(rows, day));
+                let expected = day > update.from && known(&day);
+                let from = (day > update.from && !expected).then_some(day);
+                let prices = |row: Option<&PriceRow>| row.map(figures).unwrap_or_default();
+                let (old, new) = (prices(old), prices(new));
+                let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+                for name in names {
+                    let (old, new) = (old.get(name).copied(), new.get(name).copied());
+                    let kind = match (old, new) {
+                        (None, Some(_)) => Kind::Added,
+                        (Some(_), None) => Kind::Removed,
+                        (old, new) if old != new => Kind::Changed,
+                        _ => continue,
+                    };
+                    changes.push(Change {
+                        provider: provider.clone(),
+                        model: model.clone(),
+                        kind,
+                        figure: name.clone(),
+                        from,
+                        old,
+                        new,
+                        refused: is_refused(old, new, update.max_factor),
+                    });
+                }
+            }
+        }
+        changes
+    }
+}
+
+/// Whether a price that becomes another wants a second look.
+fn is_refused(old: Option<Rate>, new: Option<Rate>, max_factor: Rate) -> bool {
+    let (Some(old), Some(new)) = (old, new) else { return false };
+    let (less, more) = (old.min(new), old.max(new));
+    less != more && (less.is_zero() || more > less.times(max_factor))
+}
+
+/// The models that only this list named and that it names no more.
+fn no_longer_listed(file: &CatalogFile, list: &Imported, format: Format) -> Vec<Change> {
+    let listed = single(&list.rows);
+    let providers: BTreeSet<&str> = list.rows.iter().map(|row| row.provider.as_str()).collect();
+    let rows = file.rows.iter().filter(|row| {
+        row.source.as_deref() == Some(format.name()) && providers.contains(row.provider.as_str())
+    });
+    let models = rows.flat_map(|row| row.models.iter().map(move |model| (row, model)));
+    let gone = models.filter(|(row, model)| !listed.contains_key(&key(row, model)));
+    let changes: BTreeSet<Change> = gone
+        .map(|(row, model)| Change {
+            provider: row.provider.clone(),
+            model: model.as_str().to_owned(),
+            kind: Kind::Removed,
+            figure: "all".to_owned(),
+            from: None,
+            old: row.prices.input,
+            new: row.prices.input,
+            refused: false,
+        })
+        .collect();
+    changes.into_iter().collect()
+}
+
+fn key(row: &PriceRow, model: &ModelPattern) -> Key {
+    (row.provider.clone(), model.as_str().to_ascii_lowercase())
+}
+
+/// The rows of each pattern by itself.
+fn single(rows: &[PriceRow]) -> BTreeMap<Key, Vec<PriceRow>> {
+    let mut single: BTreeMap<Key, Vec<PriceRow>> = BTreeMap::new();
+    for row in rows {
+        for model in &row.models {
+            let alone = PriceRow { models: vec![model.clone()], ..row.clone() };
+            single.entry(key(row, model)).or_default().push(alone);
+        }
+    }
+    single
+}
+
+fn in_effect(rows: &[PriceRow], on: Date) -> Option<&PriceRow> {
+    rows.iter().filter(|row| row.holds(on)).max_by_key(|row| row.effective_from)
+}
+
+/// Takes a list's rows for one pattern into ours: what holds on the first day, and what is to come.
+fn take(own: &mut Vec<PriceRow>, new: Vec<PriceRow>, from: Date) {
+    if own.is_empty() {
+        *own = new;
+        return;
+    }
+    let to_come = new.iter().filter(|row| row.effective_from.is_some_and(|day| day > from));
+    let mut steps: Vec<(Date, &PriceRow)> =
+        to_come.filter_map(|row| Some((row.effective_from?, row))).collect();
+    steps.extend(in_effect(&new, from).map(|row| (from, row)));
+    steps.sort_by_key(|(day, _)| *day);
+    for (day, row) in steps {
+        let old = in_effect(own, day).cloned();
+        let merged = merged(old.as_ref(), row);
+        let same_prices = old.as_ref().is_some_and(|old| {
+            (old.prices, &old.bands, &old.tiers, old.free)
+                == (merged.prices, &merged.bands, &merged.tiers, merged.free)
+        });
+        if same_prices {
+            let place = own.iter_mut().find(|one| Some(&**one) == old.as_ref());
+            if let Some(place) = place {
+                place.max_output_tokens = merged.max_output_tokens;
+            }
+            continue;
+        }
+        // A row that begins on that very day is corrected; an older one ends.
+        own.retain(|one| one.effective_from != Some(day));
+        for one in own.iter_mut().filter(|one| one.holds(day)) {
+            one.effective_to = day.previous_day();
+        }
+        // What was to follow still does.
+        let until =
+            own.iter().filter_map(|one| one.effective_from).filter(|next| *next > day).min();
+        let effective_to = until.and_then(Date::previous_day);
+        own.push(PriceRow { effective_from: Some(day), effective_to, ..merged });
+    }
+}
+
+/// What a list says of a model, and what our row says besides.
+fn merged(old: Option<&PriceRow>, new: &PriceRow) -> PriceRow {
+    let Some(old) = old.filter(|old| old.source != new.source && !new.free) else {
+        let known = old.and_then(|old| old.max_output_tokens);
+        return PriceRow { max_output_tokens: new.max_output_tokens.or(known), ..new.clone() };
+    };
+    let mut row = old.clone();
+    row.free = false;
+    for &unit in Unit::ALL {
+        let named = new.prices.get(unit).or(*old.prices.get(unit));
+        *row.prices.get_mut(unit) = named;
+    }
+    if new.prices.input.is_some() || new.prices.output.is_some() {
+        row.bands.clone_from(&new.bands);
+        for band in &mut row.bands {
+            for &unit in Unit::ALL.iter().filter(|unit| !unit.counts_tokens()) {
+                let named = band.prices.get(unit).or(*row.prices.get(unit));
+                *band.prices.get_mut(unit) = named;
+            }
+        }
+    }
+    for (tier, prices) in &new.tiers {
+        row.tiers.insert(tier.clone(), on_top(&row.prices, prices));
+    }
+    tidy::shorten_tiers(&mut row);
+    row.max_output_tokens = new.max_output_tokens.or(old.max_output_tokens);
+    let sources = [old.source.as_deref(), new.source.as_deref()];
+    let mut named: Vec<&str> = Vec::new();
+    for source in sources.into_iter().flatten().flat_map(|source| source.split(", ")) {
+        if !named.contains(&source) {
+            named.push(source);
+        }
+    }
+    row.source = (!named.is_empty()).then(|| named.join(", "));
+    row
+}
+
+/// Every price of a row by name, those of bands and tiers too.
+fn figures(row: &PriceRow) -> BTreeMap<String, Rate> {
+    let mut figures = BTreeMap::new();
+    let mut add = |before: &str, prices: &UnitPrices, behind: &str| {
+        for &unit in Unit::ALL {
+            if let Some(price) = prices.get(unit) {
+                figures.insert(format!("{before}{}{behind}", unit.price_key()), *price);
+            }
+        }
+    };
+    add("", &row.prices, "");
+    for band in &row.bands {
+        add("", &band.prices, &format!(" above {}", band.above_input_tokens));
+    }
+    let mut factors = Vec::new();
+    for (tier, prices) in &row.tiers {
+        match prices {
+            TierPrices::Factor { factor } => factors.push((format!("{tier} factor"), *factor)),
+            TierPrices::Prices { prices, bands } => {
+                add(&format!("{tier} "), prices, "");
+                for band in bands {
+                    let behind = format!(" above {}", band.above_input_tokens);
+                    add(&format!("{tier} "), &band.prices, &behind);
+                }
+            }
+        }
+    }
+    figures.extend(factors);
+    figures
+}
+
+impl Catalog {
+    /// The prices on which this list and another disagree, of the models that either lists by id
+    /// and both can price on the UTC day `on`. What only one of them prices is no disagreement.
+    pub fn disagreements(&self, other: &Self, on: Date) -> Vec<Disagreement> {
+        let mut found = BTreeSet::new();
+        let rows = self.file().rows.iter().chain(&other.file().rows);
+        let ids = rows.flat_map(|row| row.models.iter().map(move |model| (row, model)));
+        let ids: BTreeSet<Key> =
+            ids.filter(|(_, model)| model.is_exact()).map(|(row, model)| key(row, model)).collect();
+        for (provider, model) in ids {
+            let rows = (self.find(&provider, &model, on), other.find(&provider, &model, on));
+            let (Some(mine), Some(theirs)) = rows else { continue };
+            let (mine, theirs) = (figures(mine.row), figures(theirs.row));
+            for (figure, first) in &mine {
+                if let Some(second) = theirs.get(figure).filter(|second| *second != first) {
+                    found.insert(Disagreement {
+                        provider: provider.clone(),
+                        model: model.clone(),
+                        figure: figure.clone(),
+                        first: *first,
+                        second: *second,
+                    });
+                }
+            }
+        }
+        found.into_iter().collect()
+    }
+}

@@ -1,0 +1,179 @@
+//! What one price list lacks, taken from another.
+
+use time::Date;
+
+use super::{Imported, Note, tidy};
+use crate::catalog::{Catalog, CatalogFile};
+use crate::model::ModelPattern;
+use crate::price_row::{PriceRow, TierPrices};
+use crate::usage::{Unit, UnitPrices};
+
+/// What one list adds to the rows of another: everything but how tokens are priced, in which the
+/// first list is complete by itself, and how long a cache entry lives, which few lists tell apart.
+fn fills(unit: Unit) -> bool {
+    !unit.counts_tokens() || unit == Unit::CacheWrite1h
+}
+
+impl CatalogFile {
+    /// Adds what this file lacks and `other` has: models that cannot be found here, and, where both
+    /// price a model's tokens alike, tiers and prices of other units. A largest answer is added in any
+    /// case. Nothing that is here is changed. `on` is the day of `other`'s prices.
+    pub fn fill(&mut self, other: Imported, on: Date) -> Vec<Note> {
+        let mut notes = other.notes;
+        for (provider, others) in other.fallbacks {
+            self.fallbacks.entry(provider).or_insert(others);
+        }
+        let own = Catalog::from(CatalogFile { rows: self.rows.clone(), ..self.clone() });
+        // Short ids before long: where they share a row, the plain name speaks for it.
+        let mut rows = other.rows;
+        let name = |row: &PriceRow| {
+            let name = row.models.first().map_or("", ModelPattern::as_str).to_owned();
+            (name.len(), name)
+        };
+        rows.sort_by_cached_key(name);
+        let mut missing = Vec::new();
+        let mut sessions = Vec::new();
+        for row in rows {
+            let Some(id) = row.models.first().map(ModelPattern::as_str) else { continue };
+            if only(&row.prices, Unit::CodeSession) {
+                sessions.push(row);
+                continue;
+            }
+            match own.find(&row.provider, id, on) {
+                None => missing.push(row),
+                Some(listed) if listed.row.provider != row.provider => (),
+                Some(listed) => {
+                    let pattern = listed.pattern.clone();
+                    let same = |one: &&mut PriceRow| {
+                        one.provider == row.provider && one.models.contains(&pattern)
+                    };
+                    for mine in self.rows.iter_mut().filter(same) {
+                        add(mine, &row, id, &mut notes);
+                    }
+                }
+            }
+        }
+        self.rows.extend(missing);
+        // A price of no model but of the provider's tool is that of every model that has tools.
+        for session in sessions {
+            let with_tools = |row: &&mut PriceRow| {
+                row.provider == session.provider
+                    && row.prices.price(Unit::WebSearch).is_some()
+                    && row.prices.price(Unit::CodeSession).is_none()
+            };
+            for row in self.rows.iter_mut().filter(with_tools) {
+                set_everywhere(row, Unit::CodeSession, &session.prices);
+            }
+        }
+        notes.sort();
+        notes.dedup();
+        notes
+    }
+}
+
+fn only(prices: &UnitPrices, unit: Unit) -> bool {
+    let mut priced = Unit::ALL.iter().filter(|&&one| prices.get(one).is_some());
+    priced.next() == Some(&unit) && priced.next().is_none()
+}
+
+/// Adds to a row what another row of the same model has besides.
+fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
+    // A row for several models holds for each of them: the largest answer bounds them all.
+    mine.max_output_tokens = mine.max_output_tokens.max(other.max_output_tokens);
+    if mine.free || !alike(&mine.prices, &other.prices) {
+        return;
+    }
+    let mut added = false;
+    for &unit in Unit::ALL.iter().filter(|&&unit| fills(unit)) {
+        let twice = unit == Unit::Image && mine.prices.get(Unit::OutputImage).is_some();
+        if mine.prices.get(unit).is_none() && other.prices.get(unit).is_some() && !twice {
+            set_everywhere(mine, unit, &other.prices);
+            let bands = mine.bands.iter_mut().filter_map(|band| {
+                let theirs = other.bands.iter();
+                let same = theirs
+                    .into_iter()
+                    .find(|one| one.above_input_tokens == band.above_input_tokens)?;
+                Some((band, same))
+            });
+            for (band, theirs) in bands {
+                *band.prices.get_mut(unit) = *theirs.prices.get(unit);
+            }
+            added = true;
+        }
+    }
+    for (tier, theirs) in &other.tiers {
+        let theirs = on_top(&mine.prices, theirs);
+        match mine.tiers.get(tier) {
+            None => {
+                mine.tiers.insert(tier.clone(), theirs);
+                added = true;
+            }
+            Some(known) if !alike(&priced(mine, known), &priced(mine, &theirs)) => {
+                let text = format!("prices the tier {tier} otherwise than the row it is listed in");
+                notes.push(Note::new(&mine.provider, id, text));
+            }
+            Some(_) => (),
+        }
+    }
+    tidy::shorten_tiers(mine);
+    if added && other.source.is_some() && mine.source != other.source {
+        let own = mine.source.as_deref().unwrap_or("");
+        let theirs = other.source.as_deref().unwrap_or("");
+        if !own.split(", ").any(|one| one == theirs) {
+            mine.source = Some([own, theirs].join(", "));
+        }
+    }
+}
+
+/// Whether two lists price input and output alike, or, where neither prices those, all that both
+/// price.
+fn alike(one: &UnitPrices, other: &UnitPrices) -> bool {
+    let main = [Unit::Input, Unit::Output];
+    if main.iter().any(|&unit| one.get(unit).is_some() || other.get(unit).is_some()) {
+        return main.iter().all(|&unit| one.get(unit) == other.get(unit));
+    }
+    let mut shared = Unit::ALL.iter().filter_map(|&unit| one.get(unit).zip(*other.get(unit)));
+    shared.clone().next().is_some() && shared.all(|(one, other)| one == other)
+}
+
+/// What a tier of a row costs below all bands.
+fn priced(row: &PriceRow, tier: &TierPrices) -> UnitPrices {
+    let tiers = [("it".to_owned(), tier.clone())].into();
+    PriceRow { tiers, ..row.clone() }.prices_for(0, &["it"]).prices
+}
+
+/// A tier's prices, and where it has none those of `standard`.
+pub(super) fn on_top(standard: &UnitPrices, tier: &TierPrices) -> TierPrices {
+    let TierPrices::Prices { prices, bands } = tier else { return tier.clone() };
+    let over = |own: &UnitPrices| {
+        let mut all = *standard;
+        for &unit in Unit::ALL {
+            *all.get_mut(unit) = own.get(unit).or(*standard.get(unit));
+        }
+        all
+    };
+    let bands = bands.iter().map(|band| crate::Band {
+        above_input_tokens: band.above_input_tokens,
+        prices: over(&band.prices),
+    });
+    TierPrices::Prices { prices: Box::new(over(prices)), bands: bands.collect() }
+}
+
+/// Sets the price of a unit that neither bands nor tiers change.
+fn set_everywhere(row: &mut PriceRow, unit: Unit, from: &UnitPrices) {
+    let price = *from.get(unit);
+    *row.prices.get_mut(unit) = price;
+    let tiers = row.tiers.values_mut().flat_map(|tier| match tier {
+        TierPrices::Factor { .. } => Vec::new(),
+        TierPrices::Prices { prices, bands } => {
+            let banded = bands.iter_mut().map(|band| &mut band.prices);
+            std::iter::once(prices.as_mut()).chain(banded).collect()
+        }
+    });
+    let bands = row.bands.iter_mut().map(|band| &mut band.prices);
+    bands.chain(tiers).for_each(|prices| {
+        if prices.get(unit).is_none() {
+            *prices.get_mut(unit) = price;
+        }
+    });
+}

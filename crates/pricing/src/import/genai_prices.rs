@@ -1,0 +1,350 @@
+//! The JSON of the `genai-prices` project.
+//!
+//! Prices are per million tokens, per thousand calls or pages, per hour of audio. A price may have
+//! steps by the length of the prompt (a call beyond a step pays it for all tokens), a model several
+//! prices by date or time of day, and variants by how a call was served.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use time::Date;
+
+use super::number::{self, Scale};
+use super::patterns::Clause;
+use super::{Format, ImportError, Imported, Note};
+use crate::price_row::{Band, PriceRow, TierPrices};
+use crate::rate::Rate;
+use crate::usage::{Unit, UnitPrices};
+
+#[derive(Deserialize)]
+struct Provider {
+    id: String,
+    #[serde(default)]
+    fallback_model_providers: Option<Vec<String>>,
+    models: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+    r#match: Clause,
+    /// One price list, or several under conditions.
+    prices: Box<RawValue>,
+    #[serde(default)]
+    price_variants: Option<Vec<Variant>>,
+}
+
+type PriceKeys = BTreeMap<String, Box<RawValue>>;
+
+#[derive(Deserialize)]
+struct Conditional {
+    #[serde(default)]
+    constraint: Option<Constraint>,
+    prices: PriceKeys,
+}
+
+#[derive(Deserialize)]
+struct Variant {
+    when: BTreeMap<String, String>,
+    #[serde(default)]
+    constraint: Option<Constraint>,
+    prices: PriceKeys,
+}
+
+#[derive(Deserialize)]
+struct Constraint {
+    #[serde(default)]
+    start_date: Option<Date>,
+    #[serde(default)]
+    start_time: Option<String>,
+}
+
+/// A price, with steps by the length of the prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stepped {
+    base: Rate,
+    steps: Vec<(u64, Rate)>,
+}
+
+#[derive(Deserialize)]
+struct RawStepped {
+    base: Box<RawValue>,
+    tiers: Vec<RawStep>,
+}
+
+#[derive(Deserialize)]
+struct RawStep {
+    start: u64,
+    price: Box<RawValue>,
+}
+
+type Prices = BTreeMap<&'static str, (Unit, Stepped)>;
+
+/// Our names of the providers, by theirs.
+const PROVIDERS: [(&str, &str); 19] = [
+    ("anthropic", "anthropic"),
+    ("aws", "bedrock"),
+    ("azure", "azure"),
+    ("cerebras", "cerebras"),
+    ("cohere", "cohere"),
+    ("deepseek", "deepseek"),
+    ("elevenlabs", "elevenlabs"),
+    ("fireworks", "fireworks"),
+    ("google", "google"),
+    ("groq", "groq"),
+    ("mistral", "mistral"),
+    ("moonshotai", "moonshot"),
+    ("novita", "novita"),
+    ("openai", "openai"),
+    ("openrouter", "openrouter"),
+    ("perplexity", "perplexity"),
+    ("together", "together"),
+    ("x-ai", "xai"),
+    ("xai", "xai"),
+];
+
+fn our_name(provider: &str) -> Option<&'static str> {
+    PROVIDERS.iter().find(|(theirs, _)| *theirs == provider).map(|(_, ours)| *ours)
+}
+
+/// Which unit a price is for, and how it is scaled to ours.
+fn unit_of(key: &str) -> Option<(&'static str, Unit, Scale)> {
+    const UNITS: [(&str, Unit, Scale); 22] = [
+        ("input_mtok", Unit::Input, Scale::ONE),
+        ("cache_read_mtok", Unit::CachedInput, Scale::ONE),
+        ("cache_audio_read_mtok", Unit::CachedInputAudio, Scale::ONE),
+        ("cache_write_mtok", Unit::CacheWrite, Scale::ONE),
+        ("cache_write_5m_mtok", Unit::CacheWrite, Scale::ONE),
+        ("cache_write_1h_mtok", Unit::CacheWrite1h, Scale::ONE),
+        ("input_audio_mtok", Unit::InputAudio, Scale::ONE),
+        ("input_image_mtok", Unit::InputImage, Scale::ONE),
+        ("input_video_mtok", Unit::InputVideo, Scale::ONE),
+        ("output_mtok", Unit::Output, Scale::ONE),
+        ("output_reasoning_mtok", Unit::Reasoning, Scale::ONE),
+        ("output_audio_mtok", Unit::OutputAudio, Scale::ONE),
+        ("output_image_mtok", Unit::OutputImage, Scale::ONE),
+        ("input_mchars", Unit::InputCharacters, Scale::ONE),
+        ("output_mchars", Unit::OutputCharacters, Scale::ONE),
+        ("input_audio_hours", Unit::InputSecond, Scale::PER_SECOND),
+        ("output_audio_hours", Unit::OutputSecond, Scale::PER_SECOND),
+        ("input_document_kpages", Unit::Page, Scale::THOUSANDTH),
+        ("requests_kcount", Unit::Request, Scale::THOUSANDTH),
+        ("web_searches_kcount", Unit::WebSearch, Scale::THOUSANDTH),
+        ("storage_searches_kcount", Unit::FileSearch, Scale::THOUSANDTH),
+        ("rerank_searches_kcount", Unit::SearchUnit, Scale::THOUSANDTH),
+    ];
+    UNITS.into_iter().find(|(name, ..)| *name == key)
+}
+
+/// The tier of ours that a variant is for.
+fn tier_of(when: &BTreeMap<String, String>) -> Option<&str> {
+    let mut conditions = when.iter();
+    let (key, value) = conditions.next().filter(|_| when.len() == 1)?;
+    match (key.as_str(), value.as_str()) {
+        ("processing", "batch")
+        | ("service_tier", "priority" | "flex" | "fast")
+        | ("speed", "fast") => Some(value),
+        _ => None,
+    }
+}
+
+pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError> {
+    let providers: Vec<Provider> = serde_json::from_str(text).map_err(ImportError)?;
+    let mut read = Imported::default();
+    let mut rows = Vec::new();
+    for provider in providers {
+        let Some(name) = our_name(&provider.id) else {
+            let text = format!("{} models of a provider not known here", provider.models.len());
+            read.notes.push(Note::new(&provider.id, "", text));
+            continue;
+        };
+        let others = provider.fallback_model_providers.unwrap_or_default();
+        let others: Vec<_> = others.iter().filter_map(|other| our_name(other)).collect();
+        if !others.is_empty() {
+            let others = others.into_iter().map(str::to_owned).collect();
+            read.fallbacks.insert(name.to_owned(), others);
+        }
+        for model in provider.models {
+            let mut reader = Reader { provider: name, model: &model.id, notes: &mut read.notes };
+            rows.extend(reader.model(&model)?);
+        }
+    }
+    Ok((read, rows))
+}
+
+/// What reads the prices of one model.
+struct Reader<'a> {
+    provider: &'a str,
+    model: &'a str,
+    notes: &'a mut Vec<Note>,
+}
+
+impl Reader<'_> {
+    fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(Note::new(self.provider, self.model, text));
+    }
+
+    fn model(&mut self, model: &Model) -> Result<Vec<PriceRow>, ImportError> {
+        let (models, left_out) = model.r#match.patterns(self.provider);
+        for what in left_out {
+            self.note(format!("{what} are not carried over"));
+        }
+        let lists: Vec<Conditional> = match model.prices.get().trim_start().starts_with('[') {
+            true => serde_json::from_str(model.prices.get()).map_err(ImportError)?,
+            false => {
+                let prices = serde_json::from_str(model.prices.get()).map_err(ImportError)?;
+                vec![Conditional { constraint: None, prices }]
+            }
+        };
+        // The list in force is the last whose condition is met, or else the first.
+        let mut dated: BTreeMap<Option<Date>, Prices> = BTreeMap::new();
+        let mut hourly: Vec<Prices> = Vec::new();
+        for (place, list) in lists.iter().enumerate() {
+            let prices = self.prices(&list.prices);
+            match &list.constraint {
+                Some(Constraint { start_time: Some(_), .. }) => hourly.push(prices),
+                Some(Constraint { start_date, .. }) if place > 0 => {
+                    dated.insert(*start_date, prices);
+                }
+                _ => {
+                    dated.insert(None, prices);
+                }
+            }
+        }
+        if !hourly.is_empty() {
+            self.note("has prices by the time of day: the dearest is taken for the whole day");
+        }
+        let variants = self.variants(model.price_variants.as_deref().unwrap_or_default());
+        let days: Vec<_> = dated.keys().copied().collect();
+        let ends = days.iter().skip(1).copied().chain([None]);
+        let mut rows: Vec<PriceRow> = Vec::new();
+        for ((effective_from, mut prices), until) in dated.into_iter().zip(ends) {
+            for dearer in &hourly {
+                dearest(&mut prices, dearer);
+            }
+            let (standard, bands) = in_bands(&prices);
+            let mut row = PriceRow {
+                provider: self.provider.to_owned(),
+                models: models.clone(),
+                effective_from,
+                source: Some(Format::GenaiPrices.name().to_owned()),
+                prices: standard,
+                bands,
+                ..PriceRow::default()
+            };
+            let mut tiers: BTreeMap<&str, Prices> = BTreeMap::new();
+            // A variant that begins while these prices hold is theirs from the start: its day is
+            // the one on which the list began to state it.
+            let begun = |since: Option<Date>| until.is_none_or(|until| since < Some(until));
+            for (tier, _, own) in variants.iter().filter(|(_, since, _)| begun(*since)) {
+                let tier = tiers.entry(tier).or_default();
+                for (key, price) in own {
+                    // Of two variants for one key the first counts.
+                    tier.entry(*key).or_insert_with(|| price.clone());
+                }
+            }
+            for (tier, own) in tiers {
+                let mut all = prices.clone();
+                all.extend(own);
+                let (prices, bands) = in_bands(&all);
+                let tier_prices = TierPrices::Prices { prices: Box::new(prices), bands };
+                row.tiers.insert(tier.to_owned(), tier_prices);
+            }
+            let unchanged = rows.last().is_some_and(|last| {
+                PriceRow { effective_from: row.effective_from, ..last.clone() } == row
+            });
+            if !unchanged {
+                rows.push(row);
+            }
+        }
+        Ok(rows)
+    }
+
+    fn variants<'v>(&mut self, variants: &'v [Variant]) -> Vec<(&'v str, Option<Date>, Prices)> {
+        let mut read = Vec::new();
+        for variant in variants.iter().filter(|variant| !variant.prices.is_empty()) {
+            match tier_of(&variant.when) {
+                Some(tier) => {
+                    let since = variant.constraint.as_ref().and_then(|one| one.start_date);
+                    read.push((tier, since, self.prices(&variant.prices)));
+                }
+                None => {
+                    let when: Vec<_> =
+                        variant.when.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                    self.note(format!("prices for {} are not carried over", when.join(", ")));
+                }
+            }
+        }
+        read
+    }
+
+    fn prices(&mut self, keys: &PriceKeys) -> Prices {
+        let mut prices = Prices::new();
+        for (key, raw) in keys {
+            // Audio of either direction, where the list does not tell them apart.
+            let known = match key.as_str() {
+                "audio_hours" if keys.contains_key("input_audio_hours") => continue,
+                "audio_hours" => unit_of("input_audio_hours"),
+                key => unit_of(key),
+            };
+            let Some((key, unit, scale)) = known else {
+                self.note(format!("{key} has no unit here"));
+                continue;
+            };
+            match stepped(raw, scale) {
+                Some(price) => {
+                    prices.insert(key, (unit, price));
+                }
+                None => self.note(format!("{key} is not a price: {}", raw.get())),
+            }
+        }
+        prices
+    }
+}
+
+fn stepped(raw: &RawValue, scale: Scale) -> Option<Stepped> {
+    if !raw.get().trim_start().starts_with('{') {
+        return Some(Stepped { base: number::rate(raw, scale)?, steps: Vec::new() });
+    }
+    let raw: RawStepped = serde_json::from_str(raw.get()).ok()?;
+    let steps: Option<Vec<_>> = raw
+        .tiers
+        .iter()
+        .map(|step| Some((step.start, number::rate(&step.price, scale)?)))
+        .collect();
+    let mut steps = steps?;
+    steps.sort_by_key(|(start, _)| *start);
+    Some(Stepped { base: number::rate(&raw.base, scale)?, steps })
+}
+
+/// Takes for each price the dearer of two.
+fn dearest(prices: &mut Prices, other: &Prices) {
+    for (key, (unit, price)) in other {
+        let (_, mine) = prices.entry(key).or_insert_with(|| (*unit, price.clone()));
+        if price.base > mine.base {
+            *mine = price.clone();
+        }
+    }
+}
+
+/// The prices below all steps, and those above each.
+fn in_bands(prices: &Prices) -> (UnitPrices, Vec<Band>) {
+    let above = |start: Option<u64>| {
+        let mut units = UnitPrices::default();
+        for (unit, price) in prices.values() {
+            let steps = price.steps.iter().rev();
+            let step = steps.clone().find(|(from, _)| start.is_some_and(|start| *from <= start));
+            *units.get_mut(*unit) = Some(step.map_or(price.base, |(_, price)| *price));
+        }
+        units
+    };
+    let mut starts: Vec<u64> =
+        prices.values().flat_map(|(_, price)| price.steps.iter().map(|(from, _)| *from)).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let bands = starts
+        .into_iter()
+        .map(|start| Band { above_input_tokens: start, prices: above(Some(start)) });
+    (above(None), bands.collect())
+}

@@ -1,0 +1,365 @@
+//! LiteLLM's map of models: prices of one token, character, second or call, without dates.
+//!
+//! A key says what is priced, then perhaps above which length of the prompt, then perhaps in which
+//! tier: `input_cost_per_token_above_272k_tokens_priority`.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use super::number::{self, Scale};
+use super::{Format, ImportError, Imported, Note};
+use crate::model::ModelPattern;
+use crate::price_row::{Band, PriceRow, TierPrices};
+use crate::rate::Rate;
+use crate::usage::{Unit, UnitPrices};
+
+type Keys = BTreeMap<String, Box<RawValue>>;
+
+/// Our names of the providers, by theirs, and what stands before the ids of each. Of two that are
+/// one provider here, what the first lists counts.
+const PROVIDERS: [(&str, &str, &[&str]); 34] = [
+    ("openai", "openai", &["openai/"]),
+    ("text-completion-openai", "openai", &[]),
+    ("azure", "azure", &["azure/"]),
+    ("azure_text", "azure", &["azure/"]),
+    ("azure_ai", "azure", &["azure_ai/"]),
+    ("anthropic", "anthropic", &["anthropic/"]),
+    ("gemini", "google", &["gemini/"]),
+    ("vertex_ai-language-models", "google", &["vertex_ai/"]),
+    ("vertex_ai-embedding-models", "google", &["vertex_ai/"]),
+    ("vertex_ai-image-models", "google", &["vertex_ai/"]),
+    ("mistral", "mistral", &["mistral/"]),
+    ("codestral", "mistral", &["codestral/"]),
+    ("deepseek", "deepseek", &["deepseek/"]),
+    ("xai", "xai", &["xai/"]),
+    ("groq", "groq", &["groq/"]),
+    ("together_ai", "together", &["together_ai/"]),
+    ("fireworks_ai", "fireworks", &["fireworks_ai/"]),
+    ("fireworks_ai-embedding-models", "fireworks", &["fireworks_ai/"]),
+    ("openrouter", "openrouter", &["openrouter/"]),
+    ("cerebras", "cerebras", &["cerebras/"]),
+    ("sambanova", "sambanova", &["sambanova/"]),
+    ("deepinfra", "deepinfra", &["deepinfra/"]),
+    ("cohere", "cohere", &["cohere/"]),
+    ("cohere_chat", "cohere", &["cohere_chat/"]),
+    ("perplexity", "perplexity", &["perplexity/"]),
+    ("moonshot", "moonshot", &["moonshot/"]),
+    ("novita", "novita", &["novita/"]),
+    ("nebius", "nebius", &["nebius/"]),
+    ("hyperbolic", "hyperbolic", &["hyperbolic/"]),
+    ("elevenlabs", "elevenlabs", &["elevenlabs/"]),
+    ("deepgram", "deepgram", &["deepgram/"]),
+    ("bedrock", "bedrock", &["bedrock/"]),
+    ("bedrock_converse", "bedrock", &["bedrock_converse/"]),
+    ("bedrock_mantle", "bedrock", &["bedrock_mantle/"]),
+];
+
+/// Which unit a key prices, and how it is scaled to ours.
+const UNITS: [(&str, Unit, Scale); 27] = [
+    ("input_cost_per_token", Unit::Input, Scale::MILLION),
+    ("cache_read_input_token_cost", Unit::CachedInput, Scale::MILLION),
+    ("input_cost_per_token_cache_hit", Unit::CachedInput, Scale::MILLION),
+    ("cache_read_input_audio_token_cost", Unit::CachedInputAudio, Scale::MILLION),
+    ("cache_creation_input_token_cost", Unit::CacheWrite, Scale::MILLION),
+    ("cache_creation_input_token_cost_above_1hr", Unit::CacheWrite1h, Scale::MILLION),
+    ("input_cost_per_audio_token", Unit::InputAudio, Scale::MILLION),
+    ("input_cost_per_image_token", Unit::InputImage, Scale::MILLION),
+    ("input_cost_per_video_token", Unit::InputVideo, Scale::MILLION),
+    ("output_cost_per_token", Unit::Output, Scale::MILLION),
+    ("output_cost_per_reasoning_token", Unit::Reasoning, Scale::MILLION),
+    ("output_cost_per_audio_token", Unit::OutputAudio, Scale::MILLION),
+    ("output_cost_per_image_token", Unit::OutputImage, Scale::MILLION),
+    ("input_cost_per_character", Unit::InputCharacters, Scale::MILLION),
+    ("output_cost_per_character", Unit::OutputCharacters, Scale::MILLION),
+    ("input_cost_per_second", Unit::InputSecond, Scale::ONE),
+    ("input_cost_per_audio_per_second", Unit::InputSecond, Scale::ONE),
+    ("output_cost_per_second", Unit::OutputSecond, Scale::ONE),
+    ("output_cost_per_video_per_second", Unit::OutputSecond, Scale::ONE),
+    ("output_cost_per_image", Unit::Image, Scale::ONE),
+    ("ocr_cost_per_page", Unit::Page, Scale::ONE),
+    ("input_cost_per_request", Unit::Request, Scale::ONE),
+    ("search_context_cost_per_query", Unit::WebSearch, Scale::ONE),
+    ("file_search_cost_per_1k_calls", Unit::FileSearch, Scale::THOUSANDTH),
+    ("code_interpreter_cost_per_session", Unit::CodeSession, Scale::ONE),
+    ("input_cost_per_query", Unit::SearchUnit, Scale::ONE),
+    // Image models that name no price of the images they make name it so.
+    ("input_cost_per_image", Unit::Image, Scale::ONE),
+];
+
+/// The tiers that a key may end in, and our names of them.
+const TIERS: [(&str, &str); 5] = [
+    ("_priority", "priority"),
+    ("_flex", "flex"),
+    ("_batches", "batch"),
+    ("_batch_requests", "batch"),
+    ("_ultrafast", "ultrafast"),
+];
+
+/// Factors on the price of every token, and the tier that each is for.
+const FACTORS: [(&str, &str); 2] = [
+    ("regional_processing_uplift_multiplier_us", "us"),
+    ("regional_processing_uplift_multiplier_eu", "eu"),
+];
+
+pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError> {
+    // The values are read one by one: an entry that explains the format is no list of prices.
+    let models: BTreeMap<String, Box<RawValue>> =
+        serde_json::from_str(text).map_err(ImportError)?;
+    let mut read = Imported::default();
+    let mut unknown: BTreeMap<String, usize> = BTreeMap::new();
+    // By provider and id, and by the place of their provider among ours.
+    let mut found: BTreeMap<(&str, String), (usize, PriceRow)> = BTreeMap::new();
+    for (name, raw) in models {
+        let Ok(keys) = serde_json::from_str::<Keys>(raw.get()) else { continue };
+        let Some(theirs) = text_of(&keys, "litellm_provider").filter(|_| name != "sample_spec")
+        else {
+            continue;
+        };
+        let known = PROVIDERS.iter().enumerate().find(|(_, (listed, ..))| *listed == theirs);
+        let Some((place, (_, provider, prefixes))) = known else {
+            *unknown.entry(theirs).or_default() += 1;
+            continue;
+        };
+        let id = match own_id(provider, prefixes, &name) {
+            Ok(id) => id,
+            Err(why) => {
+                read.notes.push(Note::new(provider, &name, why));
+                continue;
+            }
+        };
+        let mut reader = Reader { provider, model: &name, keys: &keys, notes: Vec::new() };
+        let row = reader.row(id);
+        let notes = reader.notes;
+        let earlier = found.get(&(*provider, id.to_ascii_lowercase()));
+        // What stands under the provider's name before what stands without.
+        if earlier.is_some_and(|(at, _)| *at < place || (*at == place && name == id)) {
+            continue;
+        }
+        read.notes.extend(notes);
+        found.insert((provider, id.to_ascii_lowercase()), (place, row));
+    }
+    for (theirs, count) in unknown {
+        let text = format!("{count} models of a provider not known here");
+        read.notes.push(Note::new(&theirs, "", text));
+    }
+    let rows = found.into_values().map(|(_, row)| row).collect();
+    Ok((read, rows))
+}
+
+/// The id that a request names, or why no request can name this one.
+fn own_id<'n>(provider: &str, prefixes: &[&str], name: &'n str) -> Result<&'n str, &'static str> {
+    let id = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    let (first, _) = id.split_once('/').unwrap_or(("", ""));
+    let sized = first.contains("-x-")
+        || ["low", "medium", "high", "standard", "hd"].contains(&first)
+        || id.contains("-steps/");
+    if sized {
+        return Err("is the price of one size or quality, which a model's id does not say");
+    }
+    match (provider, first) {
+        ("bedrock", region) if region.contains('-') || region == "*" || region == "invoke" => {
+            Err("is the price in one region or under a commitment, which a model's id does not say")
+        }
+        ("bedrock", "claude_platform") => Err("is no model of this provider's interface"),
+        ("azure", "eu" | "us" | "apac" | "us-gov" | "global" | "global-standard") => {
+            Err("is the price of one kind of deployment, which a model's id does not say")
+        }
+        ("fireworks" | "together", "") if id.starts_with("fireworks-ai-") => {
+            Err("is the price of a class of models")
+        }
+        ("together", "") if id.starts_with("together-ai-") => {
+            Err("is the price of a class of models")
+        }
+        _ => Ok(id),
+    }
+}
+
+fn text_of(keys: &Keys, key: &str) -> Option<String> {
+    serde_json::from_str(keys.get(key)?.get()).ok()
+}
+
+/// What reads the prices of one model.
+struct Reader<'a> {
+    provider: &'a str,
+    model: &'a str,
+    keys: &'a Keys,
+    notes: Vec<Note>,
+}
+
+/// A price and where it applies: its tier, and above which length of the prompt.
+struct Price<'a> {
+    tier: Option<&'a str>,
+    above: Option<u64>,
+    unit: Unit,
+    rate: Rate,
+}
+
+impl Reader<'_> {
+    fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(Note::new(self.provider, self.model, text));
+    }
+
+    fn row(&mut self, id: &str) -> PriceRow {
+        let mut prices = Vec::new();
+        let mut factors: Vec<(String, Rate)> = Vec::new();
+        for (key, raw) in self.keys {
+            match key.as_str() {
+                "off_peak_pricing" => {
+                    self.note(
+                        "has prices by the time of day: the dearest is taken for the whole day",
+                    );
+                }
+                "provider_specific_entry" => {
+                    let entries: Keys = serde_json::from_str(raw.get()).unwrap_or_default();
+                    for (tier, raw) in
+                        entries.iter().filter(|(tier, _)| ["us", "fast"].contains(&tier.as_str()))
+                    {
+                        factors
+                            .extend(number::rate(raw, Scale::ONE).map(|one| (tier.clone(), one)));
+                    }
+                }
+                key => match FACTORS.iter().find(|(name, _)| *name == key) {
+                    Some((_, tier)) => {
+                        let factor = number::rate(raw, Scale::ONE);
+                        factors.extend(factor.map(|factor| ((*tier).to_owned(), factor)));
+                    }
+                    None => prices.extend(self.price(key, raw)),
+                },
+            }
+        }
+        let models = match id.strip_prefix("ft:") {
+            // The names of fine-tuned models go on behind the name of what they were tuned from.
+            Some(_) => vec![ModelPattern::new(id), ModelPattern::new(format!("{id}:*"))],
+            None => vec![ModelPattern::new(id)],
+        };
+        let (standard, bands) = in_bands(&prices, None);
+        let mut row = PriceRow {
+            provider: self.provider.to_owned(),
+            models,
+            source: Some(Format::Litellm.name().to_owned()),
+            max_output_tokens: self.keys.get("max_output_tokens").and_then(|raw| {
+                let count: u64 = raw.get().parse().ok()?;
+                // Models without an answer of text name the length of the prompt.
+                (count > 0 && standard.output.is_some_and(|price| !price.is_zero()))
+                    .then_some(count)
+            }),
+            prices: standard,
+            bands,
+            ..PriceRow::default()
+        };
+        for (_, tier) in TIERS {
+            if prices.iter().any(|price| price.tier == Some(tier)) {
+                let (prices, bands) = in_bands(&prices, Some(tier));
+                let prices = TierPrices::Prices { prices: Box::new(prices), bands };
+                row.tiers.insert(tier.to_owned(), prices);
+            }
+        }
+        for (tier, factor) in factors {
+            row.tiers.entry(tier).or_insert(TierPrices::Factor { factor });
+        }
+        row
+    }
+
+    fn price<'k>(&mut self, key: &'k str, raw: &RawValue) -> Option<Price<'k>> {
+        if !key.contains("cost") {
+            return None;
+        }
+        let tier = TIERS.iter().find(|(suffix, _)| key.ends_with(suffix));
+        let without_tier = tier.and_then(|(suffix, _)| key.strip_suffix(suffix)).unwrap_or(key);
+        let (base, above) = match without_tier.strip_suffix("k_tokens") {
+            Some(start) => {
+                let (base, thousands) = start.rsplit_once("_above_")?;
+                (base, Some(thousands.parse::<u64>().ok()?.checked_mul(1_000)?))
+            }
+            None => (without_tier, None),
+        };
+        let known = UNITS.iter().find(|(name, ..)| *name == base);
+        let Some(&(_, unit, scale)) = known else {
+            if !raw.get().starts_with('{') {
+                self.note(format!("{base} has no unit here"));
+            }
+            return None;
+        };
+        let makes_images = ["image_generation", "image_edit"].map(|mode| format!("\"{mode}\""));
+        let mode = self.keys.get("mode").map_or("", |mode| mode.get());
+        let in_doubt = match base {
+            // Elsewhere it is the price of an image in the prompt.
+            "input_cost_per_image" => {
+                !makes_images.iter().any(|one| one == mode)
+                    || self.keys.contains_key("output_cost_per_image")
+            }
+            // For a transcription it repeats the price of what was sent.
+            "output_cost_per_second" => mode == "\"audio_transcription\"",
+            // Paid with each request, which is priced as such.
+            "search_context_cost_per_query" => self.provider == "perplexity",
+            "input_cost_per_audio_per_second" => self.keys.contains_key("input_cost_per_token"),
+            "input_cost_per_token_cache_hit" => {
+                self.keys.contains_key("cache_read_input_token_cost")
+            }
+            _ => false,
+        };
+        if in_doubt {
+            return None;
+        }
+        let rate = match serde_json::from_str::<Keys>(raw.get()) {
+            // By the size of what is searched.
+            Ok(sizes) => sizes.values().filter_map(|raw| number::rate(raw, scale)).max(),
+            Err(_) => number::rate(raw, scale),
+        };
+        if rate.is_none() && raw.get() != "null" {
+            self.note(format!("{key} is not a price: {}", raw.get()));
+        }
+        Some(Price { tier: tier.map(|(_, name)| *name), above, unit, rate: rate? })
+    }
+}
+
+/// The prices of a tier, or of none, below all bounds of the prompt's length and above each.
+fn in_bands(prices: &[Price<'_>], tier: Option<&str>) -> (UnitPrices, Vec<Band>) {
+    let list = |tier: Option<&str>, above: Option<u64>| {
+        let mut units = UnitPrices::default();
+        for price in prices.iter().filter(|price| price.tier == tier && price.above == above) {
+            *units.get_mut(price.unit) = Some(price.rate);
+        }
+        units
+    };
+    let over = |below: UnitPrices, above: &UnitPrices| {
+        let mut units = below;
+        for &unit in Unit::ALL {
+            let own = above.get(unit).or(*below.get(unit));
+            *units.get_mut(unit) = own;
+        }
+        units
+    };
+    let mut starts: Vec<u64> = prices.iter().filter_map(|price| price.above).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let standard = list(None, None);
+    let base = match tier {
+        Some(_) => over(standard, &list(tier, None)),
+        None => standard,
+    };
+    let (mut in_standard, mut bands) = (standard, Vec::new());
+    let mut below = base;
+    for start in starts {
+        in_standard = over(in_standard, &list(None, Some(start)));
+        let own = list(tier, Some(start));
+        below = match tier {
+            // A tier without prices for long prompts: the standard's, unless its own are dearer.
+            Some(_) if own == UnitPrices::default() => {
+                let mut dearer = in_standard;
+                for &unit in Unit::ALL {
+                    *dearer.get_mut(unit) = (*in_standard.get(unit)).max(*below.get(unit));
+                }
+                dearer
+            }
+            _ => over(below, &own),
+        };
+        bands.push(Band { above_input_tokens: start, prices: below });
+    }
+    bands.dedup_by(|later, earlier| later.prices == earlier.prices);
+    if bands.first().is_some_and(|first| first.prices == base) {
+        bands.remove(0);
+    }
+    (base, bands)
+}

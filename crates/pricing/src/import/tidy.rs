@@ -1,0 +1,256 @@
+//! What rows must be like, and how they are put in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::Note;
+use crate::catalog::CatalogFile;
+use crate::model::ModelPattern;
+use crate::price_row::{Band, PriceRow, TierPrices};
+use crate::rate::Rate;
+use crate::usage::{Unit, UnitPrices};
+
+/// The models, beside those of `:free` ids, that are known to cost nothing. A zero or an empty
+/// list of any other model says only that its source knows no price.
+const FREE: [(&str, &str); 12] = [
+    ("openai", "moderation"),
+    ("openai", "omni-moderation*"),
+    ("openai", "text-moderation*"),
+    ("google", "gemma-*"),
+    ("google", "*gemma-*-it"),
+    ("google", "gemini-exp-*"),
+    ("google", "gemini-2.5-pro-exp-*"),
+    ("google", "learnlm-*-experimental"),
+    ("openrouter", "google/*-exp"),
+    ("openrouter", "google/*-exp-*"),
+    ("openrouter", "gemini-*-exp-*"),
+    ("mistral", "labs-leanstral-*"),
+];
+
+/// Figures that their source has wrong by a factor of a thousand, as those of like models show.
+const MISTAKEN: [(&str, &str, &str); 2] =
+    [("litellm", "azure", "jais-30b-chat"), ("litellm", "cohere", "embed-multilingual-light-v3.0")];
+
+fn is_mistaken(row: &PriceRow) -> bool {
+    MISTAKEN.iter().any(|(source, provider, id)| {
+        row.source.as_deref() == Some(*source)
+            && row.provider == *provider
+            && row.models.iter().any(|model| model.as_str() == *id)
+    })
+}
+
+fn is_free(provider: &str, models: &[ModelPattern]) -> bool {
+    let free = |model: &ModelPattern| {
+        let id = model.as_str().trim_matches('*');
+        id.ends_with(":free")
+            || FREE
+                .iter()
+                .any(|(at, pattern)| *at == provider && ModelPattern::new(*pattern).matches(id))
+    };
+    !models.is_empty() && models.iter().all(free)
+}
+
+/// The rows of an import that can stand in a catalogue: prices of nothing only where they are
+/// meant, and everything in its shortest form.
+pub(super) fn checked(rows: Vec<PriceRow>, notes: &mut Vec<Note>) -> Vec<PriceRow> {
+    let mut kept = Vec::new();
+    for mut row in rows {
+        let name = row.models.first().map_or("", ModelPattern::as_str).to_owned();
+        let mut note = |text: &str| notes.push(Note::new(&row.provider, &name, text));
+        if is_mistaken(&row) {
+            note("is left out: its figures are wrong by a factor of a thousand");
+            continue;
+        }
+        if row.models.is_empty() {
+            continue;
+        }
+        if lists(&row).all(is_nothing) {
+            if !is_free(&row.provider, &row.models) {
+                note("has no price above 0 and is not known to be free");
+                continue;
+            }
+            row.prices = UnitPrices {
+                input: Some(Rate::ZERO),
+                output: Some(Rate::ZERO),
+                ..UnitPrices::default()
+            };
+            (row.free, row.bands, row.tiers) = (true, Vec::new(), BTreeMap::new());
+        } else {
+            // Beside prices above 0 a zero says that the source knows none, or that there is
+            // nothing of the kind: left out, the unit takes its parent's price.
+            without_zeros(&mut row);
+            shorten_tiers(&mut row);
+        }
+        kept.push(row);
+    }
+    kept
+}
+
+/// All price lists of a row.
+fn lists(row: &PriceRow) -> impl Iterator<Item = &UnitPrices> {
+    let tiers = row.tiers.values().flat_map(|tier| match tier {
+        TierPrices::Factor { .. } => Vec::new(),
+        TierPrices::Prices { prices, bands } => {
+            std::iter::once(prices.as_ref()).chain(bands.iter().map(|band| &band.prices)).collect()
+        }
+    });
+    std::iter::once(&row.prices).chain(row.bands.iter().map(|band| &band.prices)).chain(tiers)
+}
+
+fn is_nothing(prices: &UnitPrices) -> bool {
+    Unit::ALL.iter().all(|&unit| prices.get(unit).is_none_or(Rate::is_zero))
+}
+
+fn without_zeros(row: &mut PriceRow) {
+    let clean = |prices: &mut UnitPrices| {
+        for &unit in Unit::ALL {
+            let own = *prices.get(unit);
+            let parents = unit.parent().and_then(|parent| prices.price(parent));
+            let redundant = unit == Unit::Reasoning && own == parents;
+            // The images that a model makes are paid by their tokens or by themselves: where a
+            // source states both, the one is worked out from the other.
+            let twice = unit == Unit::Image && prices.get(Unit::OutputImage).is_some();
+            if own.is_some_and(Rate::is_zero) || redundant || twice {
+                *prices.get_mut(unit) = None;
+            }
+        }
+    };
+    clean(&mut row.prices);
+    row.bands.iter_mut().for_each(|band| clean(&mut band.prices));
+    for tier in row.tiers.values_mut() {
+        if let TierPrices::Prices { prices, bands } = tier {
+            clean(prices);
+            bands.iter_mut().for_each(|band| clean(&mut band.prices));
+        }
+    }
+}
+
+/// Writes the prices of a tier as a factor where they are the standard's, all times one number.
+pub(super) fn shorten_tiers(row: &mut PriceRow) {
+    let (standard, standard_bands) = (row.prices, row.bands.clone());
+    for tier in row.tiers.values_mut() {
+        let TierPrices::Prices { prices, bands } = &*tier else { continue };
+        if let Some(factor) = factor_between(&standard, &standard_bands, prices, bands) {
+            *tier = TierPrices::Factor { factor };
+        }
+    }
+}
+
+fn factor_between(
+    standard: &UnitPrices,
+    standard_bands: &[Band],
+    prices: &UnitPrices,
+    bands: &[Band],
+) -> Option<Rate> {
+    let tokens = Unit::ALL.iter().copied().filter(|unit| unit.counts_tokens());
+    let factor = tokens.into_iter().find_map(|unit| {
+        let (from, to) = ((*standard.get(unit))?, (*prices.get(unit))?);
+        // Factors have few decimals: what is no multiple of a ten-thousandth is none.
+        const SCALE: u128 = 10_000;
+        let scaled = to.attos().checked_mul(SCALE)?;
+        let quotient = scaled.checked_div(from.attos())?;
+        Rate::from_attos(quotient.checked_mul(10_u128.pow(18) / SCALE)?)
+    })?;
+    let alike = |from: &UnitPrices, to: &UnitPrices| {
+        Unit::ALL.iter().all(|&unit| {
+            let expected = match unit.counts_tokens() {
+                true => from.get(unit).map(|price| price.times(factor)),
+                false => *from.get(unit),
+            };
+            expected == *to.get(unit)
+        })
+    };
+    let bands_alike = standard_bands.len() == bands.len()
+        && standard_bands.iter().zip(bands).all(|(from, to)| {
+            from.above_input_tokens == to.above_input_tokens && alike(&from.prices, &to.prices)
+        });
+    (alike(standard, prices) && bands_alike).then_some(factor)
+}
+
+/// Makes one row of those that differ in nothing but their models, in the order of provider, id
+/// and day.
+pub(super) fn group(rows: &mut Vec<PriceRow>) {
+    let mut grouped: Vec<PriceRow> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for mut row in rows.drain(..) {
+        let models = std::mem::take(&mut row.models);
+        let key = super::write::line(&row);
+        let place = *places.entry(key).or_insert_with(|| {
+            grouped.push(row);
+            grouped.len().saturating_sub(1)
+        });
+        if let Some(row) = grouped.get_mut(place) {
+            row.models.extend(models);
+        }
+    }
+    for row in &mut grouped {
+        row.models.sort_by_cached_key(|model| model.as_str().to_ascii_lowercase());
+        row.models.dedup();
+    }
+    let first = |row: &PriceRow| row.models.first().map(|one| one.as_str().to_ascii_lowercase());
+    grouped.sort_by_cached_key(|row| (row.provider.clone(), first(row), row.effective_from));
+    *rows = grouped;
+}
+
+/// What is wrong with a row of a catalogue file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Which row, from 0.
+    pub row: usize,
+    /// Whose, and for which model.
+    pub subject: String,
+    /// What is wrong.
+    pub text: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rows[{}] ({}): {}", self.row, self.subject, self.text)
+    }
+}
+
+/// Everything that is wrong with a catalogue file that parses.
+pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
+    let mut found = Vec::new();
+    let mut listed = BTreeSet::new();
+    for (place, row) in file.rows.iter().enumerate() {
+        let name = row.models.first().map_or("no model", ModelPattern::as_str);
+        let subject = format!("{} {name}", row.provider);
+        let mut mistake = |text: String| {
+            found.push(Mistake { row: place, subject: subject.clone(), text });
+        };
+        if row.provider.is_empty() {
+            mistake("provider: must not be empty".to_owned());
+        }
+        if row.models.is_empty() || row.models.iter().any(|model| model.as_str().is_empty()) {
+            mistake("models: must name at least one, and none may be empty".to_owned());
+        }
+        match (lists(row).all(is_nothing), row.free) {
+            (true, false) => mistake("has no price above 0; if that is meant, set free".to_owned()),
+            (false, true) => mistake("free: has prices above 0".to_owned()),
+            _ => (),
+        }
+        if let (Some(from), Some(to)) = (row.effective_from, row.effective_to)
+            && to < from
+        {
+            mistake(format!("effective_to: {to} is before effective_from {from}"));
+        }
+        let own_bands = row.tiers.iter().filter_map(|(tier, prices)| match prices {
+            TierPrices::Prices { bands, .. } => Some((format!("tiers.{tier}.bands"), bands)),
+            TierPrices::Factor { .. } => None,
+        });
+        for (key, bands) in std::iter::once(("bands".to_owned(), &row.bands)).chain(own_bands) {
+            let starts = bands.iter().map(|band| band.above_input_tokens);
+            if !starts.clone().zip(starts.skip(1)).all(|(one, next)| one < next) {
+                mistake(format!("{key}: above_input_tokens must ascend"));
+            }
+        }
+        for model in &row.models {
+            let id = (&row.provider, model.as_str().to_ascii_lowercase(), row.effective_from);
+            if !listed.insert(id) {
+                mistake(format!("{} is listed twice for the same day", model.as_str()));
+            }
+        }
+    }
+    found
+}

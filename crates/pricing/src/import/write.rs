@@ -1,0 +1,49 @@
+//! Catalogue files as text: one row a line.
+
+use std::fmt::Write;
+
+use crate::catalog::CatalogFile;
+use crate::price_row::PriceRow;
+
+/// A row as it stands in a file; empty for a row that is none.
+pub(super) fn line(row: &PriceRow) -> String {
+    spaced(&serde_json::to_string(row).unwrap_or_default())
+}
+
+/// The JSON with a space behind every comma and colon that is not part of a string.
+fn spaced(json: &str) -> String {
+    let mut text = String::with_capacity(json.len().saturating_mul(5) / 4);
+    let (mut in_string, mut escaped) = (false, false);
+    for c in json.chars() {
+        text.push(c);
+        match c {
+            '"' if !escaped => in_string = !in_string,
+            ',' | ':' if !in_string => text.push(' '),
+            _ => (),
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    text
+}
+
+impl CatalogFile {
+    /// The file as text, one row a line. Reading it gives the same file.
+    pub fn to_text(&self) -> String {
+        let mut text = String::from("{");
+        let json = |value: serde_json::Result<String>| spaced(&value.unwrap_or_default());
+        if !self.sources.is_empty() {
+            let _ = write!(text, "\"sources\": {},\n ", json(serde_json::to_string(&self.sources)));
+        }
+        if !self.fallbacks.is_empty() {
+            let fallbacks = json(serde_json::to_string(&self.fallbacks));
+            let _ = write!(text, "\"fallbacks\": {fallbacks},\n ");
+        }
+        text.push_str("\"rows\": [");
+        for (place, row) in self.rows.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            let _ = write!(text, "{comma}\n  {}", line(row));
+        }
+        text.push_str("\n]}\n");
+        text
+    }
+}
