@@ -17,6 +17,7 @@ mod key;
 mod merchant;
 mod metadata;
 mod meter;
+mod missing_price;
 mod rate_limit;
 mod record;
 pub mod settlement;
@@ -42,6 +43,7 @@ pub use key::{Key, KeyHash, KeyKind, ParseKeyError};
 pub use merchant::{Merchant, SecretKey};
 pub use metadata::{Metadata, MetadataError};
 pub use meter::{MerchantMeter, MeterChanges, NewMeter, TierPeriod, slug_of};
+pub use missing_price::MissingPrice;
 pub use rate_limit::{Gcra, TooSoon};
 pub use record::{
     Forwarded, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,

@@ -299,6 +299,15 @@ diesel::table! {
 }
 
 diesel::table! {
+    missing_prices (merchant_id, day, provider, model) {
+        merchant_id -> Text,
+        day -> BigInt,
+        provider -> Text,
+        model -> Text,
+    }
+}
+
+diesel::table! {
     nodes (node_id) {
         node_id -> Text,
         lease_until -> BigInt,
