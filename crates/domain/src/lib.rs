@@ -20,6 +20,7 @@ mod meter;
 mod missing_price;
 mod rate_limit;
 mod record;
+pub mod repricing;
 pub mod settlement;
 mod span;
 mod spend_counters;

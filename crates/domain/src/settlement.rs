@@ -137,7 +137,9 @@ pub fn settle(
         return let_go(pending, report, meter);
     };
     let counter_moves = if pending.disable_billing { 0 } else { quote.counted_units };
-    let record = record(pending, report, report.priced, quote, meter);
+    let mut record = record(pending, report, report.priced, quote, meter);
+    record.applied.clone_from(&report.applied);
+    record.service_charge_rate = meter.map(|_| service_charge_rate);
     Settled { record, counter_moves, overflowed: false }
 }
 
@@ -193,7 +195,9 @@ fn record(
         provider_status: report.provider_status,
         timestamp: Some(report.timestamp),
         priced,
+        applied: Vec::new(),
         quote,
+        service_charge_rate: None,
         rate_type: meter.map_or(RateType::Fixed, |meter| meter.rate_type),
         token_basis: meter.map_or(TokenBasis::InputOutput, |meter| meter.token_basis),
         metadata: forwarded.metadata.clone(),

@@ -3,6 +3,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::amount::Amount;
+use crate::exact::{Overflow, round_ratio};
+
 /// An exact, non-negative decimal: a price per unit, a fee per unit, a percentage.
 ///
 /// At most 18 digits before and 18 after the point, no exponent. Kept without trailing zeros, so
@@ -86,6 +89,15 @@ impl Rate {
             product.decimals = product.decimals.saturating_sub(1);
         }
         product
+    }
+
+    /// This fraction of an amount that is not negative, rounded half-even once.
+    ///
+    /// # Errors
+    /// [`Overflow`] when the result is beyond the range of an [`Amount`].
+    pub fn of(self, amount: Amount) -> Result<Amount, Overflow> {
+        let (rate, scale) = self.fraction();
+        round_ratio(&[u128::from(amount.units().max(0).unsigned_abs()), rate], &[scale])
     }
 
     /// The rate as a fraction: numerator and denominator.
