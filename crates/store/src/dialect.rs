@@ -16,11 +16,13 @@ use tollgate_domain::MerchantId;
 use crate::conn::Conn;
 use crate::events::EventRow;
 use crate::missing_prices::MissingPriceRow;
+use crate::repricings::RepricingRow;
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow};
 use crate::schema::{
-    connections, events, idempotent_answers, merchants, missing_prices, request_metadata, requests,
-    secret_keys, spend_counters, spend_keys, subscription_config_versions, subscription_configs,
-    subscriptions, tier_counters, transactions, usage_rollups, usage_series, usage_tags, wallets,
+    connections, events, idempotent_answers, merchants, missing_prices, repricings,
+    request_metadata, requests, secret_keys, spend_counters, spend_keys,
+    subscription_config_versions, subscription_configs, subscriptions, tier_counters, transactions,
+    usage_rollups, usage_series, usage_tags, wallets,
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{AddRollup, SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet};
@@ -498,6 +500,18 @@ pub(crate) fn insert_missing_prices(conn: &mut Conn, rows: &[MissingPriceRow]) -
             .on_conflict_do_nothing()
             .execute(conn)
             .map(drop),
+    }
+}
+
+/// Notes that records were priced again.
+pub(crate) fn insert_repricings(conn: &mut Conn, rows: &[RepricingRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => {
+            for_each(rows, |row| diesel::insert_into(repricings::table).values(row).execute(conn))
+        }
+        Conn::Postgres(conn) => {
+            diesel::insert_into(repricings::table).values(rows).execute(conn).map(drop)
+        }
     }
 }
 

@@ -24,6 +24,7 @@ mod migrations;
 mod missing_prices;
 mod nodes;
 mod page;
+pub mod repricings;
 pub mod requests;
 mod rows;
 mod schema;

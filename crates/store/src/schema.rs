@@ -308,6 +308,19 @@ diesel::table! {
 }
 
 diesel::table! {
+    repricings (request_id, number) {
+        request_id -> Text,
+        number -> Integer,
+        base_before -> BigInt,
+        base_after -> BigInt,
+        wallet_delta -> BigInt,
+        merchant_delta -> BigInt,
+        applied -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
     nodes (node_id) {
         node_id -> Text,
         lease_until -> BigInt,
