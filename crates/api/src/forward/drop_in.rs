@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use actix_web::HttpRequest;
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::{Issue, RequestShape, SpendRules};
+use tollgate_domain::{Issue, MissingPrice, RequestShape, SpendRules};
 use tollgate_provider::{CallBody, Endpoint, Provider, ProviderKey};
 use tollgate_store::spend_keys;
 
@@ -68,7 +68,13 @@ impl Route {
             None => self.any(http, managed, app),
         };
         let served = match named.as_slice() {
-            [] => return Err(self.nobody(asked.as_deref())),
+            [] => {
+                if let Some(model) = &asked {
+                    let missing = MissingPrice::of_model("unknown", model);
+                    app.store.tell_missing_price(inbound.owner.merchant_id, missing);
+                }
+                return Err(self.nobody(asked.as_deref()));
+            }
             [only] => only,
             [best, ..] => {
                 let rules = rules_of(inbound.owner, app).await?;

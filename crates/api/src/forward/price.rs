@@ -2,7 +2,7 @@
 
 use tollgate_domain::admission::{self, CostBound};
 use tollgate_domain::{
-    Forwarded, Issue, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
+    Forwarded, Issue, MissingPrice, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
 use tollgate_pricing::{AppliedPrices, Listed, Served};
 use tollgate_provider::{CallBody, Endpoint, OutputBound, Reading, UsageBound, estimate_input};
@@ -33,7 +33,13 @@ pub(super) fn admission(
     let (bound, input_estimate) = match metered {
         true => {
             let tariff = app.tariff(now);
-            let bound = bound(endpoint, call_body, *managed, &tariff)?;
+            let bound = bound(endpoint, call_body, *managed, &tariff).inspect_err(|refused| {
+                if refused.code() == ErrorCode::ModelPriceUnknown {
+                    let model = call_body.model.as_deref().unwrap_or_default();
+                    let missing = MissingPrice::of_model(&endpoint.provider.name, model);
+                    app.store.tell_missing_price(owner.merchant_id, missing);
+                }
+            })?;
             (bound, input_estimate(call_body, endpoint, &tariff))
         }
         false => (CostBound::default(), PricedUsage::nothing()),
@@ -176,12 +182,13 @@ pub(super) fn reading(
     outbound: &Outbound,
     app: &App,
     came_in: Timestamp,
-) -> (PricedUsage, Vec<AppliedPrices>) {
+) -> (PricedUsage, Vec<AppliedPrices>, Option<MissingPrice>) {
     if !outbound.endpoint.metered() {
-        return (PricedUsage::nothing(), Vec::new());
+        return (PricedUsage::nothing(), Vec::new(), None);
     }
     let asked = outbound.call_body.model.as_deref();
     let models: Vec<&str> = reading.model.as_deref().into_iter().chain(asked).collect();
+    let provider = &outbound.endpoint.provider.name;
     let priced = app.tariff(came_in).price(&Served {
         provider: &outbound.endpoint.provider.price_list,
         models: &models,
@@ -190,14 +197,16 @@ pub(super) fn reading(
         usage: &reading.usage,
         parts: &reading.parts,
     });
+    let model = models.first().copied().unwrap_or_default();
     if let Some(unit) = priced.unpriced_unit {
-        log::warn!("{} has no price for {}", models.first().unwrap_or(&""), unit.price_key());
+        log::warn!("{model} has no price for {}", unit.price_key());
     }
+    let missing = MissingPrice::of(provider, model, &reading.usage, &priced);
     let usage = PricedUsage {
         usage: reading.usage,
         usage_source: reading.source,
         base: priced.base,
         price_source: priced.source,
     };
-    (usage, priced.applied)
+    (usage, priced.applied, missing)
 }
