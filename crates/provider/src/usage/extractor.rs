@@ -1,4 +1,11 @@
+use awc::http::header::HeaderMap;
+
 use super::anthropic::Anthropic;
+use super::bedrock::{Converse, Invoke};
+use super::cohere::Cohere;
+use super::deepgram::Deepgram;
+use super::elevenlabs::ElevenLabs;
+use super::google::Google;
 use super::openai::{Media, OpenAi};
 use super::{EventKind, Found};
 use crate::dialect::Api;
@@ -27,6 +34,11 @@ pub(super) trait Extract {
         true
     }
 
+    /// The key under which the usage stands at the end of a body that is too large to be kept.
+    fn usage_key(&self) -> &'static str {
+        "usage"
+    }
+
     /// Takes one event of a stream: its name, which may be empty, and its data.
     fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind;
 
@@ -37,24 +49,30 @@ pub(super) trait Extract {
     fn found(self: Box<Self>) -> Found;
 }
 
-/// The extractor for what an endpoint answers to a request.
-pub(super) fn extractor(endpoint: &Endpoint, request: &CallBody) -> Box<dyn Extract> {
+/// The extractor for what an endpoint answers to a request, with these headers.
+pub(super) fn extractor(
+    endpoint: &Endpoint,
+    headers: &HeaderMap,
+    request: &CallBody,
+) -> Box<dyn Extract> {
     let api = endpoint.api();
+    let path = endpoint.operation.map(|operation| operation.path);
+    let asked = || endpoint.named_model().or_else(|| request.model.clone());
     match api {
         Api::Chat | Api::Responses | Api::Embeddings | Api::Rerank | Api::Ocr => {
             Box::new(OpenAi::new(api, endpoint.provider.price_list == "google"))
         }
         Api::Transcription | Api::Speech | Api::Images => Box::new(Media::new(api, request)),
         Api::Messages => Box::new(Anthropic::new(request.hour_cache)),
-        Api::GenerateContent
-        | Api::EmbedContent
-        | Api::Predict
-        | Api::Cohere
-        | Api::Converse
-        | Api::Invoke
-        | Api::ElevenLabs
-        | Api::Deepgram
-        | Api::Opaque => Box::new(Opaque),
+        Api::GenerateContent | Api::EmbedContent | Api::Predict => {
+            Box::new(Google::new(api, asked()))
+        }
+        Api::Cohere => Box::new(Cohere::default()),
+        Api::Converse => Box::new(Converse::new(headers)),
+        Api::Invoke => Box::new(Invoke::new(headers, request)),
+        Api::ElevenLabs => Box::new(ElevenLabs::new(path, headers, request)),
+        Api::Deepgram => Box::new(Deepgram::new(path, headers, request)),
+        Api::Opaque => Box::new(Opaque),
     }
 }
 

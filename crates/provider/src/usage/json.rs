@@ -1,7 +1,9 @@
 //! Cheap looks into JSON, and the small types that providers' figures are read with.
 
+use awc::http::header::HeaderMap;
 use memchr::{memchr2, memmem};
 use serde_json::value::RawValue;
+use tollgate_domain::Timestamp;
 
 use crate::number::count;
 
@@ -43,6 +45,17 @@ pub(super) fn part_of(rest: &mut u64, detail: Figure) -> u64 {
     let part = detail.or_zero().min(*rest);
     *rest = rest.saturating_sub(part);
     part
+}
+
+/// The text of a header of an answer, if it has one.
+pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok().map(str::trim).filter(|text| !text.is_empty())
+}
+
+/// The whole seconds since 1970 of a time that is written as RFC 3339 has it.
+pub(super) fn unix_seconds(text: &str) -> Option<i64> {
+    let at: Timestamp = text.parse().ok()?;
+    Some(at.unix_micros().div_euclid(1_000_000))
 }
 
 /// Whether `quoted_key`, with its quotes, stands in `json` with a value other than null. A key in

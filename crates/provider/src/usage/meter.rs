@@ -104,7 +104,7 @@ impl ResponseMeter {
         let content_type = content_type.map(str::to_ascii_lowercase);
         let form = Form::of(content_type.as_deref(), endpoint.api(), request.stream);
         let mut meter = Self {
-            extractor: extractor(endpoint, request),
+            extractor: extractor(endpoint, headers, request),
             form: Form::Unread,
             decoder: None,
             unread_bytes: 0,
@@ -165,9 +165,10 @@ impl ResponseMeter {
             Form::Whole(body) if !self.extractor.body(body) => self.unread_bytes = length(body),
             Form::Whole(_) => {}
             Form::Tail(tail) => {
-                if let Some(usage) = json::last_object(tail.bytes(), b"\"usage\"") {
+                let key = format!("\"{}\"", self.extractor.usage_key());
+                if let Some(usage) = json::last_object(tail.bytes(), key.as_bytes()) {
                     // All bytes were counted as they came, for if this is no usage.
-                    self.extractor.body(format!(r#"{{"usage":{usage}}}"#).as_bytes());
+                    self.extractor.body(format!("{{{key}:{usage}}}").as_bytes());
                 }
             }
             Form::Events(events) => {
@@ -493,7 +494,18 @@ fn panic_if_ordered(headers: &HeaderMap) {
 /// The most output tokens that a call can bring, if that is known. Estimates keep to it: what comes
 /// beside the text must not be billed as text.
 fn most_output(api: Api, request: &CallBody) -> Option<u64> {
-    if api == Api::Embeddings {
+    let makes_no_text = matches!(
+        api,
+        Api::Embeddings
+            | Api::EmbedContent
+            | Api::Rerank
+            | Api::Speech
+            | Api::Images
+            | Api::Predict
+            | Api::ElevenLabs
+            | Api::Deepgram
+    );
+    if makes_no_text {
         return Some(0);
     }
     Some(request.max_output_tokens?.saturating_mul(request.choices.max(1)))

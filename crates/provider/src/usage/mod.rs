@@ -6,11 +6,16 @@
 //! from.
 
 mod anthropic;
+mod bedrock;
+mod cohere;
 mod decode;
+mod deepgram;
+mod elevenlabs;
 mod estimate;
 mod events;
 mod extractor;
 mod frames;
+mod google;
 mod json;
 mod meter;
 mod objects;
