@@ -197,11 +197,9 @@ pub(super) fn reading(
         usage: &reading.usage,
         parts: &reading.parts,
     });
-    let model = models.first().copied().unwrap_or_default();
-    if let Some(unit) = priced.unpriced_unit {
-        log::warn!("{model} has no price for {}", unit.price_key());
-    }
-    let missing = MissingPrice::of(provider, model, &reading.usage, &priced);
+    app.metrics.answered(provider, reading, &priced);
+    let missing =
+        MissingPrice::of(provider, models.first().unwrap_or(&""), &reading.usage, &priced);
     let usage = PricedUsage {
         usage: reading.usage,
         usage_source: reading.source,

@@ -123,8 +123,7 @@ impl Invoke {
                 }
             }
             Vendor::Flat(reader) => {
-                reader.text_bytes =
-                    reader.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
+                reader.text_bytes = reader.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
                 reader.absorb(event);
             }
         }
@@ -198,8 +197,9 @@ impl Extract for Invoke {
             }
         }
         let images = answer.get("images");
-        let images = images
-            .and_then(|list| serde_json::from_str::<Vec<&serde_json::value::RawValue>>(list.get()).ok());
+        let images = images.and_then(|list| {
+            serde_json::from_str::<Vec<&serde_json::value::RawValue>>(list.get()).ok()
+        });
         self.images = u64::try_from(images.unwrap_or_default().len()).unwrap_or(0);
         true
     }
