@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use tollgate_domain::{MerchantId, SecretKeyId, WalletId};
 use tollgate_pricing::Amount;
 
+use crate::prices::PricesCommand;
 use crate::quote::QuoteArgs;
 
 /// Meters, prices and forwards AI provider requests, and controls spend while doing so.
@@ -49,6 +50,11 @@ pub(crate) enum Command {
     /// Say what a usage costs, or what a call would hold, without a server or database.
     #[command(arg_required_else_help = true)]
     Quote(Box<QuoteArgs>),
+    /// Show, import and compare prices of providers.
+    Prices {
+        #[command(subcommand)]
+        command: PricesCommand,
+    },
     /// Look at the configuration.
     Config {
         #[command(subcommand)]

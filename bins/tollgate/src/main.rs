@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod demo;
 mod logging;
+mod prices;
 mod quote;
 mod serve;
 
@@ -29,6 +30,9 @@ async fn main() -> anyhow::Result<()> {
         Command::Audit => commands::audit(&Config::read(cli.config.as_deref())?, cli.json).await,
         Command::Quote(what) => {
             quote::run(&Config::read(cli.config.as_deref())?, *what, cli.json).await
+        }
+        Command::Prices { command } => {
+            prices::run(&Config::read(cli.config.as_deref())?, command, cli.json)
         }
         Command::Merchant { command } => {
             commands::merchant(&Config::read(cli.config.as_deref())?, command, cli.json).await

@@ -73,6 +73,16 @@ pub struct Listed<'a> {
     pub source: PriceSource,
 }
 
+impl CatalogFile {
+    /// A file from its JSON.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the text is no such file.
+    pub fn from_json(text: &str) -> Result<Self, CatalogError> {
+        serde_json::from_str(text).map_err(CatalogError)
+    }
+}
+
 impl From<CatalogFile> for Catalog {
     fn from(mut file: CatalogFile) -> Self {
         let mut providers: HashMap<String, ProviderPrices> = HashMap::new();
@@ -113,7 +123,7 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError`] when the text is no such file.
     pub fn from_json(text: &str) -> Result<Self, CatalogError> {
-        serde_json::from_str::<CatalogFile>(text).map(Self::from).map_err(CatalogError)
+        CatalogFile::from_json(text).map(Self::from)
     }
 
     /// The prices that ship with this crate. It names its sources.

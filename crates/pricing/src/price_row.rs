@@ -10,12 +10,42 @@ use crate::usage::{Unit, UnitPrices};
 /// Other prices for a call whose whole prompt, cached tokens included, is longer than a bound.
 /// They apply to all tokens of that call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "BTreeMap<String, Figure>")]
 pub struct Band {
     /// The band begins above this many prompt tokens.
     pub above_input_tokens: u64,
     /// The prices in the band.
     #[serde(flatten)]
     pub prices: UnitPrices,
+}
+
+/// A value of a band: its bound, or a price.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Figure {
+    Bound(u64),
+    Price(Option<Rate>),
+}
+
+/// Key by key, since a key that is not one must be an error here, too.
+impl TryFrom<BTreeMap<String, Figure>> for Band {
+    type Error = String;
+
+    fn try_from(figures: BTreeMap<String, Figure>) -> Result<Self, Self::Error> {
+        let (mut bound, mut prices) = (None, UnitPrices::default());
+        for (key, figure) in figures {
+            let unit = Unit::ALL.iter().find(|unit| unit.price_key() == key);
+            match (key.as_str(), unit, figure) {
+                ("above_input_tokens", _, Figure::Bound(tokens)) => bound = Some(tokens),
+                (_, Some(&unit), Figure::Price(price)) => *prices.get_mut(unit) = price,
+                ("above_input_tokens", ..) => return Err("above_input_tokens: a number".into()),
+                (_, Some(_), _) => return Err(format!("{key}: a price in a string")),
+                _ => return Err(format!("unknown field `{key}` of a band")),
+            }
+        }
+        let above_input_tokens = bound.ok_or("a band needs above_input_tokens")?;
+        Ok(Self { above_input_tokens, prices })
+    }
 }
 
 /// What a call costs that was served in a tier of the provider's (`priority`, `flex`, `batch`) or

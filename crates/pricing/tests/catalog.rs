@@ -2,7 +2,9 @@
 
 use time::Date;
 use time::macros::date;
-use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, UnitPrices};
+use tollgate_pricing::{
+    Catalog, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, UnitPrices, import,
+};
 
 const TODAY: Date = date!(2026 - 11 - 21);
 
@@ -56,13 +58,183 @@ fn custom_prices_go_before_the_catalogue() {
 }
 
 #[test]
-fn the_embedded_catalogue_reads_and_prices_every_row() {
-    for row in &Catalog::embedded().unwrap().file().rows {
-        assert!(Some(row.prices).is_some_and(|prices| prices != UnitPrices::default()), "{row:?}");
+fn a_pattern_that_names_more_goes_before_an_id_found_without_its_date_or_region() {
+    let catalog = Catalog::new([
+        row("m", None, 1),
+        row("m-2026*", None, 2),
+        row("n", None, 3),
+        row("n*", None, 4),
+        row("regional.v.m*", None, 5),
+        row("v.m", None, 6),
+    ]);
+    for (model, price) in [
+        ("m", "1"),
+        ("m-2025-01-01", "1"),
+        ("m-2026-01-01", "2"),
+        ("m-20260101", "2"),
+        // The pattern says no more than the id does.
+        ("n-2026-01-01", "3"),
+        ("n-large", "4"),
+        ("eu.v.m", "5"),
+        ("global.v.m", "6"),
+    ] {
+        assert_eq!(input_price(&catalog, model, TODAY).as_deref(), Some(price), "{model}");
     }
+}
+
+#[test]
+fn a_fine_tuned_model_never_takes_the_price_of_its_base() {
+    let rows = [row("m*", None, 1), row("*m-large*", None, 2), row("ft:m-large:*", None, 3)];
+    let catalog = Catalog::new(rows);
+    assert_eq!(input_price(&catalog, "ft:m-large:org::id", TODAY).as_deref(), Some("3"));
+    assert_eq!(input_price(&catalog, "ft:m-large-2:org::id", TODAY), None);
+    // Who prices everything means everything.
+    let catalog = Catalog::new([row("*", None, 9)]);
+    assert_eq!(input_price(&catalog, "ft:m:org::id", TODAY).as_deref(), Some("9"));
+}
+
+#[test]
+fn the_embedded_catalogue_has_no_mistakes() {
     let catalog = Catalog::embedded().unwrap();
-    assert!(catalog.find("openai", "gpt-4o-mini-2024-07-18", TODAY).is_some());
-    assert!(catalog.find("anthropic", "claude-sonnet-4-5-20250929", TODAY).is_some());
+    assert_eq!(import::mistakes(catalog.file()), []);
+    assert!(!catalog.file().sources.is_empty());
+    for row in &catalog.file().rows {
+        assert!(row.source.is_some(), "{row:?}");
+        // A row of zeros that is meant prices tokens, so that nothing of it is unpriced.
+        assert!(!row.free || row.prices.output == Some(Rate::ZERO), "{row:?}");
+    }
+}
+
+#[test]
+fn the_embedded_catalogue_prices_models_of_every_provider() {
+    let catalog = Catalog::embedded().unwrap();
+    let table = [
+        ("anthropic", "claude-sonnet-4-5-20250929"),
+        ("azure", "gpt-4o-2024-08-06"),
+        ("bedrock", "amazon.nova-pro-v1:0"),
+        ("cerebras", "gpt-oss-120b"),
+        ("cohere", "command-r-plus-08-2024"),
+        ("deepgram", "nova-3"),
+        ("deepinfra", "deepseek-ai/DeepSeek-V3.1"),
+        ("deepseek", "deepseek-chat"),
+        ("elevenlabs", "eleven_multilingual_v2"),
+        ("fireworks", "accounts/fireworks/models/gpt-oss-120b"),
+        ("google", "gemini-2.5-flash"),
+        ("groq", "openai/gpt-oss-20b"),
+        ("hyperbolic", "Qwen/QwQ-32B"),
+        ("mistral", "mistral-large-latest"),
+        ("moonshot", "kimi-k3"),
+        ("nebius", "Qwen/Qwen3-32B"),
+        ("novita", "openai/gpt-oss-120b"),
+        ("openai", "gpt-4o-mini"),
+        ("openrouter", "openai/gpt-4o"),
+        ("perplexity", "sonar"),
+        ("sambanova", "Meta-Llama-3.3-70B-Instruct"),
+        ("together", "openai/gpt-oss-120b"),
+        ("xai", "grok-4.3"),
+    ];
+    for (provider, model) in table {
+        let rows = catalog.file().rows.iter().filter(|row| row.provider == provider);
+        assert!(rows.count() > 0, "{provider}");
+        assert!(catalog.find(provider, model, TODAY).is_some(), "{provider} {model}");
+    }
+}
+
+/// How requests and answers write ids, and the row that prices each.
+#[test]
+fn an_id_is_found_in_whichever_form_it_is_written() {
+    let catalog = Catalog::embedded().unwrap();
+    let table: [(&str, &str, Option<(&str, &str)>); 24] = [
+        // As it stands, with the date of a snapshot, in other case, under the provider's name.
+        ("openai", "gpt-4o-mini", Some(("openai", "gpt-4o-mini"))),
+        ("openai", "gpt-4o-mini-2024-07-18", Some(("openai", "gpt-4o-mini-2024-07-18"))),
+        ("openai", "gpt-4o-mini-2031-01-02", Some(("openai", "gpt-4o-mini"))),
+        ("openai", "GPT-4o-Mini", Some(("openai", "gpt-4o-mini"))),
+        ("openai", "openai/gpt-4o-mini", Some(("openai", "gpt-4o-mini"))),
+        ("anthropic", "claude-sonnet-5-20260701", Some(("anthropic", "claude-sonnet-5"))),
+        ("anthropic", "claude-sonnet-4-5", Some(("anthropic", "claude-sonnet-4-5*"))),
+        ("google", "models/gemini-2.5-flash", Some(("google", "gemini-2.5-flash"))),
+        (
+            "google",
+            "publishers/google/models/gemini-2.5-flash",
+            Some(("google", "gemini-2.5-flash")),
+        ),
+        // An older snapshot with a price of its own.
+        ("openai", "gpt-4o-2024-05-13", Some(("openai", "gpt-4o-2024-05-13"))),
+        // Not what begins alike.
+        ("openai", "gpt-4o-mini-next", None),
+        ("openai", "gpt", None),
+        // Fine-tuned.
+        ("openai", "ft:gpt-4o-2024-08-06:org::id", Some(("openai", "ft:gpt-4o-2024-*"))),
+        ("openai", "ft:gpt-4o-2031-01-02:org::id", None),
+        ("openai", "ft:gpt-4o", None),
+        // Free and paid of one name.
+        (
+            "openrouter",
+            "deepseek/deepseek-r1:free",
+            Some(("openrouter", "deepseek/deepseek-r1:free")),
+        ),
+        ("openrouter", "deepseek/deepseek-r1", Some(("openrouter", "deepseek/deepseek-r1"))),
+        ("openrouter", "unheard/of:free", None),
+        // The lists of others.
+        ("azure", "gpt-4o", Some(("openai", "gpt-4o"))),
+        ("google", "claude-opus-5-5@20261001", Some(("anthropic", "claude-opus-5-5"))),
+        // Regions.
+        (
+            "bedrock",
+            "eu.anthropic.claude-sonnet-4-5-20250929-v1:0",
+            Some(("bedrock", "regional.anthropic.claude-sonnet-4-5-20250929*")),
+        ),
+        (
+            "bedrock",
+            "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-opus-5-5",
+            Some(("bedrock", "regional.anthropic.claude-opus-5-5")),
+        ),
+        (
+            "bedrock",
+            "global.anthropic.claude-sonnet-4-5-20250929-v1:0",
+            Some(("bedrock", "global.anthropic.claude-sonnet-4-5-20250929*")),
+        ),
+        (
+            "bedrock",
+            "us.meta.llama3-1-405b-instruct-v1:0",
+            Some(("bedrock", "us.meta.llama3-1-405b-instruct-v1:0")),
+        ),
+    ];
+    for (provider, model, expected) in table {
+        let found = catalog.find(provider, model, TODAY);
+        let found = found.map(|found| (found.row.provider.as_str(), found.pattern.as_str()));
+        assert_eq!(found, expected, "{provider} {model}");
+    }
+}
+
+#[test]
+fn the_embedded_tiers_and_tools_are_priced() {
+    let catalog = Catalog::embedded().unwrap();
+    let prices = |provider: &str, model: &str, tiers: &[&str]| {
+        let row = catalog.find(provider, model, TODAY).unwrap().row;
+        let selected = row.prices_for(0, tiers);
+        assert!(selected.unlisted_tiers.is_empty(), "{model} {tiers:?}");
+        selected.prices
+    };
+    let text = |rate: Option<Rate>| rate.map(|rate| rate.to_string()).unwrap_or_default();
+    let opus = |tiers: &[&str]| prices("anthropic", "claude-opus-5-5", tiers);
+    assert_eq!(text(opus(&[]).input), "4");
+    assert_eq!(text(opus(&["us"]).input), "4.4");
+    assert_eq!(text(opus(&["batch"]).output), "10");
+    assert_eq!(text(opus(&["fast", "us"]).output), "44");
+    assert_eq!(text(opus(&["us"]).web_search), "0.01");
+    assert_eq!(text(opus(&[]).cache_write_1h), "8");
+    let sol = |tiers: &[&str]| prices("openai", "gpt-6-sol", tiers);
+    assert_eq!(text(sol(&["priority"]).output), "20");
+    assert_eq!(text(sol(&["flex"]).output), "5");
+    assert_eq!(text(sol(&["batch"]).file_search), "0.0025");
+    assert_eq!(text(sol(&[]).code_session), "0.03");
+    assert_eq!(text(prices("openai", "whisper-1", &[]).input_second), "0.0001");
+    assert_eq!(text(prices("deepgram", "nova-3", &[]).input_second), "0.00007167");
+    assert_eq!(text(prices("elevenlabs", "eleven_multilingual_v2", &[]).input_characters), "80");
+    assert_eq!(text(prices("cohere", "rerank-v3.5", &[]).search_unit), "0.002");
+    assert_eq!(text(prices("mistral", "mistral-ocr-latest", &[]).page), "0.004");
 }
 
 #[test]

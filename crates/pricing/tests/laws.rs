@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate_pricing::{
-    Amount, BaseCost, Meter, Payer, Quote, Rate, RateType, Terms, Tier, TierUnit, UnitPrices, Usage,
+    Amount, Band, BaseCost, Meter, Payer, PriceRow, Quote, Rate, RateType, Terms, Tier, TierPrices,
+    TierUnit, UnitPrices, Usage,
 };
 
 fn rates() -> impl Strategy<Value = Rate> {
@@ -33,7 +34,70 @@ fn meters() -> impl Strategy<Value = Meter> {
     )
 }
 
+/// Any rate at all, near the ends of the range too.
+fn any_rates() -> impl Strategy<Value = Rate> {
+    ("[0-9]{1,18}", "[0-9]{0,18}").prop_map(|(whole, fraction)| {
+        let point = if fraction.is_empty() { "" } else { "." };
+        format!("{whole}{point}{fraction}").parse().unwrap_or(Rate::ZERO)
+    })
+}
+
+/// A row with bands above 10 and 20, a tier with a band of its own, and a tier by a factor. Every
+/// price tells where it stands.
+fn row_of_bands_and_tiers(factor: Rate) -> PriceRow {
+    let prices = |input: u32| UnitPrices {
+        input: Some(Rate::from(input)),
+        web_search: Some(Rate::from(7)),
+        ..UnitPrices::default()
+    };
+    let band = |above: u64, input: u32| Band { above_input_tokens: above, prices: prices(input) };
+    let own = TierPrices::Prices { prices: Box::new(prices(3)), bands: vec![band(15, 30)] };
+    PriceRow {
+        prices: prices(1),
+        bands: vec![band(10, 10), band(20, 20)],
+        tiers: [("own".to_owned(), own), ("times".to_owned(), TierPrices::Factor { factor })]
+            .into(),
+        ..PriceRow::default()
+    }
+}
+
 proptest! {
+    #[test]
+    fn a_product_of_rates_is_exact_and_rounded_once(one in any_rates(), other in any_rates()) {
+        use bigdecimal::{BigDecimal, RoundingMode};
+        let big = |rate: Rate| rate.to_string().parse::<BigDecimal>().unwrap();
+        let exact = (big(one) * big(other)).with_scale_round(18, RoundingMode::HalfEven);
+        let largest: BigDecimal = "999999999999999999.999999999999999999".parse().unwrap();
+        prop_assert_eq!(big(one.times(other)), exact.min(largest));
+        prop_assert_eq!(one.times(other), other.times(one));
+    }
+
+    #[test]
+    fn a_call_meets_the_prices_of_its_band_and_tiers(
+        tokens in 0_u64..40, own: bool, times: bool, unknown: bool, factor in rates(),
+    ) {
+        let names = [("own", own), ("times", times), ("unknown", unknown)];
+        let tiers: Vec<_> = names.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+        let row = row_of_bands_and_tiers(factor);
+        let selected = row.prices_for(tokens, &tiers);
+        let input = match (own, tokens) {
+            (true, 0..=15) => 3,
+            (true, _) => 30,
+            (false, 0..=10) => 1,
+            (false, 11..=20) => 10,
+            (false, _) => 20,
+        };
+        let input = Rate::from(input);
+        let input = if times { input.times(factor) } else { input };
+        prop_assert_eq!(selected.prices.input, Some(input));
+        // What is no token costs what it costs in every tier.
+        prop_assert_eq!(selected.prices.web_search, Some(Rate::from(7)));
+        prop_assert_eq!(selected.unlisted_tiers.len(), usize::from(unknown));
+        // The bound covers every call of at most so many tokens, whichever of the tiers serve it.
+        let bound = row.dearest(tokens, &["own", "times", "unknown"]);
+        prop_assert!(bound.input >= selected.prices.input);
+    }
+
     #[test]
     fn an_amount_reads_back_what_it_printed(units: i64) {
         let amount = Amount::from_units(units);

@@ -4,11 +4,15 @@ mod section;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
+use time::Date;
 use tollgate_api::{InterfaceShape, OnDisconnect, Settings, Unpriced};
-use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, Rate, Unit, UnitPrices};
+use tollgate_pricing::{
+    Catalog, CatalogFile, ModelPattern, PriceBook, PriceRow, Rate, Unit, UnitPrices, import,
+};
 use tollgate_provider::{ProviderSettings, ProviderTable, Timeouts};
 use tollgate_store::{DatabaseUrl, Options};
 use toml::{Table, Value};
@@ -35,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     pub(crate) providers: ProviderTable,
     pub(crate) prices: PriceBook,
+    /// The file in place of the built-in catalogue.
+    pub(crate) catalog: Option<PathBuf>,
 }
 
 /// Everything that is wrong with a configuration.
@@ -86,7 +92,10 @@ impl Config {
         let journal_dir: Option<PathBuf> = root.take("journal_dir");
         let settings = settings(&mut root);
         let providers = providers(&mut root);
-        let prices = prices(&mut root, &providers);
+        // Beside the configuration, as what it names usually is.
+        let catalog: Option<PathBuf> = root.take("catalog");
+        let catalog = catalog.map(|file| folder.clone().unwrap_or_default().join(file));
+        let prices = prices(&mut root, &providers, catalog.as_deref());
         let config = Self {
             listen: root.take("listen").unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             journal_dir: journal_dir.unwrap_or_else(|| journal_beside(&database_url, folder)),
@@ -100,6 +109,7 @@ impl Config {
             settings,
             providers,
             prices: prices?,
+            catalog,
         };
         root.finish();
         Some(config)
@@ -215,8 +225,12 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
     table
 }
 
-/// The operator's own prices before those that ship with the program.
-fn prices(root: &mut Section<'_>, providers: &ProviderTable) -> Option<PriceBook> {
+/// The operator's own prices before those of the catalogue.
+fn prices(
+    root: &mut Section<'_>,
+    providers: &ProviderTable,
+    catalog: Option<&Path>,
+) -> Option<PriceBook> {
     let mut rows = Vec::new();
     for (place, row) in root.rows("prices").into_iter().enumerate() {
         let mut section = root.below(&format!("prices[{place}]"), row);
@@ -234,30 +248,59 @@ fn prices(root: &mut Section<'_>, providers: &ProviderTable) -> Option<PriceBook
         for &unit in Unit::ALL {
             *prices.get_mut(unit) = section.take(unit.price_key());
         }
-        let effective_from = section.take::<String>("effective_from").and_then(|text| {
-            let date = serde_json::from_value(serde_json::Value::from(text));
-            date.map_err(|_| {
-                section.mistake("effective_from", "expected a date, such as \"2026-11-21\"")
-            })
-            .ok()
-        });
+        let effective_from = section.take("effective_from").map(|Day(date)| date);
+        let effective_to = section.take("effective_to").map(|Day(date)| date);
+        if effective_from.zip(effective_to).is_some_and(|(from, to)| to < from) {
+            section.mistake("effective_to", "is before effective_from");
+        }
         let max_output_tokens = section.take("max_output_tokens");
         section.finish();
         rows.push(PriceRow {
             provider: provider.unwrap_or_default(),
             models: vec![ModelPattern::new(model.unwrap_or_default())],
             effective_from,
+            effective_to,
             max_output_tokens,
             prices,
             ..PriceRow::default()
         });
     }
-    match Catalog::embedded() {
+    let catalog = match catalog {
+        None => Catalog::embedded().map_err(|why| vec![why.to_string()]),
+        Some(file) => read_catalog(file).map(Catalog::from),
+    };
+    match catalog {
         Ok(catalog) => Some(PriceBook::new(Catalog::new(rows), catalog)),
-        Err(why) => {
-            root.mistake("prices", &why.to_string());
+        Err(mistakes) => {
+            mistakes.iter().for_each(|mistake| root.mistake("catalog", mistake));
             None
         }
+    }
+}
+
+/// Reads a catalogue file, or says everything that is wrong with it.
+pub(crate) fn read_catalog(file: &Path) -> Result<CatalogFile, Vec<String>> {
+    let name = file.display();
+    let text =
+        std::fs::read_to_string(file).map_err(|why| vec![format!("cannot read {name}: {why}")])?;
+    let catalog = CatalogFile::from_json(&text).map_err(|why| vec![format!("{name}: {why}")])?;
+    let mistakes = import::mistakes(&catalog);
+    match mistakes.is_empty() {
+        true => Ok(catalog),
+        false => Err(mistakes.iter().map(|mistake| format!("{name}: {mistake}")).collect()),
+    }
+}
+
+/// A date, as configuration and command line have it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Day(pub(crate) Date);
+
+impl FromStr for Day {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let date = serde_json::from_value(serde_json::Value::from(text));
+        date.map(Self).map_err(|_| "expected a date, such as \"2026-11-21\"")
     }
 }
 
@@ -323,6 +366,49 @@ mod tests {
         assert_eq!(config.listen, "127.0.0.1:2");
         assert_eq!(config.settings.timeouts.idle, Duration::from_millis(7));
         assert!(config.providers.get("openai").unwrap().has_api_key());
+    }
+
+    #[test]
+    fn a_catalogue_file_is_read_in_place_of_the_built_in_one_and_checked() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |rows: &str| {
+            std::fs::write(folder.path().join("p.json"), format!(r#"{{"rows": [{rows}]}}"#))
+                .unwrap();
+            let table = "catalog = \"p.json\"".parse().unwrap();
+            Config::from_parts(table, [], Some(folder.path().to_owned()))
+        };
+        let config =
+            read(r#"{"provider": "openai", "models": ["m"], "prices": {"input": "1"}}"#).unwrap();
+        assert_eq!(config.prices.rows().count(), 1);
+        let table = [
+            (r#"{"provider": "a", "models": ["m"], "prices": {"inputt": "1"}}"#, "unknown field"),
+            (
+                r#"{"provider": "a", "models": ["m"], "prices": {"input": "1"},
+                    "bands": [{"above_input_tokens": 5, "outptu": "1"}]}"#,
+                "unknown field",
+            ),
+            (r#"{"provider": "a", "models": ["m"], "prices": {"input": "0"}}"#, "set free"),
+            (r#"{"provider": "a", "models": [], "prices": {"input": "1"}}"#, "at least one"),
+            (
+                r#"{"provider": "a", "models": ["m", "M"], "prices": {"input": "1"}}"#,
+                "listed twice",
+            ),
+            (
+                r#"{"provider": "a", "models": ["m"], "prices": {"input": "1"}, "bands": [
+                    {"above_input_tokens": 5, "input": "2"}, {"above_input_tokens": 4, "input": "3"}]}"#,
+                "must ascend",
+            ),
+            (
+                r#"{"provider": "a", "models": ["m"], "prices": {"input": "1"},
+                    "effective_from": "2026-02-01", "effective_to": "2026-01-01"}"#,
+                "before effective_from",
+            ),
+        ];
+        for (rows, expected) in table {
+            let Mistakes(mistakes) = read(rows).unwrap_err();
+            let [mistake] = mistakes.as_slice() else { panic!("{mistakes:?}") };
+            assert!(mistake.starts_with("catalog: ") && mistake.contains(expected), "{mistake}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use time::Date;
 
-use super::fill::on_top;
+use super::fill::{name_source, on_top};
 use super::{Format, Imported, tidy};
 use crate::catalog::{Catalog, CatalogFile};
 use crate::model::ModelPattern;
@@ -162,6 +162,13 @@ fn is_refused(old: Option<Rate>, new: Option<Rate>, max_factor: Rate) -> bool {
     less != more && (less.is_zero() || more > less.times(max_factor))
 }
 
+/// Whether two figures differ by more than their sources' rounding.
+fn differ(one: Rate, other: Rate) -> bool {
+    let (less, more) = (one.min(other), one.max(other));
+    let millionth = Rate::from_attos(1_000_001_000_000_000_000).unwrap_or(Rate::ZERO);
+    more > less.times(millionth)
+}
+
 /// The models that only this list named and that it names no more.
 fn no_longer_listed(file: &CatalogFile, list: &Imported, format: Format) -> Vec<Change> {
     let listed = single(&list.rows);
@@ -266,18 +273,12 @@ fn merged(old: Option<&PriceRow>, new: &PriceRow) -> PriceRow {
         }
     }
     for (tier, prices) in &new.tiers {
-        row.tiers.insert(tier.clone(), on_top(&row.prices, prices));
+        let prices = on_top(&row, new, prices);
+        row.tiers.insert(tier.clone(), prices);
     }
     tidy::shorten_tiers(&mut row);
     row.max_output_tokens = new.max_output_tokens.or(old.max_output_tokens);
-    let sources = [old.source.as_deref(), new.source.as_deref()];
-    let mut named: Vec<&str> = Vec::new();
-    for source in sources.into_iter().flatten().flat_map(|source| source.split(", ")) {
-        if !named.contains(&source) {
-            named.push(source);
-        }
-    }
-    row.source = (!named.is_empty()).then(|| named.join(", "));
+    name_source(&mut row, new);
     row
 }
 
@@ -314,7 +315,8 @@ fn figures(row: &PriceRow) -> BTreeMap<String, Rate> {
 
 impl Catalog {
     /// The prices on which this list and another disagree, of the models that either lists by id
-    /// and both can price on the UTC day `on`. What only one of them prices is no disagreement.
+    /// and both can price on the UTC day `on`. What only one of them prices is no disagreement, nor
+    /// are figures that differ by less than a millionth: those are rounded.
     pub fn disagreements(&self, other: &Self, on: Date) -> Vec<Disagreement> {
         let mut found = BTreeSet::new();
         let rows = self.file().rows.iter().chain(&other.file().rows);
@@ -326,7 +328,7 @@ impl Catalog {
             let (Some(mine), Some(theirs)) = rows else { continue };
             let (mine, theirs) = (figures(mine.row), figures(theirs.row));
             for (figure, first) in &mine {
-                if let Some(second) = theirs.get(figure).filter(|second| *second != first) {
+                if let Some(second) = theirs.get(figure).filter(|second| differ(*first, **second)) {
                     found.insert(Disagreement {
                         provider: provider.clone(),
                         model: model.clone(),

@@ -5,7 +5,7 @@ use time::Date;
 use super::{Imported, Note, tidy};
 use crate::catalog::{Catalog, CatalogFile};
 use crate::model::ModelPattern;
-use crate::price_row::{PriceRow, TierPrices};
+use crate::price_row::{Band, PriceRow, TierPrices};
 use crate::usage::{Unit, UnitPrices};
 
 /// What one list adds to the rows of another: everything but how tokens are priced, in which the
@@ -63,6 +63,7 @@ impl CatalogFile {
             };
             for row in self.rows.iter_mut().filter(with_tools) {
                 set_everywhere(row, Unit::CodeSession, &session.prices);
+                name_source(row, &session);
             }
         }
         notes.sort();
@@ -102,7 +103,7 @@ fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
         }
     }
     for (tier, theirs) in &other.tiers {
-        let theirs = on_top(&mine.prices, theirs);
+        let theirs = on_top(mine, other, theirs);
         match mine.tiers.get(tier) {
             None => {
                 mine.tiers.insert(tier.clone(), theirs);
@@ -116,13 +117,21 @@ fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
         }
     }
     tidy::shorten_tiers(mine);
-    if added && other.source.is_some() && mine.source != other.source {
-        let own = mine.source.as_deref().unwrap_or("");
-        let theirs = other.source.as_deref().unwrap_or("");
-        if !own.split(", ").any(|one| one == theirs) {
-            mine.source = Some([own, theirs].join(", "));
+    if added {
+        name_source(mine, other);
+    }
+}
+
+/// Says where a row's figures come from, after some of another row were added to it.
+pub(super) fn name_source(row: &mut PriceRow, other: &PriceRow) {
+    let sources = [row.source.as_deref(), other.source.as_deref()];
+    let mut named: Vec<&str> = Vec::new();
+    for source in sources.into_iter().flatten().flat_map(|source| source.split(", ")) {
+        if !named.contains(&source) {
+            named.push(source);
         }
     }
+    row.source = (!named.is_empty()).then(|| named.join(", "));
 }
 
 /// Whether two lists price input and output alike, or, where neither prices those, all that both
@@ -142,21 +151,31 @@ fn priced(row: &PriceRow, tier: &TierPrices) -> UnitPrices {
     PriceRow { tiers, ..row.clone() }.prices_for(0, &["it"]).prices
 }
 
-/// A tier's prices, and where it has none those of `standard`.
-pub(super) fn on_top(standard: &UnitPrices, tier: &TierPrices) -> TierPrices {
+/// The prices that `tier` of `other` has of its own, and the standard ones of `mine` for the rest. It
+/// has no bands where the standard has none.
+pub(super) fn on_top(mine: &PriceRow, other: &PriceRow, tier: &TierPrices) -> TierPrices {
     let TierPrices::Prices { prices, bands } = tier else { return tier.clone() };
-    let over = |own: &UnitPrices| {
-        let mut all = *standard;
+    let over = |own: &UnitPrices, theirs: &UnitPrices, mine: &UnitPrices| {
+        let mut all = *mine;
         for &unit in Unit::ALL {
-            *all.get_mut(unit) = own.get(unit).or(*standard.get(unit));
+            // What equals their standard price was taken from there.
+            let own = own.get(unit).filter(|price| Some(*price) != *theirs.get(unit));
+            *all.get_mut(unit) = own.or(*mine.get(unit));
         }
         all
     };
-    let bands = bands.iter().map(|band| crate::Band {
-        above_input_tokens: band.above_input_tokens,
-        prices: over(&band.prices),
+    let at = |bands: &[Band], start: u64| {
+        let same = bands.iter().find(|band| band.above_input_tokens == start);
+        same.map(|band| band.prices)
+    };
+    let bands = bands.iter().filter_map(|band| {
+        let start = band.above_input_tokens;
+        let theirs = at(&other.bands, start).unwrap_or(other.prices);
+        let prices = over(&band.prices, &theirs, &at(&mine.bands, start)?);
+        Some(Band { above_input_tokens: start, prices })
     });
-    TierPrices::Prices { prices: Box::new(over(prices)), bands: bands.collect() }
+    let bands = bands.collect();
+    TierPrices::Prices { prices: Box::new(over(prices, &other.prices, &mine.prices)), bands }
 }
 
 /// Sets the price of a unit that neither bands nor tiers change.

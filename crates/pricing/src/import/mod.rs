@@ -18,7 +18,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::catalog::CatalogFile;
+use crate::catalog::{Catalog, CatalogFile};
 use crate::price_row::PriceRow;
 
 pub use changes::{Change, Disagreement, Kind, Update};
@@ -83,6 +83,11 @@ pub struct Imported {
 }
 
 impl Imported {
+    /// What was imported, as a catalogue of its own.
+    pub fn into_catalog(self) -> Catalog {
+        self.into_file().into()
+    }
+
     /// The rows as a catalogue file, grouped by equal prices and in order.
     pub fn into_file(self) -> CatalogFile {
         let mut file =

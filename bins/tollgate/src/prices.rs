@@ -1,0 +1,321 @@
+//! `tollgate prices`: what providers charge by this configuration, imports, and comparisons.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use serde_json::{Value, json};
+use time::Date;
+use tollgate_domain::Clock;
+use tollgate_pricing::import::{Change, Format, Imported, Kind, Update};
+use tollgate_pricing::{
+    Band, Catalog, CatalogFile, Listed, PriceRow, PriceSource, Rate, Scale, TierPrices, Unit,
+    UnitPrices,
+};
+
+use crate::config::{Config, Day, read_catalog};
+
+#[derive(Subcommand)]
+pub(crate) enum PricesCommand {
+    /// List what this configuration charges by: the rows of its own first, then the catalogue's.
+    List {
+        /// Only those of this provider.
+        #[arg(long)]
+        provider: Option<String>,
+        /// Only the row that prices this model, at each provider that can.
+        #[arg(long)]
+        model: Option<String>,
+        /// The day (UTC) of the prices; today unless named.
+        #[arg(long, value_name = "DATE")]
+        on: Option<Day>,
+    },
+    /// Read a price list into a catalogue file, and print what that changes.
+    Import {
+        /// The format of the price list: genai-prices or litellm.
+        #[arg(long)]
+        format: Format,
+        /// The price list.
+        file: PathBuf,
+        /// The catalogue file; the configured one unless named. One that does not exist begins as a
+        /// copy of the built-in catalogue.
+        #[arg(long, value_name = "FILE")]
+        into: Option<PathBuf>,
+        /// Only add what is missing.
+        #[arg(long)]
+        only_missing: bool,
+        /// Refuse an import that makes a price more than so many times dearer or cheaper, or that
+        /// makes one of nothing or nothing of one.
+        #[arg(long, default_value = "3", value_name = "FACTOR")]
+        max_factor: Rate,
+        /// Take such changes, too.
+        #[arg(long)]
+        accept: bool,
+        /// Write nothing.
+        #[arg(long)]
+        dry_run: bool,
+        /// The first day (UTC) of prices that change; today unless named.
+        #[arg(long, value_name = "DATE")]
+        from: Option<Day>,
+        /// Print what was not carried over, too.
+        #[arg(long)]
+        notes: bool,
+    },
+    /// Compare two lists: `embedded`, a catalogue file, `genai-prices:FILE` or `litellm:FILE`.
+    Check {
+        /// The first list.
+        first: String,
+        /// The second list.
+        second: String,
+        /// The day (UTC) of the prices; today unless named.
+        #[arg(long, value_name = "DATE")]
+        on: Option<Day>,
+    },
+}
+
+pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow::Result<()> {
+    let day = |day: Option<Day>| day.map_or_else(|| Clock::system().now().date(), |Day(day)| day);
+    match command {
+        PricesCommand::List { provider, model, on } => {
+            list(config, provider.as_deref(), model.as_deref(), day(on), json);
+            Ok(())
+        }
+        PricesCommand::Check { first, second, on } => check(&first, &second, day(on), json),
+        PricesCommand::Import {
+            format,
+            file,
+            into,
+            only_missing,
+            max_factor,
+            accept,
+            dry_run,
+            from,
+            notes,
+        } => {
+            let update = Update { from: day(from), max_factor, only_missing };
+            let list = read_list(format, &file)?;
+            if notes {
+                let lines: Vec<_> = list.notes.iter().map(|note| format!("note: {note}")).collect();
+                print(&lines);
+            }
+            let into = into.or_else(|| config.catalog.clone());
+            let catalog = match into.as_deref() {
+                None if !dry_run => {
+                    bail!("name the catalogue file: --into FILE, or `catalog` in the configuration")
+                }
+                Some(path) if path.exists() => read_file(path)?,
+                _ => Catalog::embedded()?.file().clone(),
+            };
+            let (mut updated, changes) = catalog.updated(list, format, &update);
+            report(&changes, json);
+            let refused = changes.iter().filter(|change| change.refused).count();
+            if refused > 0 && !accept {
+                eprintln!(
+                    "{refused} prices change by more than {max_factor} times, or from or to 0: nothing \
+                     is written without --accept."
+                );
+                std::process::exit(1)
+            }
+            let Some(path) = into.filter(|_| !dry_run) else { return Ok(()) };
+            if updated.rows != catalog.rows {
+                updated.sources.push(format!("{} of {}", format.name(), update.from));
+                updated.sources.dedup();
+            }
+            write(&path, &updated)
+        }
+    }
+}
+
+fn read_list(format: Format, file: &Path) -> anyhow::Result<Imported> {
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    format.read(&text).with_context(|| format!("{} cannot be imported", file.display()))
+}
+
+fn read_file(path: &Path) -> anyhow::Result<CatalogFile> {
+    read_catalog(path).map_err(|mistakes| anyhow::anyhow!("{}", mistakes.join("\n")))
+}
+
+/// Replaces the file at once, so that a service that reads it never sees half of it.
+fn write(path: &Path, file: &CatalogFile) -> anyhow::Result<()> {
+    let name = path.file_name().context("the catalogue file needs a name")?;
+    let beside = path.with_file_name(format!(".{}.new", name.display()));
+    std::fs::write(&beside, file.to_text())
+        .and_then(|()| std::fs::rename(&beside, path))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Prints lines; a reader that has seen enough, such as `head`, is no error.
+fn print(lines: &[String]) {
+    let mut out = std::io::stdout().lock();
+    for line in lines {
+        if writeln!(out, "{line}").is_err() {
+            return;
+        }
+    }
+}
+
+/// Prints changes, one line for each model and kind of change.
+fn report(changes: &[Change], json: bool) {
+    if json {
+        let lines: Vec<_> = changes.iter().map(|change| json!(change).to_string()).collect();
+        return print(&lines);
+    }
+    let mut lines: BTreeMap<(Kind, &str, &str, Option<Date>, bool), Vec<String>> = BTreeMap::new();
+    for change in changes {
+        let key = (change.kind, &*change.provider, &*change.model, change.from, change.refused);
+        let text = match (change.old, change.new) {
+            (Some(old), Some(new)) if change.kind == Kind::Changed => {
+                format!("{} {old} -> {new}", change.figure)
+            }
+            (_, Some(new)) if change.kind == Kind::Added => format!("{} {new}", change.figure),
+            (Some(old), None) => format!("{} {old}", change.figure),
+            _ => "no longer listed; its prices stay".to_owned(),
+        };
+        lines.entry(key).or_default().push(text);
+    }
+    let mut text = Vec::new();
+    for ((kind, provider, model, from, refused), figures) in &lines {
+        let kind = match kind {
+            Kind::Added => "added  ",
+            Kind::Changed => "changed",
+            Kind::Removed => "removed",
+        };
+        let from = from.map(|day| format!(" from {day}")).unwrap_or_default();
+        let mark = if *refused { "! " } else { "  " };
+        text.push(format!("{mark}{kind}  {provider} {model}{from}: {}", figures.join(", ")));
+    }
+    let models = |kind: Kind| {
+        let of = lines.keys().filter(|key| key.0 == kind);
+        of.map(|key| (key.1, key.2)).collect::<BTreeSet<_>>().len()
+    };
+    text.push(format!(
+        "Models with figures added: {}, changed: {}, removed: {}.",
+        models(Kind::Added),
+        models(Kind::Changed),
+        models(Kind::Removed)
+    ));
+    print(&text);
+}
+
+fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, json: bool) {
+    let of_provider = |row: &PriceRow| provider.is_none_or(|name| name == row.provider);
+    let Some(model) = model else {
+        let rows = config.prices.rows().filter(|(row, _)| of_provider(row) && row.holds(on));
+        rows.for_each(|(row, list)| print(&shown(row, list, None, json)));
+        return;
+    };
+    let providers: BTreeSet<&str> = match provider {
+        Some(provider) => [provider].into(),
+        None => config.prices.rows().map(|(row, _)| &*row.provider).collect(),
+    };
+    for provider in providers {
+        if let Some(Listed { row, pattern, source }) = config.prices.find(provider, model, on) {
+            // A price of another provider that stands in for this one's is shown as what it is.
+            print(&shown(row, source, Some((provider, pattern.as_str())), json));
+        }
+    }
+}
+
+/// A row as lines of text, or as one of JSON.
+fn shown(
+    row: &PriceRow,
+    list: PriceSource,
+    found: Option<(&str, &str)>,
+    json: bool,
+) -> Vec<String> {
+    if json {
+        let mut value = json!(row);
+        if let Value::Object(object) = &mut value {
+            object.insert("list".to_owned(), json!(list));
+            if let Some((provider, pattern)) = found {
+                object.insert("priced_provider".to_owned(), json!(provider));
+                object.insert("pattern".to_owned(), json!(pattern));
+            }
+        }
+        return vec![value.to_string()];
+    }
+    let models: Vec<_> = row.models.iter().map(|model| model.as_str()).collect();
+    let models = found.map_or_else(|| models.join(" "), |(_, pattern)| pattern.to_owned());
+    let at = match found {
+        Some((provider, _)) if provider != row.provider => {
+            format!("{provider} (as {})", row.provider)
+        }
+        _ => row.provider.clone(),
+    };
+    let prices = |prices: &UnitPrices| -> String {
+        let units = Unit::ALL.iter().filter_map(|&unit| {
+            let price = (*prices.get(unit))?;
+            let per = match (unit.scale(), unit) {
+                (Scale::Each, _) => " each",
+                (_, Unit::InputSecond | Unit::OutputSecond) => " a second",
+                _ => "",
+            };
+            Some(format!("{} {price}{per}", unit.price_key()))
+        });
+        units.collect::<Vec<_>>().join(", ")
+    };
+    let from = row.effective_from.map(|day| format!(", from {day}")).unwrap_or_default();
+    let to = row.effective_to.map(|day| format!(", to {day}")).unwrap_or_default();
+    let word = if list == PriceSource::Custom { "custom" } else { "catalog" };
+    let source = row.source.as_deref().map(|source| format!(": {source}")).unwrap_or_default();
+    let free = if row.free { ", free" } else { "" };
+    let mut lines = vec![
+        format!("{at} {models} ({word}{source}{from}{to}{free})"),
+        format!("    {}", prices(&row.prices)),
+    ];
+    let banded = |before: &str, bands: &[Band]| -> Vec<String> {
+        let lines = bands.iter().map(|band| {
+            let above = band.above_input_tokens;
+            format!("    {before}above {above} input tokens: {}", prices(&band.prices))
+        });
+        lines.collect()
+    };
+    lines.extend(banded("", &row.bands));
+    for (tier, own) in &row.tiers {
+        match own {
+            TierPrices::Factor { factor } => {
+                lines.push(format!("    {tier}: {factor} times the price of every token"));
+            }
+            TierPrices::Prices { prices: own, bands } => {
+                lines.push(format!("    {tier}: {}", prices(own)));
+                lines.extend(banded(&format!("{tier}, "), bands));
+            }
+        }
+    }
+    lines
+}
+
+fn check(first: &str, second: &str, on: Date, json: bool) -> anyhow::Result<()> {
+    let found = named(first)?.disagreements(&named(second)?, on);
+    let lines = found.iter().map(|one| match json {
+        true => json!(one).to_string(),
+        false => format!(
+            "{} {}: {} {} against {}",
+            one.provider, one.model, one.figure, one.first, one.second
+        ),
+    });
+    print(&lines.collect::<Vec<_>>());
+    if !found.is_empty() {
+        if !json {
+            print(&[format!("{} figures disagree.", found.len())]);
+        }
+        std::process::exit(1)
+    }
+    Ok(())
+}
+
+/// A list by its name on the command line.
+fn named(name: &str) -> anyhow::Result<Catalog> {
+    if name == "embedded" {
+        return Ok(Catalog::embedded()?);
+    }
+    let format = name
+        .split_once(':')
+        .and_then(|(format, file)| Some((format.parse::<Format>().ok()?, file)));
+    match format {
+        Some((format, file)) => Ok(read_list(format, Path::new(file))?.into_catalog()),
+        None => Ok(read_file(Path::new(name))?.into()),
+    }
+}

@@ -1,0 +1,512 @@
+//! Price lists of others, read into rows of ours.
+
+use time::Date;
+use time::macros::date;
+use tollgate_pricing::import::{self, Change, Format, Imported, Kind, Update};
+use tollgate_pricing::{CatalogFile, ModelPattern, PriceRow, Unit};
+
+const TODAY: Date = date!(2026 - 11 - 21);
+
+/// A list in the format of genai-prices with these models of OpenAI.
+fn genai_prices(models: &str) -> Imported {
+    let text = format!(r#"[{{"id": "openai", "name": "OpenAI", "models": [{models}]}}]"#);
+    Format::GenaiPrices.read(&text).unwrap()
+}
+
+fn litellm(entries: &str) -> Imported {
+    Format::Litellm.read(&format!("{{{entries}}}")).unwrap()
+}
+
+fn models(row: &PriceRow) -> Vec<&str> {
+    row.models.iter().map(ModelPattern::as_str).collect()
+}
+
+/// The prices of a row as `unit price` pairs, in the order of the units.
+fn prices(prices: &tollgate_pricing::UnitPrices) -> String {
+    let units = Unit::ALL
+        .iter()
+        .filter_map(|&unit| Some(format!("{} {}", unit.price_key(), (*prices.get(unit))?)));
+    units.collect::<Vec<_>>().join(", ")
+}
+
+fn standard(row: &PriceRow) -> String {
+    prices(&row.prices)
+}
+
+fn in_tier(row: &PriceRow, tokens: u64, tier: &str) -> String {
+    let selected = row.prices_for(tokens, &[tier]);
+    assert!(selected.unlisted_tiers.is_empty(), "no tier {tier}");
+    prices(&selected.prices)
+}
+
+fn has_note(list: &Imported, model: &str, text: &str) -> bool {
+    list.notes.iter().any(|note| note.model == model && note.text.contains(text))
+}
+
+mod of_genai_prices {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_price_finds_its_unit_exactly() {
+        let list = genai_prices(
+            r#"{"id": "m", "match": {"equals": "m"}, "prices": {
+                "input_mtok": 0.15, "cache_read_mtok": 0.075, "cache_write_mtok": 1.5e-1,
+                "cache_write_1h_mtok": 0.3, "cache_audio_read_mtok": 0.5, "input_audio_mtok": 1,
+                "input_image_mtok": 2, "input_video_mtok": 3, "output_mtok": 0.6,
+                "output_reasoning_mtok": 0.7, "output_audio_mtok": 20, "output_image_mtok": 30,
+                "input_mchars": 15, "input_audio_hours": 0.36, "audio_hours": 0.36,
+                "input_document_kpages": 1, "requests_kcount": 12, "web_searches_kcount": 10,
+                "storage_searches_kcount": 2.5, "cache_image_read_mtok": 5}}"#,
+        );
+        let [row] = list.rows.as_slice() else { panic!("{list:?}") };
+        assert_eq!(
+            standard(row),
+            "input 0.15, cached_input 0.075, cached_input_audio 0.5, cache_write 0.15, \
+             cache_write_1h 0.3, input_audio 1, input_image 2, input_video 3, output 0.6, \
+             reasoning 0.7, output_audio 20, output_image 30, input_characters 15, \
+             input_second 0.0001, page 0.001, request 0.012, web_search 0.01, file_search 0.0025"
+        );
+        assert_eq!(row.source.as_deref(), Some("genai-prices"));
+        assert!(has_note(&list, "m", "cache_image_read_mtok has no unit here"));
+    }
+
+    #[test]
+    fn steps_are_bands_with_all_prices_of_the_row() {
+        let list = genai_prices(
+            r#"{"id": "m", "match": {"equals": "m"}, "prices": {
+                "input_mtok": {"base": 2, "tiers": [{"start": 272000, "price": 4}]},
+                "output_mtok": {"base": 8, "tiers": [
+                    {"start": 500000, "price": 20}, {"start": 272000, "price": 12}]},
+                "web_searches_kcount": 10}}"#,
+        );
+        let row = &list.rows[0];
+        assert_eq!(standard(row), "input 2, output 8, web_search 0.01");
+        let above = |tokens| prices(&row.prices_for::<&str>(tokens, &[]).prices);
+        assert_eq!(above(272_000), "input 2, output 8, web_search 0.01");
+        assert_eq!(above(272_001), "input 4, output 12, web_search 0.01");
+        assert_eq!(above(500_001), "input 4, output 20, web_search 0.01");
+    }
+
+    #[test]
+    fn conditional_prices_have_a_first_day_and_the_first_holds_since_ever() {
+        let list = genai_prices(
+            r#"{"id": "m", "match": {"equals": "m"}, "prices": [
+                {"prices": {"input_mtok": 3}},
+                {"constraint": {"start_date": "2026-03-13"}, "prices": {"input_mtok": 2}}]}"#,
+        );
+        let days: Vec<_> =
+            list.rows.iter().map(|row| (row.effective_from, standard(row))).collect();
+        let march = Some(date!(2026 - 03 - 13));
+        assert_eq!(days, [(None, "input 3".to_owned()), (march, "input 2".to_owned())]);
+    }
+
+    #[test]
+    fn of_prices_by_the_time_of_day_the_dearest_holds_and_a_note_says_so() {
+        let list = genai_prices(
+            r#"{"id": "m", "match": {"equals": "m"}, "prices": [
+                {"prices": {"input_mtok": 1, "output_mtok": 5}},
+                {"constraint": {"start_time": "01:00:00+00:00", "end_time": "04:00:00+00:00"},
+                 "prices": {"input_mtok": 2, "output_mtok": 4}}]}"#,
+        );
+        assert_eq!(standard(&list.rows[0]), "input 2, output 5");
+        assert!(has_note(&list, "m", "time of day"));
+    }
+
+    #[test]
+    fn variants_are_tiers_as_factors_where_they_are_one() {
+        let list = genai_prices(
+            r#"{"id": "m", "match": {"equals": "m"},
+                "prices": {"input_mtok": 2, "output_mtok": 8, "web_searches_kcount": 10},
+                "price_variants": [
+                    {"when": {"service_tier": "default"}, "prices": {}},
+                    {"when": {"processing": "batch"}, "constraint": {"start_date": "2026-10-14"},
+                     "prices": {"input_mtok": 1, "output_mtok": 4}},
+                    {"when": {"service_tier": "priority"}, "prices": {"input_mtok": 3}},
+                    {"when": {"route": "eu"}, "prices": {"input_mtok": 9}}]}"#,
+        );
+        let row = &list.rows[0];
+        let tiers = serde_json::to_value(&row.tiers).unwrap();
+        assert_eq!(tiers["batch"], serde_json::json!({"factor": "0.5"}));
+        assert_eq!(in_tier(row, 0, "batch"), "input 1, output 4, web_search 0.01");
+        assert_eq!(in_tier(row, 0, "priority"), "input 3, output 8, web_search 0.01");
+        assert_eq!(row.tiers.len(), 2);
+        assert!(has_note(&list, "m", "prices for route=eu are not carried over"));
+    }
+
+    #[test]
+    fn an_empty_price_list_is_free_only_where_that_is_known() {
+        let list = genai_prices(
+            r#"{"id": "a", "match": {"equals": "v/m:free"}, "prices": {}},
+               {"id": "b", "match": {"equals": "omni-moderation-latest"}, "prices": {}},
+               {"id": "c", "match": {"equals": "gpt-x"}, "prices": {"input_mtok": 0}}"#,
+        );
+        let free: Vec<_> = list.rows.iter().map(|row| (models(row), row.free)).collect();
+        assert_eq!(free, [(vec!["v/m:free"], true), (vec!["omni-moderation-latest"], true)]);
+        assert!(has_note(&list, "gpt-x", "not known to be free"));
+    }
+
+    #[test]
+    fn a_zero_beside_prices_leaves_the_unit_to_its_parent() {
+        let list = genai_prices(
+            r#"{"id": "m", "match": {"equals": "m"},
+                "prices": {"input_mtok": 2, "cache_write_mtok": 0, "output_mtok": 8}}"#,
+        );
+        assert_eq!(standard(&list.rows[0]), "input 2, output 8");
+    }
+
+    #[test]
+    fn providers_have_our_names_and_unknown_ones_are_noted() {
+        let text = r#"[
+            {"id": "x-ai", "models": [{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 1}}]},
+            {"id": "azure", "fallback_model_providers": ["openai", "x-ai", "nobody"], "models": []},
+            {"id": "nobody", "models": [{"id": "m", "match": {"equals": "m"}, "prices": {}}]}]"#;
+        let list = Format::GenaiPrices.read(text).unwrap();
+        assert_eq!(list.rows[0].provider, "xai");
+        assert_eq!(list.fallbacks["azure"], ["openai", "xai"]);
+        let notes: Vec<_> = list.notes.iter().map(ToString::to_string).collect();
+        assert_eq!(notes, ["nobody: 1 models of a provider not known here"]);
+    }
+
+    #[test]
+    fn what_is_no_such_list_is_an_error() {
+        for text in ["", "{}", "[{}]", r#"[{"id": "openai", "models": [{"id": "m"}]}]"#] {
+            assert!(Format::GenaiPrices.read(text).is_err(), "{text}");
+        }
+        assert!(Format::Litellm.read("[]").is_err());
+    }
+}
+
+mod of_litellm {
+    use super::*;
+
+    #[test]
+    fn prices_of_one_become_prices_of_ours_exactly() {
+        let list = litellm(
+            r#""m": {"litellm_provider": "openai", "mode": "chat",
+                "input_cost_per_token": 1.5e-07, "output_cost_per_token": 6E-07,
+                "cache_read_input_token_cost": 7.5e-08, "cache_creation_input_token_cost": 2e-7,
+                "cache_creation_input_token_cost_above_1hr": 3e-7,
+                "input_cost_per_audio_token": 1e-05, "output_cost_per_reasoning_token": 7e-07,
+                "input_cost_per_character": 1.5e-05, "input_cost_per_second": 0.0001,
+                "output_cost_per_image": 0.04, "ocr_cost_per_page": 0.001,
+                "search_context_cost_per_query": {"search_context_size_low": 0.03,
+                    "search_context_size_medium": 0.035, "search_context_size_high": 0.05},
+                "file_search_cost_per_1k_calls": 2.5, "code_interpreter_cost_per_session": 0.03,
+                "input_cost_per_query": 0.002, "input_cost_per_pixel": 1e-9,
+                "max_output_tokens": 16384}"#,
+        );
+        let [row] = list.rows.as_slice() else { panic!("{list:?}") };
+        assert_eq!(
+            standard(row),
+            "input 0.15, cached_input 0.075, cache_write 0.2, cache_write_1h 0.3, input_audio 10, \
+             output 0.6, reasoning 0.7, input_characters 15, input_second 0.0001, image 0.04, \
+             page 0.001, web_search 0.05, file_search 0.0025, code_session 0.03, search_unit 0.002"
+        );
+        assert_eq!(row.max_output_tokens, Some(16_384));
+        assert!(has_note(&list, "m", "input_cost_per_pixel has no unit here"));
+    }
+
+    #[test]
+    fn suffixes_are_bands_and_tiers() {
+        let list = litellm(
+            r#""m": {"litellm_provider": "openai",
+                "input_cost_per_token": 2e-06, "output_cost_per_token": 8e-06,
+                "input_cost_per_token_above_200k_tokens": 4e-06,
+                "input_cost_per_token_priority": 3e-06, "output_cost_per_token_priority": 1.2e-05,
+                "input_cost_per_token_above_200k_tokens_priority": 6e-06,
+                "input_cost_per_token_batches": 1e-06, "output_cost_per_token_batches": 4e-06,
+                "input_cost_per_token_flex": 1.4e-06,
+                "regional_processing_uplift_multiplier_eu": 1.1,
+                "provider_specific_entry": {"us": 1.2, "other": 3}}"#,
+        );
+        let row = &list.rows[0];
+        assert_eq!(standard(row), "input 2, output 8");
+        let above = |tokens| prices(&row.prices_for::<&str>(tokens, &[]).prices);
+        assert_eq!(above(200_000), "input 2, output 8");
+        assert_eq!(above(200_001), "input 4, output 8");
+        assert_eq!(in_tier(row, 0, "priority"), "input 3, output 12");
+        assert_eq!(in_tier(row, 200_001, "priority"), "input 6, output 12");
+        assert_eq!(in_tier(row, 0, "batch"), "input 1, output 4");
+        // No prices of long prompts in this tier: those of the standard.
+        assert_eq!(in_tier(row, 200_001, "batch"), "input 4, output 8");
+        assert_eq!(in_tier(row, 0, "flex"), "input 1.4, output 8");
+        assert_eq!(in_tier(row, 0, "eu"), "input 2.2, output 8.8");
+        assert_eq!(in_tier(row, 0, "us"), "input 2.4, output 9.6");
+        assert_eq!(row.tiers.len(), 5);
+    }
+
+    #[test]
+    fn ids_lose_their_provider_and_what_no_request_can_name_is_left_out() {
+        let entry = |id: &str, provider: &str| {
+            format!(
+                r#""{id}": {{"litellm_provider": "{provider}", "input_cost_per_token": 1e-06}}"#
+            )
+        };
+        let entries = [
+            entry("groq/llama-x", "groq"),
+            entry("together_ai/v/m", "together_ai"),
+            entry("gemini/gemini-x", "gemini"),
+            entry("ft:gpt-x", "openai"),
+            entry("eu.v.m-v1:0", "bedrock_converse"),
+            entry("high/1024-x-1024/gpt-image", "openai"),
+            entry("azure/eu/gpt-x", "azure"),
+            entry("bedrock/us-east-1/v.m", "bedrock"),
+            entry("nobody/m", "nobody"),
+        ];
+        let list = litellm(&entries.join(","));
+        let mut found: Vec<_> = list
+            .rows
+            .iter()
+            .map(|row| format!("{} {}", row.provider, models(row).join(" ")))
+            .collect();
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                "bedrock eu.v.m-v1:0",
+                "google gemini-x",
+                "groq llama-x",
+                "openai ft:gpt-x ft:gpt-x:*",
+                "together v/m"
+            ]
+        );
+        assert_eq!(list.notes.len(), 4, "{:?}", list.notes);
+    }
+
+    #[test]
+    fn a_zero_for_a_paid_model_is_left_out() {
+        let list = litellm(
+            r#""a": {"litellm_provider": "cohere", "input_cost_per_token": 0.0, "output_cost_per_token": 0},
+               "e": {"litellm_provider": "cohere", "input_cost_per_token": 1e-07, "output_cost_per_token": 0.0}"#,
+        );
+        let rows: Vec<_> = list.rows.iter().map(|row| (models(row), standard(row))).collect();
+        assert_eq!(rows, [(vec!["e"], "input 0.1".to_owned())]);
+        assert!(has_note(&list, "a", "not known to be free"));
+    }
+
+    #[test]
+    fn what_would_be_paid_twice_is_carried_over_once() {
+        let list = litellm(
+            r#""t": {"litellm_provider": "openai", "mode": "audio_transcription",
+                     "input_cost_per_second": 0.0001, "output_cost_per_second": 0.0001},
+               "i": {"litellm_provider": "openai", "mode": "image_generation",
+                     "output_cost_per_image": 0.04, "output_cost_per_image_token": 3e-05}"#,
+        );
+        let rows: Vec<_> = list.rows.iter().map(standard).collect();
+        assert_eq!(rows, ["output_image 30", "input_second 0.0001"]);
+    }
+}
+
+mod into_a_file {
+    use super::*;
+
+    fn file(rows: &str) -> CatalogFile {
+        CatalogFile::from_json(&format!(r#"{{"rows": [{rows}]}}"#)).unwrap()
+    }
+
+    fn update(max_factor: &str, only_missing: bool) -> Update {
+        Update { from: TODAY, max_factor: max_factor.parse().unwrap(), only_missing }
+    }
+
+    fn take(file: &CatalogFile, list: Imported, format: Format) -> (CatalogFile, Vec<Change>) {
+        let (updated, changes) = file.updated(list, format, &update("3", false));
+        assert_eq!(import::mistakes(&updated), [], "{}", updated.to_text());
+        (updated, changes)
+    }
+
+    fn openai(id: &str, keys: &str) -> String {
+        format!(r#""{id}": {{"litellm_provider": "openai", {keys}}}"#)
+    }
+
+    #[test]
+    fn a_list_imported_twice_changes_nothing_the_second_time() {
+        let list = || {
+            genai_prices(
+                r#"{"id": "m", "match": {"or": [{"equals": "m"}, {"starts_with": "m-"}]}, "prices": [
+                    {"prices": {"input_mtok": {"base": 3, "tiers": [{"start": 9, "price": 4}]}}},
+                    {"constraint": {"start_date": "2026-03-13"}, "prices": {"input_mtok": 2}}],
+                    "price_variants": [{"when": {"processing": "batch"}, "prices": {"input_mtok": 1}}]}"#,
+            )
+        };
+        let (first, changes) = take(&CatalogFile::default(), list(), Format::GenaiPrices);
+        assert!(changes.iter().all(|change| change.kind == Kind::Added && !change.refused));
+        let (second, changes) = take(&first, list(), Format::GenaiPrices);
+        assert_eq!((second, changes), (first, vec![]));
+    }
+
+    #[test]
+    fn a_changed_price_ends_the_day_before_and_the_past_stays() {
+        let old = file(
+            r#"{"provider": "openai", "models": ["m", "n"], "prices": {"input": "2", "output": "8"}}"#,
+        );
+        let list = genai_prices(
+            r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 3, "output_mtok": 8}}"#,
+        );
+        let (new, changes) = take(&old, list, Format::GenaiPrices);
+        let rows: Vec<_> = new
+            .rows
+            .iter()
+            .map(|row| (models(row), row.effective_from, row.effective_to, standard(row)))
+            .collect();
+        let (until, from) = (Some(date!(2026 - 11 - 20)), Some(TODAY));
+        assert_eq!(
+            rows,
+            [
+                (vec!["m"], None, until, "input 2, output 8".to_owned()),
+                (vec!["m"], from, None, "input 3, output 8".to_owned()),
+                (vec!["n"], None, None, "input 2, output 8".to_owned()),
+            ]
+        );
+        let [change] = changes.as_slice() else { panic!("{changes:?}") };
+        assert_eq!((change.kind, &*change.figure), (Kind::Changed, "input"));
+        assert_eq!((change.old, change.new), ("2".parse().ok(), "3".parse().ok()));
+    }
+
+    #[test]
+    fn prices_to_come_are_taken_with_their_day() {
+        let old = file(r#"{"provider": "openai", "models": ["m"], "prices": {"input": "2"}}"#);
+        let list = genai_prices(
+            r#"{"id": "m", "match": {"equals": "m"}, "prices": [{"prices": {"input_mtok": 2}},
+                {"constraint": {"start_date": "2027-01-01"}, "prices": {"input_mtok": 1}}]}"#,
+        );
+        let (new, changes) = take(&old, list, Format::GenaiPrices);
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].from, Some(date!(2027 - 01 - 01)));
+        assert_eq!(new.rows[0].effective_to, Some(date!(2026 - 12 - 31)));
+        assert_eq!(new.rows[1].effective_from, Some(date!(2027 - 01 - 01)));
+    }
+
+    #[test]
+    fn large_changes_and_those_from_or_to_zero_are_refused() {
+        let old = file(
+            r#"{"provider": "openai", "models": ["m"], "prices": {"input": "2", "output": "8"}},
+               {"provider": "openai", "models": ["f:free"], "free": true, "prices": {"input": "0"}}"#,
+        );
+        let table = [
+            (r#""m", "match": {"equals": "m"}, "prices": {"input_mtok": 6, "output_mtok": 8}"#, 0),
+            (
+                r#""m", "match": {"equals": "m"}, "prices": {"input_mtok": 6.01, "output_mtok": 8}"#,
+                1,
+            ),
+            (
+                r#""m", "match": {"equals": "m"}, "prices": {"input_mtok": 0.66, "output_mtok": 2}"#,
+                2,
+            ),
+            (r#""f", "match": {"equals": "f:free"}, "prices": {"input_mtok": 0.01}"#, 1),
+        ];
+        for (model, refused) in table {
+            let list = genai_prices(&format!(r#"{{"id": {model}}}"#));
+            let (_, changes) = take(&old, list, Format::GenaiPrices);
+            let found = changes.iter().filter(|change| change.refused).count();
+            assert_eq!(found, refused, "{model}: {changes:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_list_does_not_name_stays_unless_the_row_is_the_lists_alone() {
+        let row = |source: &str| {
+            file(&format!(
+                r#"{{"provider": "openai", "models": ["m"], "source": "{source}",
+                    "prices": {{"input": "2", "output": "8", "image": "0.04"}},
+                    "tiers": {{"flex": {{"factor": "0.5"}}}}, "max_output_tokens": 5}}"#
+            ))
+        };
+        let list = || {
+            genai_prices(
+                r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 2, "output_mtok": 8}}"#,
+            )
+        };
+        let (mine, changes) = take(&row("a contract"), list(), Format::GenaiPrices);
+        assert_eq!(
+            (changes, standard(&mine.rows[0])),
+            (vec![], "input 2, output 8, image 0.04".to_owned())
+        );
+        let (its_own, changes) = take(&row("genai-prices"), list(), Format::GenaiPrices);
+        assert_eq!(changes.len(), 2, "{changes:?}");
+        assert_eq!(standard(&its_own.rows[1]), "input 2, output 8");
+        assert_eq!(its_own.rows[1].max_output_tokens, Some(5));
+    }
+
+    #[test]
+    fn models_that_the_list_names_no_more_are_reported_and_stay() {
+        let old = file(
+            r#"{"provider": "openai", "models": ["gone"], "source": "genai-prices", "prices": {"input": "2"}},
+               {"provider": "openai", "models": ["other"], "source": "litellm", "prices": {"input": "2"}}"#,
+        );
+        let list =
+            genai_prices(r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 2}}"#);
+        let (new, changes) = take(&old, list, Format::GenaiPrices);
+        let listed: Vec<_> = new.rows.iter().flat_map(models).collect();
+        assert_eq!(listed, ["gone", "m", "other"]);
+        let gone: Vec<_> = changes.iter().filter(|change| change.kind == Kind::Removed).collect();
+        assert_eq!(gone.iter().map(|change| &*change.model).collect::<Vec<_>>(), ["gone"]);
+    }
+
+    #[test]
+    fn filling_in_adds_what_is_missing_and_changes_nothing() {
+        let mut catalog = file(
+            r#"{"provider": "openai", "models": ["m"], "source": "genai-prices",
+                "prices": {"input": "2", "output": "8"}},
+               {"provider": "openai", "models": ["dear"], "prices": {"input": "3", "output": "8"}}"#,
+        );
+        let tokens = r#""input_cost_per_token": 2e-06, "output_cost_per_token": 8e-06,
+            "cache_read_input_token_cost": 1e-06, "input_cost_per_token_flex": 1e-06,
+            "output_cost_per_token_flex": 4e-06, "max_output_tokens": 100,
+            "file_search_cost_per_1k_calls": 2.5"#;
+        let entries = [openai("m", tokens), openai("dear", tokens), openai("new", tokens)];
+        catalog.fill(litellm(&entries.join(",")), TODAY);
+        let row = |name: &str| {
+            let named = |row: &&PriceRow| models(row) == [name];
+            catalog.rows.iter().find(named).unwrap()
+        };
+        // How tokens are priced is the first list's to say; the rest is added.
+        assert_eq!(standard(row("m")), "input 2, output 8, file_search 0.0025");
+        assert_eq!(in_tier(row("m"), 0, "flex"), "input 1, output 4, file_search 0.0025");
+        assert_eq!(row("m").source.as_deref(), Some("genai-prices, litellm"));
+        // Prices that disagree add nothing but the largest answer.
+        assert_eq!(standard(row("dear")), "input 3, output 8");
+        assert_eq!((row("dear").tiers.len(), row("dear").max_output_tokens), (0, Some(100)));
+        assert_eq!(row("new").prices.cached_input, "1".parse().ok());
+    }
+
+    #[test]
+    fn a_price_of_the_providers_tool_alone_is_that_of_every_model_with_tools() {
+        let mut catalog = file(
+            r#"{"provider": "openai", "models": ["m"], "prices": {"input": "2", "web_search": "0.01"}},
+               {"provider": "openai", "models": ["n"], "prices": {"input": "2"}}"#,
+        );
+        catalog.fill(
+            litellm(&openai("openai/container", r#""code_interpreter_cost_per_session": 0.03"#)),
+            TODAY,
+        );
+        let rows: Vec<_> = catalog.rows.iter().map(standard).collect();
+        assert_eq!(rows, ["input 2, web_search 0.01, code_session 0.03", "input 2"]);
+    }
+
+    #[test]
+    fn a_file_reads_back_what_was_written() {
+        let file = tollgate_pricing::Catalog::embedded().unwrap().file().clone();
+        let text = file.to_text();
+        assert_eq!(CatalogFile::from_json(&text).unwrap(), file);
+        assert_eq!(text, include_str!("../catalog.json"), "`just catalog` makes the file");
+    }
+}
+
+#[test]
+fn lists_disagree_where_both_price_a_model_and_not_alike() {
+    let catalog = |input: &str, more: &str| {
+        let text = format!(
+            r#"{{"rows": [{{"provider": "openai", "models": ["m"],
+                "prices": {{"input": "{input}", "output": "1"}}}}{more}]}}"#
+        );
+        tollgate_pricing::Catalog::from_json(&text).unwrap()
+    };
+    let more = r#", {"provider": "openai", "models": ["n"], "prices": {"input": "9"}}"#;
+    let found = catalog("2", "").disagreements(&catalog("3", more), TODAY);
+    let found: Vec<_> = found
+        .iter()
+        .map(|one| format!("{} {} {} {}", one.model, one.figure, one.first, one.second))
+        .collect();
+    assert_eq!(found, ["m input 2 3"]);
+    assert_eq!(catalog("2", "").disagreements(&catalog("2.0000001", ""), TODAY), []);
+}
