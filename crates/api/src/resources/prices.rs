@@ -43,18 +43,15 @@ pub(crate) async fn list(
     let provider = query
         .get("provider")
         .map(|name| app.providers.get(name).map_or(name, |provider| provider.price_list.as_str()));
-    let wanted = |row: &PriceRow| {
-        let is_priced_by = || match query.get("model") {
-            Some(model) => app
-                .prices
-                .find(provider.unwrap_or(&row.provider), model, on)
-                .is_some_and(|listed| std::ptr::eq(listed.row, row)),
-            None => provider.is_none_or(|provider| provider == row.provider),
-        };
-        row.holds(on) && is_priced_by()
+    let wanted = |row: &PriceRow| match query.get("model") {
+        Some(model) => app
+            .prices
+            .find(provider.unwrap_or(&row.provider), model, on)
+            .is_some_and(|listed| std::ptr::eq(listed.row, row)),
+        None => provider.is_none_or(|provider| provider == row.provider),
     };
-    // The list is the same as long as the process runs, so places in it are a cursor.
-    let rows = app.prices.rows().enumerate().filter(|(_, (row, _))| wanted(row));
+    // The list of a day is the same as long as the process runs, so places in it are a cursor.
+    let rows = app.prices.rows_on(on).enumerate().filter(|(_, (row, _))| wanted(row));
     let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
     let rows = rows.filter(|(place, _)| page.after.is_none_or(|after| *place > after));
     let found: Vec<_> = rows.take(limit.saturating_add(1)).collect();
