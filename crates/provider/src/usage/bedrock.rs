@@ -119,13 +119,7 @@ impl Figures {
     }
 
     fn readable(&self) -> bool {
-        let all = [
-            self.input,
-            self.output,
-            self.cache_read,
-            self.cache_write,
-            self.cache_write_1h,
-        ];
+        let all = [self.input, self.output, self.cache_read, self.cache_write, self.cache_write_1h];
         !all.contains(&Figure::Unreadable)
     }
 

@@ -82,8 +82,8 @@ impl Extract for Cohere {
 
     /// Judged by the first field that shows it.
     fn ends_stream(&self, name: &[u8], data: &[u8]) -> bool {
-        let unnamed = name.is_empty()
-            && ENDS.iter().any(|end| memchr::memmem::find(data, end).is_some());
+        let unnamed =
+            name.is_empty() && ENDS.iter().any(|end| memchr::memmem::find(data, end).is_some());
         ENDS.contains(&name) || (unnamed && Object::of(data).is_some_and(|it| Self::is_end(&it)))
     }
 

@@ -67,9 +67,8 @@ impl Deepgram {
         facts.model = only_model(metadata).or(facts.model.take());
         let length = metadata.get("duration").and_then(|length| micros(length.get()));
         let channels = metadata.get("channels").map_or(Some(1), |count_| count(count_.get()));
-        self.heard = length.zip(channels).and_then(|(length, channels)| {
-            length.checked_mul(channels.max(1))
-        });
+        self.heard =
+            length.zip(channels).and_then(|(length, channels)| length.checked_mul(channels.max(1)));
         // What is found out about the text costs tokens, whether it was heard or read.
         for key in ["summary_info", "sentiment_info", "topics_info", "intents_info"] {
             if let Some(info) = metadata.object(key) {

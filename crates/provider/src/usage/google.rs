@@ -131,10 +131,9 @@ impl Google {
     fn input(&self) -> Option<PerUnit<u64>> {
         match self.api {
             Api::Predict => self.images.map(|_| PerUnit::default()),
-            Api::EmbedContent => self
-                .figures
-                .input()
-                .or_else(|| self.characters.count().map(|_| PerUnit::default())),
+            Api::EmbedContent => {
+                self.figures.input().or_else(|| self.characters.count().map(|_| PerUnit::default()))
+            }
             _ => self.figures.input(),
         }
     }
@@ -183,9 +182,8 @@ impl Extract for Google {
     }
 
     fn found(self: Box<Self>) -> Found {
-        let readable = !self.malformed
-            && self.figures.readable()
-            && self.characters != Figure::Unreadable;
+        let readable =
+            !self.malformed && self.figures.readable() && self.characters != Figure::Unreadable;
         let input = self.input().filter(|_| readable);
         let output = self.output().filter(|_| readable);
         Found {

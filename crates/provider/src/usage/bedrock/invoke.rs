@@ -123,8 +123,7 @@ impl Invoke {
                 }
             }
             Vendor::Flat(reader) => {
-                reader.text_bytes =
-                    reader.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
+                reader.text_bytes = reader.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
                 reader.absorb(event);
             }
         }
@@ -181,11 +180,11 @@ impl Extract for Invoke {
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
-        self.closed = true;
         let Some(answer) = Object::of(body) else {
             self.text_bytes = text_bytes(body, TEXT_KEYS);
             return self.text_bytes > 0;
         };
+        self.closed = true;
         self.recognise(&answer);
         match &mut self.vendor {
             Vendor::Unknown => self.text_bytes = text_bytes(body, TEXT_KEYS),
@@ -198,8 +197,9 @@ impl Extract for Invoke {
             }
         }
         let images = answer.get("images");
-        let images = images
-            .and_then(|list| serde_json::from_str::<Vec<&serde_json::value::RawValue>>(list.get()).ok());
+        let images = images.and_then(|list| {
+            serde_json::from_str::<Vec<&serde_json::value::RawValue>>(list.get()).ok()
+        });
         self.images = u64::try_from(images.unwrap_or_default().len()).unwrap_or(0);
         true
     }
