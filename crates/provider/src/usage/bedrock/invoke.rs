@@ -180,11 +180,11 @@ impl Extract for Invoke {
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
-        self.closed = true;
         let Some(answer) = Object::of(body) else {
             self.text_bytes = text_bytes(body, TEXT_KEYS);
             return self.text_bytes > 0;
         };
+        self.closed = true;
         self.recognise(&answer);
         match &mut self.vendor {
             Vendor::Unknown => self.text_bytes = text_bytes(body, TEXT_KEYS),

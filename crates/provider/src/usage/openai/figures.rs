@@ -23,8 +23,9 @@ pub(super) struct Figures {
 }
 
 /// What providers call the tokens of the prompt that were cached, where they have no details.
-const CACHED: [&str; 4] =
-    ["cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens", "cached_prompt_text_tokens"];
+/// Mistral's `num_cached_tokens` is none of them: it counts what its servers had, at the full price.
+/// What is billed for less stands in the details.
+const CACHED: [&str; 3] = ["cached_tokens", "prompt_cache_hit_tokens", "cached_prompt_text_tokens"];
 
 impl Figures {
     pub(super) fn take(&mut self, usage: &Object<'_>) {

@@ -3,7 +3,7 @@
 //!
 //! | endpoint | reported | else |
 //! |---|---|---|
-//! | transcription | `usage` (tokens or seconds), `duration`, the last timestamp of subtitles | the length of the sound that was sent |
+//! | transcription | `usage` (tokens or seconds), `duration` | the last timestamp of subtitles, the length of the sound that was sent |
 //! | speech | `usage` in the last event of a stream | the characters that were sent |
 //! | images | `usage`, the images in the answer | how many were asked for |
 
@@ -22,8 +22,9 @@ use crate::usage::{EventKind, Found};
 pub(in crate::usage) struct Media {
     usage: OpenAi,
     api: Api,
-    /// Microseconds of sound, as the answer states them.
+    /// Microseconds of sound, as the answer states them, and as its last timestamp tells them.
     heard: Option<u64>,
+    told: Option<u64>,
     images: Option<u64>,
     /// Microseconds of sound that were sent, by their size if nothing else tells.
     sent: u64,
@@ -49,6 +50,7 @@ impl Media {
             usage: OpenAi::new(api, false),
             api,
             heard: None,
+            told: None,
             images: None,
             sent: request.audio_micros,
             characters: request.characters,
@@ -62,18 +64,22 @@ impl Media {
         matches!(name, b"transcript.text.done" | b"speech.audio.done")
     }
 
-    /// What is known without a report: a stated length or count is as good as one.
+    /// What is known without a report: a stated length or count is as good as one. The last
+    /// timestamp is not: silence may follow it, and a cut answer has another.
     fn unreported(&self, found: &mut Found) {
         let mut tokens = (PerUnit::default(), PerUnit::default());
         let stated = match self.api {
             Api::Transcription => {
-                let length = self.heard.unwrap_or(self.sent);
+                let length = self.heard.or(self.told).unwrap_or(self.sent);
                 found.others.input_second = length;
                 if self.by_tokens {
                     let seconds = length.div_ceil(MICROS_PER_SECOND);
                     tokens.0.input_audio = seconds.saturating_mul(TOKENS_PER_SECOND_HEARD);
                     found.others.input_second = 0;
                     tokens.1.output = super::super::estimate::tokens(found.text_bytes);
+                } else {
+                    // The text costs nothing beside the sound.
+                    found.text_bytes = 0;
                 }
                 self.heard.is_some() && !self.by_tokens
             }
@@ -155,7 +161,7 @@ impl Extract for Media {
             }
             return true;
         }
-        self.heard = last_timestamp(body);
+        self.told = last_timestamp(body);
         self.usage.text_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
         true
     }
