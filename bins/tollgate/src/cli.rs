@@ -7,6 +7,7 @@ use tollgate_domain::{MerchantId, SecretKeyId, WalletId};
 use tollgate_pricing::Amount;
 
 use crate::quote::QuoteArgs;
+use crate::reprice::RepriceArgs;
 
 /// Meters, prices and forwards AI provider requests, and controls spend while doing so.
 #[derive(Parser)]
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     /// Say what a usage costs, or what a call would hold, without a server or database.
     #[command(arg_required_else_help = true)]
     Quote(Box<QuoteArgs>),
+    /// Price settled records again by the prices of this configuration, and book what differs.
+    Reprice(Box<RepriceArgs>),
     /// Look at the configuration.
     Config {
         #[command(subcommand)]

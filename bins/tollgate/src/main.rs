@@ -6,6 +6,7 @@ mod config;
 mod demo;
 mod logging;
 mod quote;
+mod reprice;
 mod serve;
 
 use clap::Parser;
@@ -29,6 +30,9 @@ async fn main() -> anyhow::Result<()> {
         Command::Audit => commands::audit(&Config::read(cli.config.as_deref())?, cli.json).await,
         Command::Quote(what) => {
             quote::run(&Config::read(cli.config.as_deref())?, *what, cli.json).await
+        }
+        Command::Reprice(what) => {
+            reprice::run(&Config::read(cli.config.as_deref())?, *what, cli.json).await
         }
         Command::Merchant { command } => {
             commands::merchant(&Config::read(cli.config.as_deref())?, command, cli.json).await
