@@ -27,12 +27,10 @@ struct Line {
     /// Why another usage is expected than the one that the collectors read.
     #[serde(default)]
     differs: Option<String>,
-    #[serde(default, rename = "expected_input_price")]
-    _input_price: Option<String>,
-    #[serde(default, rename = "expected_output_price")]
-    _output_price: Option<String>,
-    #[serde(default, rename = "expected_total_price")]
-    _total_price: Option<String>,
+    /// What it cost by the prices of the day on which it was collected.
+    expected_input_price: Option<Amount>,
+    expected_output_price: Option<Amount>,
+    expected_total_price: Option<Amount>,
 }
 
 fn lines() -> Vec<Line> {

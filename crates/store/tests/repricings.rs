@@ -633,10 +633,16 @@ fn after_any_number_of_repricings_the_ledger_is_that_of_the_last_prices() {
             let model = Some(names[which].to_owned());
             let applied = if dice.below(2) == 0 { Vec::new() } else { applied };
             let ending = if dice.below(5) == 0 { Ending::Broken } else { Ending::Answered };
-            let report = Report { ending, priced, model, applied, ..answered(tokens, "0") };
+            let report =
+                Report { ending, priced, model, applied: applied.clone(), ..answered(tokens, "0") };
             let request_id = call.request_id;
             let admitted = store.store.admit(Box::new(call)).await.unwrap().unwrap();
             store.store.settle(request_id, report).await;
+            assert_eq!(
+                shop.record(store, request_id).await.applied,
+                applied,
+                "the record keeps them"
+            );
             pending.insert(request_id, (*admitted, which));
         }
         let settled = shop.balances(store).await;
