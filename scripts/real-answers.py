@@ -110,7 +110,7 @@ def main():
             line["cost"] = stated
         for price in ("expected_input_price", "expected_output_price", "expected_total_price"):
             if price in case:
-                line[price] = case[price]
+                line[price] = format(Decimal(case[price]), "f")
         print(json.dumps(line, ensure_ascii=False, separators=(",", ":")))
 
 

@@ -3,14 +3,19 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use awc::http::header::{self, HeaderMap, HeaderValue};
 use bytes::Bytes;
 use common::endpoint;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use time::macros::date;
 use tollgate_domain::UsageSource;
-use tollgate_pricing::{Amount, PerUnit};
+use tollgate_pricing::{
+    Amount, BaseCost, Catalog, PerUnit, PriceBook, Rate, Served, UnitPrices, Usage,
+};
 use tollgate_provider::{CallBody, Ended, Reading, ResponseMeter};
 
 #[derive(Deserialize)]
@@ -28,9 +33,9 @@ struct Line {
     #[serde(default)]
     differs: Option<String>,
     /// What it cost by the prices of the day on which it was collected.
-    expected_input_price: Option<Amount>,
-    expected_output_price: Option<Amount>,
-    expected_total_price: Option<Amount>,
+    expected_input_price: Option<String>,
+    expected_output_price: Option<String>,
+    expected_total_price: Option<String>,
 }
 
 fn lines() -> Vec<Line> {
@@ -180,6 +185,74 @@ fn every_real_answer_reads_the_same_as_a_stream() {
         }
     }
     assert!(streams > 500, "{streams}");
+}
+
+/// Where the price is another one on purpose: a part of the line, and why.
+const OTHER_PRICES: [(&str, &str); 6] = [
+    ("ON_DEMAND_FLEX", "it was served as flex, which costs half; the collectors ignore it"),
+    ("\"iterations\"", "the advisor's turns are billed at the prices of its own model"),
+    ("gpt-5.6-luna", "what was written to the cache has a price of its own"),
+    ("deepseek-v4-flash", "the price depends on the hour; the dearer one is taken"),
+    ("\"provider\":\"zai\"", "it is no provider of the table"),
+    ("ministral-8b-latest", "the list that it was priced with said 1 USD where the page says 0.1"),
+];
+
+#[test]
+fn every_real_answer_costs_what_it_cost_on_its_day() {
+    let book = PriceBook::new(Catalog::default(), Catalog::embedded().unwrap());
+    let (mut priced, mut wrong, mut others) = (0, Vec::new(), BTreeSet::new());
+    for line in lines() {
+        let Some(expected_input) = &line.expected_input_price else { continue };
+        let body = line.answer.get().as_bytes().to_vec();
+        let reading = line.read("application/json", false, body);
+        // What the provider states itself is left aside: it is the list that is tested.
+        let usage = Usage { provider_cost: None, ..reading.usage };
+        let found = book.price(&Served {
+            provider: match line.provider.as_str() {
+                "aws" => "bedrock",
+                "x-ai" => "xai",
+                other => other,
+            },
+            models: reading.model.as_deref().as_slice(),
+            tiers: &reading.tiers,
+            on: date!(2025 - 11 - 06),
+            usage: &usage,
+            parts: &reading.parts,
+        });
+        let found = found.unwrap();
+        let rounded = |price: &Option<String>| price.as_deref().map(half_even);
+        let expected = (half_even(expected_input), rounded(&line.expected_output_price));
+        let total = rounded(&line.expected_total_price);
+        let ours = (found.base.input, Some(found.base.output));
+        // Searches are in the total only.
+        let matches = match total {
+            Some(total) => found.base.total() == Ok(total) && ours.0 == expected.0,
+            None => ours.0 == expected.0 && ours.1 == Some(expected.1.unwrap_or_default()),
+        };
+        priced += 1;
+        let name = format!("\"provider\":\"{}\",{}", line.provider, line.answer.get());
+        let other = OTHER_PRICES.iter().position(|(part, _)| name.contains(part));
+        others.extend(other.filter(|_| !matches));
+        if !matches && other.is_none() {
+            wrong.push(format!(
+                "{} {:?} {:?}: {ours:?}, expected {expected:?}, total {total:?}; {}",
+                line.provider,
+                line.model,
+                found.source,
+                line.answer.get()
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {priced}:\n{}", wrong.len(), wrong.join("\n"));
+    assert_eq!(others.len(), OTHER_PRICES.len(), "a price that is as expected needs no reason");
+    assert_eq!(priced, 335);
+}
+
+/// A price of any precision as an amount.
+fn half_even(price: &str) -> Amount {
+    let rate: Rate = price.parse().unwrap();
+    let one = UnitPrices { input: Some(rate), ..UnitPrices::default() };
+    BaseCost::of(&Usage::tokens(1_000_000, 0), &one).unwrap().input
 }
 
 #[test]
