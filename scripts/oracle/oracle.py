@@ -30,6 +30,7 @@ PROVIDERS = {
     "moonshotai": "moonshot", "novita": "novita", "openai": "openai",
     "openrouter": "openrouter", "perplexity": "perplexity", "together": "together", "x-ai": "xai",
 }
+FALLBACKS = {"azure": ["openai", "anthropic"], "google": ["anthropic"]}
 MOMENTS = [
     datetime.datetime(*moment, tzinfo=datetime.UTC)
     for moment in [
@@ -148,7 +149,9 @@ def cases(seed):
         if name is None:
             continue
         before = ARN if name == "bedrock" else "zz/"
-        known = dict.fromkeys(ref for model in provider.models for ref in ids(model.match, before))
+        lists = [provider, *(one for one in providers if one.id in FALLBACKS.get(name, []))]
+        known = dict.fromkeys(ref for one in lists for model in one.models
+                              for ref in ids(model.match, before))
         for ref in known:
             model = provider.find_model(ref, all_providers=providers)
             if model is None:

@@ -27,6 +27,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         eprintln!("genai-prices: {note}");
     }
     let mut file = first.into_file();
+    // Other makers' models cost something else at Azure than at their makers.
+    if let Some(others) = file.fallbacks.get_mut("azure") {
+        others.retain(|other| ["openai", "anthropic"].contains(&other.as_str()));
+    }
     for note in file.fill(read(Format::Litellm, litellm)?, day) {
         eprintln!("litellm: {note}");
     }

@@ -97,7 +97,7 @@ impl CatalogFile {
             let mut rows = single(&file.rows);
             let new = single(&list.rows);
             for (provider, others) in list.fallbacks {
-                file.fallbacks.insert(provider, others);
+                file.fallbacks.entry(provider).or_insert(others);
             }
             for ((provider, model), new) in new {
                 let own = rows.entry((provider, model)).or_default();

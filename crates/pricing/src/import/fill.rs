@@ -43,12 +43,18 @@ impl CatalogFile {
                 None => missing.push(row),
                 Some(listed) if listed.row.provider != row.provider => (),
                 Some(listed) => {
-                    let pattern = listed.pattern.clone();
+                    let (pattern, since) = (listed.pattern.clone(), listed.row.effective_from);
                     let same = |one: &&mut PriceRow| {
                         one.provider == row.provider && one.models.contains(&pattern)
                     };
                     for mine in self.rows.iter_mut().filter(same) {
-                        add(mine, &row, id, &mut notes);
+                        // A row for several models holds for each of them: the largest answer
+                        // bounds them all.
+                        mine.max_output_tokens = mine.max_output_tokens.max(row.max_output_tokens);
+                        // The other list's prices are of one day: they say nothing of the past.
+                        if mine.effective_from >= since {
+                            add(mine, &row, id, &mut notes);
+                        }
                     }
                 }
             }
@@ -79,8 +85,6 @@ fn only(prices: &UnitPrices, unit: Unit) -> bool {
 
 /// Adds to a row what another row of the same model has besides.
 fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
-    // A row for several models holds for each of them: the largest answer bounds them all.
-    mine.max_output_tokens = mine.max_output_tokens.max(other.max_output_tokens);
     if mine.free || !alike(&mine.prices, &other.prices) {
         return;
     }
@@ -88,16 +92,15 @@ fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
     for &unit in Unit::ALL.iter().filter(|&&unit| fills(unit)) {
         let twice = unit == Unit::Image && mine.prices.get(Unit::OutputImage).is_some();
         if mine.prices.get(unit).is_none() && other.prices.get(unit).is_some() && !twice {
-            set_everywhere(mine, unit, &other.prices);
-            let bands = mine.bands.iter_mut().filter_map(|band| {
-                let theirs = other.bands.iter();
-                let same = theirs
-                    .into_iter()
-                    .find(|one| one.above_input_tokens == band.above_input_tokens)?;
-                Some((band, same))
-            });
-            for (band, theirs) in bands {
-                *band.prices.get_mut(unit) = *theirs.prices.get(unit);
+            if unit.counts_tokens() {
+                *mine.prices.get_mut(unit) = *other.prices.get(unit);
+                for band in &mut mine.bands {
+                    let same = |one: &&Band| one.above_input_tokens == band.above_input_tokens;
+                    let theirs = other.bands.iter().find(same);
+                    *band.prices.get_mut(unit) = theirs.and_then(|one| *one.prices.get(unit));
+                }
+            } else {
+                set_everywhere(mine, unit, &other.prices);
             }
             added = true;
         }

@@ -18,7 +18,7 @@ type Keys = BTreeMap<String, Box<RawValue>>;
 
 /// Our names of the providers, by theirs, and what stands before the ids of each. Of two that are
 /// one provider here, what the first lists counts.
-const PROVIDERS: [(&str, &str, &[&str]); 34] = [
+const PROVIDERS: [(&str, &str, &[&str]); 35] = [
     ("openai", "openai", &["openai/"]),
     ("text-completion-openai", "openai", &[]),
     ("azure", "azure", &["azure/"]),
@@ -29,6 +29,7 @@ const PROVIDERS: [(&str, &str, &[&str]); 34] = [
     ("vertex_ai-language-models", "google", &["vertex_ai/"]),
     ("vertex_ai-embedding-models", "google", &["vertex_ai/"]),
     ("vertex_ai-image-models", "google", &["vertex_ai/"]),
+    ("vertex_ai-anthropic_models", "google", &["vertex_ai/"]),
     ("mistral", "mistral", &["mistral/"]),
     ("codestral", "mistral", &["codestral/"]),
     ("deepseek", "deepseek", &["deepseek/"]),
@@ -263,6 +264,9 @@ impl Reader<'_> {
 
     fn price<'k>(&mut self, key: &'k str, raw: &RawValue) -> Option<Price<'k>> {
         if !key.contains("cost") {
+            if key.contains("multiplier") {
+                self.note(format!("{key} has no tier here"));
+            }
             return None;
         }
         let tier = TIERS.iter().find(|(suffix, _)| key.ends_with(suffix));

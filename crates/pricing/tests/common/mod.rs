@@ -1,0 +1,40 @@
+//! Made-up price lists, and rows in short.
+
+use tollgate_pricing::import::{Format, Imported};
+use tollgate_pricing::{ModelPattern, PriceRow, Unit, UnitPrices};
+
+/// A list in the format of genai-prices with these models of OpenAI.
+pub(crate) fn genai_prices(models: &str) -> Imported {
+    let text = format!(r#"[{{"id": "openai", "name": "OpenAI", "models": [{models}]}}]"#);
+    Format::GenaiPrices.read(&text).unwrap_or_else(|why| unreachable!("{why}"))
+}
+
+/// A list in LiteLLM's format with these entries.
+pub(crate) fn litellm(entries: &str) -> Imported {
+    Format::Litellm.read(&format!("{{{entries}}}")).unwrap_or_else(|why| unreachable!("{why}"))
+}
+
+/// The patterns of a row.
+pub(crate) fn models(row: &PriceRow) -> Vec<&str> {
+    row.models.iter().map(ModelPattern::as_str).collect()
+}
+
+/// The prices of a row as `unit price` pairs, in the order of the units.
+pub(crate) fn prices(prices: &UnitPrices) -> String {
+    let units = Unit::ALL
+        .iter()
+        .filter_map(|&unit| Some(format!("{} {}", unit.price_key(), (*prices.get(unit))?)));
+    units.collect::<Vec<_>>().join(", ")
+}
+
+/// The standard prices of a row.
+pub(crate) fn standard(row: &PriceRow) -> String {
+    prices(&row.prices)
+}
+
+/// The prices of a row for a prompt of so many tokens in a tier.
+pub(crate) fn in_tier(row: &PriceRow, tokens: u64, tier: &str) -> String {
+    let selected = row.prices_for(tokens, &[tier]);
+    assert!(selected.unlisted_tiers.is_empty(), "no tier {tier}");
+    prices(&selected.prices)
+}
