@@ -40,8 +40,9 @@
 //!    **disjoint** quantities of them: what is contained in a total is taken out of it, what is
 //!    beside it is left alone. It names the lines that end a stream and the keys under which text
 //!    stands, for estimates.
-//! 4. Add golden files in `tests/golden`: `<dialect>_<feature>.json` or `.sse` with a
-//!    `.expected.json` beside it. They are replayed at every cut and through every compression.
+//! 4. Add golden files in `tests/golden`: `<provider>_<feature>.json`, `.sse`, `.ndjson` or
+//!    `.frames` with a `.expected.json` beside it. They are replayed at every cut and through every
+//!    compression, and `<name>_stream` must come to the same as `<name>`.
 
 mod client;
 mod dialect;

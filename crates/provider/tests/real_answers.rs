@@ -1,13 +1,12 @@
 //! Real answers of real providers, reduced to their usage: each reads as expected, as a body and as
 //! the end of a stream. Where they come from stands in `real/README.md`.
 
-mod common;
-
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
+use awc::http::Method;
 use awc::http::header::{self, HeaderMap, HeaderValue};
 use bytes::Bytes;
-use common::endpoint;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -16,7 +15,7 @@ use tollgate_domain::UsageSource;
 use tollgate_pricing::{
     Amount, BaseCost, Catalog, PerUnit, PriceBook, Rate, Served, UnitPrices, Usage,
 };
-use tollgate_provider::{CallBody, Ended, Reading, ResponseMeter};
+use tollgate_provider::{CallBody, Ended, ProviderSettings, ProviderTable, Reading, ResponseMeter};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,9 +37,22 @@ struct Line {
     expected_total_price: Option<String>,
 }
 
+fn sure<T, E: std::fmt::Debug>(result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| unreachable!("{error:?}"))
+}
+
+/// The built-in providers, and Bedrock in a region.
+static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
+    let mut table = ProviderTable::builtin();
+    let region = Some("eu-central-1".to_owned());
+    let settings = ProviderSettings { region, ..ProviderSettings::default() };
+    sure(table.configure("bedrock", settings));
+    table
+});
+
 fn lines() -> Vec<Line> {
     let lines = include_str!("real/answers.jsonl").lines();
-    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    lines.map(|line| sure(serde_json::from_str(line))).collect()
 }
 
 impl Line {
@@ -76,7 +88,7 @@ impl Line {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         let mut request = CallBody::empty();
         request.stream = streamed;
-        let endpoint = endpoint(&self.url(streamed));
+        let endpoint = sure(TABLE.resolve(&Method::POST, &self.url(streamed)));
         let mut meter = ResponseMeter::new(&endpoint, 200, &headers, &request, false);
         meter.feed(Bytes::from(body));
         meter.finish(Ended::Complete)
@@ -86,11 +98,11 @@ impl Line {
     fn streams(&self) -> Vec<(&'static str, Vec<u8>)> {
         const EVENTS: &str = "text/event-stream";
         let answer = self.answer.get();
-        let value: Value = serde_json::from_str(answer).unwrap();
+        let value: Value = sure(serde_json::from_str(answer));
         let with = |more: Value| {
-            let mut all = value.clone();
-            all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            all.to_string()
+            let all = [&value, &more].into_iter().filter_map(Value::as_object).flatten();
+            let all = all.map(|(key, value)| (key.clone(), value.clone()));
+            Value::Object(all.collect()).to_string()
         };
         match self.kind.as_str() {
             "chat" => {
@@ -104,9 +116,11 @@ impl Line {
             }
             "messages" => {
                 let mut start = value.clone();
-                start["usage"]["output_tokens"] = json!(1);
+                if let Some(output) = start.pointer_mut("/usage/output_tokens") {
+                    *output = json!(1);
+                }
                 let delta = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"},
-                    "usage": value["usage"]});
+                    "usage": value.get("usage")});
                 let start = json!({"type": "message_start", "message": start});
                 let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
                 let (one, two) = ("event: message_start\ndata: ", "event: message_delta\ndata: ");
@@ -149,13 +163,13 @@ impl Line {
 fn frame(name: &str, payload: &[u8]) -> Vec<u8> {
     let mut headers = Vec::new();
     for (key, value) in [(":event-type", name), (":message-type", "event")] {
-        headers.push(u8::try_from(key.len()).unwrap());
+        headers.push(sure(u8::try_from(key.len())));
         headers.extend_from_slice(key.as_bytes());
         headers.push(7);
-        headers.extend_from_slice(&u16::try_from(value.len()).unwrap().to_be_bytes());
+        headers.extend_from_slice(&sure(u16::try_from(value.len())).to_be_bytes());
         headers.extend_from_slice(value.as_bytes());
     }
-    let word = |number: usize| u32::try_from(number).unwrap().to_be_bytes();
+    let word = |number: usize| sure(u32::try_from(number)).to_be_bytes();
     let mut frame = word(16 + headers.len() + payload.len()).to_vec();
     frame.extend_from_slice(&word(headers.len()));
     frame.extend_from_slice(&crc32fast::hash(&frame).to_be_bytes());

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::iter;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use awc::http::Method;
 use awc::http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -91,6 +92,11 @@ pub(crate) struct Case {
 
 /// The whole corpus.
 pub(crate) fn cases() -> Vec<Case> {
+    static CASES: LazyLock<Vec<Case>> = LazyLock::new(read_cases);
+    CASES.clone()
+}
+
+fn read_cases() -> Vec<Case> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut cases: Vec<_> = files.filter_map(|path| case(&path)).collect();
@@ -204,13 +210,18 @@ impl Case {
     }
 }
 
-/// Where a POST to a URL leads, with every built-in provider configured.
-pub(crate) fn endpoint(url: &str) -> Endpoint {
+/// The built-in providers, and Bedrock in a region.
+static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
     let mut table = ProviderTable::builtin();
     let region = Some("eu-central-1".to_owned());
     let settings = ProviderSettings { region, ..ProviderSettings::default() };
     assert!(table.configure("bedrock", settings).is_ok());
-    let endpoint = table.resolve(&Method::POST, url);
+    table
+});
+
+/// Where a POST to a URL leads.
+fn endpoint(url: &str) -> Endpoint {
+    let endpoint = TABLE.resolve(&Method::POST, url);
     endpoint.unwrap_or_else(|error| unreachable!("{url}: {error}"))
 }
 
