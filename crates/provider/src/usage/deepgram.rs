@@ -66,14 +66,14 @@ impl Deepgram {
         facts.created_unix_s = created.or(facts.created_unix_s);
         facts.model = only_model(metadata).or(facts.model.take());
         let length = metadata.get("duration").and_then(|length| micros(length.get()));
-        let channels = metadata.get("channels").map_or(Some(1), |count_| count(count_.get()));
+        let channels = metadata.get("channels").map_or(Some(1), |channels| count(channels.get()));
         self.heard =
             length.zip(channels).and_then(|(length, channels)| length.checked_mul(channels.max(1)));
         // What is found out about the text costs tokens, whether it was heard or read.
         for key in ["summary_info", "sentiment_info", "topics_info", "intents_info"] {
             if let Some(info) = metadata.object(key) {
-                add(&mut self.input, &info, "input_tokens");
-                add(&mut self.output, &info, "output_tokens");
+                self.input.add(info.get("input_tokens"));
+                self.output.add(info.get("output_tokens"));
             }
         }
     }
@@ -84,16 +84,6 @@ fn only_model(metadata: &Object<'_>) -> Option<String> {
     let models: Vec<String> = serde_json::from_str(metadata.get("models")?.get()).ok()?;
     let [model] = models.as_slice() else { return None };
     metadata.object("model_info")?.object(model)?.text("arch")
-}
-
-fn add(sum: &mut Figure, info: &Object<'_>, key: &str) {
-    let mut figure = Figure::Absent;
-    figure.take(info.get(key));
-    *sum = match (*sum, figure) {
-        (Figure::Unreadable, _) | (_, Figure::Unreadable) => Figure::Unreadable,
-        (sum, Figure::Absent) => sum,
-        (sum, Figure::Count(count)) => Figure::Count(sum.or_zero().saturating_add(count)),
-    };
 }
 
 impl Extract for Deepgram {
@@ -116,7 +106,6 @@ impl Extract for Deepgram {
 
     fn found(self: Box<Self>) -> Found {
         let readable = ![self.input, self.output].contains(&Figure::Unreadable);
-        let tokens = |figure: Figure| figure.or_zero();
         let (stated, others) = match self.task {
             Task::Speak => (
                 self.stated_characters.is_some(),
@@ -132,12 +121,12 @@ impl Extract for Deepgram {
             Task::Read => (self.input.count().is_some(), PerUnit::default()),
         };
         let is_final = stated && readable;
-        let input = PerUnit { input: tokens(self.input), ..PerUnit::default() };
+        let input = PerUnit { input: self.input.or_zero(), ..PerUnit::default() };
         Found {
             is_final,
             // What was to be read is counted by its bytes where nothing is said of it.
             input: (is_final || self.task != Task::Read).then_some(input),
-            output: Some(PerUnit { output: tokens(self.output), ..PerUnit::default() }),
+            output: Some(PerUnit { output: self.output.or_zero(), ..PerUnit::default() }),
             others,
             facts: self.facts,
             ..Found::default()

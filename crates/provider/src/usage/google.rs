@@ -25,6 +25,8 @@ pub(super) struct Google {
     api: Api,
     /// The model that was asked for, where the answer does not name the one that served.
     asked: Option<String>,
+    /// How many images were asked for, where the answer is too large to be counted.
+    asked_images: u64,
     figures: Figures,
     malformed: bool,
     /// Nothing will be added.
@@ -62,10 +64,11 @@ struct Kinds {
 }
 
 impl Google {
-    pub(super) fn new(api: Api, asked: Option<String>) -> Self {
+    pub(super) fn new(api: Api, asked: Option<String>, asked_images: u64) -> Self {
         Self {
             api,
             asked,
+            asked_images,
             figures: Figures::default(),
             malformed: false,
             closed: false,
@@ -130,11 +133,19 @@ impl Google {
 
     fn input(&self) -> Option<PerUnit<u64>> {
         match self.api {
-            Api::Predict => self.images.map(|_| PerUnit::default()),
+            Api::Predict => Some(PerUnit::default()),
             Api::EmbedContent => {
                 self.figures.input().or_else(|| self.characters.count().map(|_| PerUnit::default()))
             }
             _ => self.figures.input(),
+        }
+    }
+
+    /// Images that were made.
+    fn image(&self) -> u64 {
+        match self.api {
+            Api::Predict => self.images.unwrap_or(self.asked_images.max(1)),
+            _ => 0,
         }
     }
 
@@ -186,15 +197,16 @@ impl Extract for Google {
             !self.malformed && self.figures.readable() && self.characters != Figure::Unreadable;
         let input = self.input().filter(|_| readable);
         let output = self.output().filter(|_| readable);
+        let counted = self.api != Api::Predict || self.images.is_some();
         Found {
-            is_final: self.closed && input.is_some() && output.is_some(),
+            is_final: self.closed && counted && input.is_some() && output.is_some(),
             total_differs: self.figures.total_differs(),
             input,
             output,
             others: PerUnit {
                 web_search: self.billed_searches(),
                 input_characters: self.characters.or_zero(),
-                image: self.images.unwrap_or(0),
+                image: self.image(),
                 ..PerUnit::default()
             },
             facts: self.facts,
@@ -333,12 +345,47 @@ const TEXT_KEYS: &[&[u8]] = &[b"\"text\""];
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn the_parts_come_to_the_whole_whatever_the_details_say(
+            [prompt, tools, cached, candidates, thoughts] in any::<[u16; 5]>(),
+            details in prop::collection::vec((0_usize..4, 0_usize..5, any::<u16>()), 0..12),
+        ) {
+            let keys = ["promptTokensDetails", "toolUsePromptTokensDetails",
+                "cacheTokensDetails", "candidatesTokensDetails"];
+            let kinds = ["TEXT", "AUDIO", "IMAGE", "VIDEO", "DOCUMENT"];
+            let list = |wanted: usize| {
+                let of_key = details.iter().filter(|(key, ..)| *key == wanted);
+                let entries = of_key.map(|(_, kind, count)| {
+                    format!(r#"{{"modality":"{}","tokenCount":{count}}}"#, kinds[*kind])
+                });
+                format!(r#""{}":[{}]"#, keys[wanted], entries.collect::<Vec<_>>().join(","))
+            };
+            let lists = (0..4).map(list).collect::<Vec<_>>().join(",");
+            let usage = format!(
+                r#"{{"promptTokenCount":{prompt},"toolUsePromptTokenCount":{tools},
+                "cachedContentTokenCount":{cached},"candidatesTokenCount":{candidates},
+                "thoughtsTokenCount":{thoughts},{lists}}}"#
+            );
+            let mut figures = Figures::default();
+            figures.take(&Object::of(usage.as_bytes()).unwrap());
+            let quantities =
+                PerUnit::sum(&figures.input().unwrap(), &figures.output().unwrap());
+            let usage = tollgate_pricing::Usage { quantities, provider_cost: None };
+            prop_assert_eq!(usage.input_tokens(), u64::from(prompt) + u64::from(tools));
+            prop_assert_eq!(usage.output_tokens(), u64::from(candidates) + u64::from(thoughts));
+            prop_assert_eq!(usage.cached_input_tokens(), u64::from(cached.min(prompt)));
+        }
+    }
 
     #[test]
     fn a_search_costs_by_the_model_that_made_it() {
         let searches = |model: Option<&str>, asked: Option<&str>| {
-            let mut google = Google::new(Api::GenerateContent, asked.map(str::to_owned));
+            let mut google = Google::new(Api::GenerateContent, asked.map(str::to_owned), 1);
             google.facts.model = model.map(str::to_owned);
             google.searches = 3;
             google.billed_searches()

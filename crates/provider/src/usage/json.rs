@@ -27,6 +27,17 @@ impl Figure {
         }
     }
 
+    /// Adds a report of a part; one that cannot be read makes the sum unreadable.
+    pub(super) fn add(&mut self, part: Option<&RawValue>) {
+        let mut figure = Self::Absent;
+        figure.take(part);
+        *self = match (*self, figure) {
+            (Self::Unreadable, _) | (_, Self::Unreadable) => Self::Unreadable,
+            (sum, Self::Absent) => sum,
+            (sum, Self::Count(count)) => Self::Count(sum.or_zero().saturating_add(count)),
+        };
+    }
+
     pub(super) fn count(self) -> Option<u64> {
         match self {
             Self::Count(count) => Some(count),

@@ -92,9 +92,7 @@ impl OpenAi {
         if let Some(read) = answer.object("usage_info") {
             self.pages.take(read.get("pages_processed"));
         }
-        let groq = answer.object("x_groq");
-        let usage = answer.get("usage").or_else(|| groq.and_then(|groq| groq.get("usage")));
-        if let Some(usage) = usage {
+        if let Some(usage) = usage_of(answer) {
             self.absorb_usage(usage);
         }
         if let Some(breakdown) = answer.object("usage_breakdown") {
@@ -120,6 +118,14 @@ impl OpenAi {
     fn is_pages_only(&self) -> bool {
         self.api == Api::Ocr && self.pages.count().is_some()
     }
+}
+
+/// Where usage stands: beside the choices, as Groq has it in a stream, or as Moonshot has it, within
+/// the choice that ends.
+fn usage_of<'a>(answer: &Object<'a>) -> Option<&'a RawValue> {
+    let within = |key: &str| answer.object(key).and_then(|inner| inner.get("usage"));
+    let in_choice = || answer.objects("choices").iter().find_map(|choice| choice.get("usage"));
+    answer.get("usage").or_else(|| within("x_groq")).or_else(in_choice)
 }
 
 /// The cost that a provider states itself: its own words for it, each with what it means.
@@ -195,7 +201,7 @@ impl Extract for OpenAi {
         }
         let Some(event) = Object::of(data) else { return EventKind::Content };
         let is_empty = event.get("choices").map(is_empty_list);
-        if event.get("usage").is_some() || event.get("x_groq").is_some() {
+        if usage_of(&event).is_some() {
             self.closed = is_empty != Some(false) || mentions(data, b"\"finish_reason\"");
         }
         self.facts.provider_error |=

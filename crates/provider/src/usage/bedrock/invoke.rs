@@ -139,13 +139,7 @@ impl Flat {
         self.input.take(answer.any(&["prompt_token_count", "inputTextTokenCount"]));
         self.output.take(answer.any(&["generation_token_count", "totalOutputTextTokenCount"]));
         for result in answer.objects("results") {
-            let mut count = Figure::Absent;
-            count.take(result.get("tokenCount"));
-            self.output = match (self.output, count) {
-                (sum, Figure::Absent) => sum,
-                (Figure::Unreadable, _) | (_, Figure::Unreadable) => Figure::Unreadable,
-                (sum, Figure::Count(more)) => Figure::Count(sum.or_zero().saturating_add(more)),
-            };
+            self.output.add(result.get("tokenCount"));
         }
         if answer.get("embedding").is_some() {
             self.output = Figure::Count(0);
@@ -153,9 +147,8 @@ impl Flat {
     }
 
     fn found(self, closed: bool) -> Found {
-        let side = |figure: Figure| figure.count();
-        let input = side(self.input).map(|input| PerUnit { input, ..PerUnit::default() });
-        let output = side(self.output).map(|output| PerUnit { output, ..PerUnit::default() });
+        let input = self.input.count().map(|input| PerUnit { input, ..PerUnit::default() });
+        let output = self.output.count().map(|output| PerUnit { output, ..PerUnit::default() });
         Found {
             is_final: closed && input.is_some() && output.is_some(),
             input,

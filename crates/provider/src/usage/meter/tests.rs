@@ -113,6 +113,37 @@ fn the_usage_at_the_end_of_a_body_beyond_the_bound_is_read() {
     );
 }
 
+/// What is read of Google's answer of nine megabytes that begins and ends like this.
+fn read_large_of_google(path: &str, ends: [&str; 2]) -> Reading {
+    let url = format!("https://generativelanguage.googleapis.com/v1beta/models/{path}");
+    let endpoint = ProviderTable::builtin().resolve(&Method::POST, &url).unwrap();
+    let headers = headers("application/json", "identity");
+    let mut meter = ResponseMeter::new(&endpoint, 200, &headers, &CallBody::empty(), false);
+    for piece in [ends[0].to_owned(), "A".repeat(9 * 1024 * 1024), ends[1].to_owned()] {
+        meter.feed(Bytes::from(piece));
+    }
+    meter.finish(Ended::Complete)
+}
+
+#[test]
+fn a_large_image_is_billed_by_its_figures_or_as_one_image_and_never_as_text() {
+    let start = r#"{"candidates":[{"content":{"parts":[{"inlineData":{"data":""#;
+    let end = r#""}}]}}],"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":1290,
+        "totalTokenCount":1299,"candidatesTokensDetails":[{"modality":"IMAGE","tokenCount":1290}]}}"#;
+    let reading = read_large_of_google("g:generateContent", [start, end]);
+    let quantities = PerUnit { input: 9, output_image: 1290, request: 1, ..PerUnit::default() };
+    assert_eq!((reading.source, reading.usage.quantities), (UsageSource::Reported, quantities));
+
+    let start = r#"{"predictions":[{"bytesBase64Encoded":""#;
+    let reading = read_large_of_google("imagen:predict", [start, r#""}]}"#]);
+    let quantities = PerUnit { image: 1, request: 1, ..PerUnit::default() };
+    assert_eq!((reading.source, reading.usage.quantities), (UsageSource::Estimated, quantities));
+
+    let ends = [r#"{"data":[{"b64_json":""#, r#""}]}"#];
+    let reading = read_large("/images/generations", "identity", &CallBody::empty(), ends);
+    assert_eq!((reading.source, reading.usage.quantities), (UsageSource::Estimated, quantities));
+}
+
 #[test]
 fn an_estimate_keeps_to_what_the_call_can_bring() {
     let output = |path, body: &str| {
