@@ -334,3 +334,44 @@ fn prices_are_listed_page_by_page_and_by_model() {
         assert_eq!(nobody.error(), "auth_header_missing");
     });
 }
+
+#[test]
+fn the_drop_in_routes_find_a_provider_by_the_model_and_send_it_the_name_it_knows() {
+    each_gateway_at_real_prices(async |gateway| {
+        let sent = async |path: &str, model: &str| {
+            let before = gateway.provider.calls();
+            gateway.provider.push(Reply::json(
+                200,
+                json!({"choices": [], "usage":
+                {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}),
+            ));
+            let body = json!({"model": model, "max_tokens": 5, "messages": []});
+            let call = gateway.call("POST", path).json(&body);
+            let answer = call.send().await;
+            assert_eq!(answer.status, 200, "{model}: {}", answer.text());
+            let request = gateway.provider.requests().remove(before);
+            format!("{} {}", request.target, request.json()["model"].as_str().unwrap())
+        };
+        let chat = "/chat/completions";
+        let table = [
+            (chat, "gpt-4o", "/openai/v1/chat/completions gpt-4o"),
+            // An id that somebody lists with its slash goes before a provider's name.
+            (chat, "openai/gpt-4o", "/openrouter/api/v1/chat/completions openai/gpt-4o"),
+            (chat, "xai/grok-4", "/xai/v1/chat/completions grok-4"),
+            (chat, "openrouter/openai/gpt-4o", "/openrouter/api/v1/chat/completions openai/gpt-4o"),
+            (chat, "gpt-4o-2099-01-01", "/openai/v1/chat/completions gpt-4o-2099-01-01"),
+            (chat, "azure/gpt-4o", "/azure/openai/v1/chat/completions gpt-4o"),
+            (chat, "gemini-2.5-flash", "/google/v1beta/openai/chat/completions gemini-2.5-flash"),
+            (chat, "mistral/ministral-8b-2512", "/mistral/v1/chat/completions ministral-8b-2512"),
+            ("/messages", "claude-sonnet-4-5", "/anthropic/v1/messages claude-sonnet-4-5"),
+            (
+                "/messages",
+                "anthropic/claude-sonnet-4-5",
+                "/anthropic/v1/messages claude-sonnet-4-5",
+            ),
+        ];
+        for (path, model, expected) in table {
+            assert_eq!(sent(path, model).await, expected, "{model}");
+        }
+    });
+}

@@ -257,15 +257,19 @@ fn every_real_answer_costs_what_it_cost_on_its_day() {
         }
     }
     assert!(wrong.is_empty(), "{} of {priced}:\n{}", wrong.len(), wrong.join("\n"));
-    assert_eq!(others, (0..OTHER_PRICES.len()).collect(), "a price that is as expected needs no reason");
+    assert_eq!(
+        others,
+        (0..OTHER_PRICES.len()).collect(),
+        "a price that is as expected needs no reason"
+    );
     assert_eq!(priced, 335);
 }
 
 /// A price of any precision as an amount.
 fn half_even(price: &str) -> Amount {
-    let rate: Rate = price.parse().unwrap();
+    let rate: Rate = sure(price.parse());
     let one = UnitPrices { input: Some(rate), ..UnitPrices::default() };
-    BaseCost::of(&Usage::tokens(1_000_000, 0), &one).unwrap().input
+    sure(BaseCost::of(&Usage::tokens(1_000_000, 0), &one)).input
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use actix_web::HttpRequest;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Issue, MissingPrice, RequestShape, SpendRules};
+use tollgate_pricing::Listed;
 use tollgate_provider::{CallBody, Endpoint, Provider, ProviderKey};
 use tollgate_store::spend_keys;
 
@@ -96,13 +97,20 @@ impl Route {
     fn served(&self, http: &HttpRequest, model: &str, managed: bool, app: &App) -> Vec<Served> {
         let today = app.clock.now().date();
         let mut found: Vec<(Rank, Served)> = Vec::new();
-        for provider in app.providers.iter() {
+        let callable = |provider: &&Arc<Provider>| !managed || provider.takes_managed_calls();
+        for provider in app.providers.iter().filter(callable) {
             let prefixed = model.strip_prefix(provider.name.as_str());
             let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
             let price = |model| app.prices.find(&provider.price_list, model, today);
-            let whole = price(model).map(|listed| match listed.pattern.is_exact() {
-                true => (Rank::Listed, model),
-                false => (Rank::Pattern(Reverse(listed.pattern.as_str().len())), model),
+            // What is found only because the provider's name is passed over is sent without it.
+            let as_it_stands =
+                |listed: &Listed<'_>| named.is_none() || listed.pattern.matches(model);
+            let whole = price(model).filter(as_it_stands).map(|listed| {
+                let pattern = listed.pattern;
+                match pattern.is_exact() && pattern.matches(model) {
+                    true => (Rank::Listed, model),
+                    false => (Rank::Pattern(Reverse(pattern.as_str().len())), model),
+                }
             });
             let named = named.map(|model| match price(model) {
                 Some(_) => (Rank::Named, model),

@@ -1,5 +1,7 @@
 //! Models: what a key may call on the drop-in routes, as the SDKs of both formats list them.
 
+use std::collections::HashSet;
+
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
 use tollgate_domain::{Issue, KeyKind, RequestShape, SpendKey, Timestamp};
@@ -83,7 +85,7 @@ async fn spend_key(http: &HttpRequest, app: &App) -> Result<Option<SpendKey>, Ap
 /// Every model that may be called, in the order in which providers are configured.
 fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
     let today = app.clock.now().date();
-    let mut models: Vec<ModelView> = Vec::new();
+    let (mut models, mut seen): (Vec<ModelView>, HashSet<&str>) = Default::default();
     for provider in app.providers.iter().filter(|provider| provider.takes_managed_calls()) {
         // What has neither of the two formats is not for the SDKs of either.
         let speaks = |shape| provider.speaks(shape);
@@ -97,8 +99,7 @@ fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
             continue;
         }
         for (id, since) in app.prices.models(&provider.price_list, today) {
-            let is_new = !models.iter().any(|model| model.id == id);
-            if is_new && key.is_none_or(|key| key.rules.allows_model(id)) {
+            if key.is_none_or(|key| key.rules.allows_model(id)) && seen.insert(id) {
                 let created_at = since.map(Timestamp::at_midnight).unwrap_or_default();
                 models.push(ModelView {
                     id: id.to_owned(),
