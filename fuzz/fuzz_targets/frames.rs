@@ -57,7 +57,9 @@ fuzz_target!(|input: &[u8]| {
     if mode & 2 != 0 {
         built = frames(body);
         let at = usize::from(*mode >> 2);
-        if at > 0 && let Some(byte) = built.get_mut(at * 5) {
+        if at > 0
+            && let Some(byte) = built.get_mut(at * 5)
+        {
             *byte ^= 0x20;
         }
     }

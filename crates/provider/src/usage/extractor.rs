@@ -65,7 +65,7 @@ pub(super) fn extractor(
         Api::Transcription | Api::Speech | Api::Images => Box::new(Media::new(api, request)),
         Api::Messages => Box::new(Anthropic::new(request.hour_cache)),
         Api::GenerateContent | Api::EmbedContent | Api::Predict => {
-            Box::new(Google::new(api, asked(), request.choices))
+            Box::new(Google::new(api, headers, asked(), request.choices))
         }
         Api::Cohere => Box::new(Cohere::default()),
         Api::Converse => Box::new(Converse::new(headers)),

@@ -8,11 +8,12 @@
 //! often it searched; from Gemini 3 on each query costs. A model whose number cannot be told is
 //! counted by the newer rule.
 
+use awc::http::header::HeaderMap;
 use serde_json::value::RawValue;
 use tollgate_pricing::PerUnit;
 
 use super::extractor::Extract;
-use super::json::{Figure, mentions, part_of, text_bytes, unix_seconds};
+use super::json::{Figure, header, mentions, part_of, text_bytes, unix_seconds};
 use super::{EventKind, Facts, Found};
 use crate::dialect::Api;
 use crate::object::Object;
@@ -27,6 +28,8 @@ pub(super) struct Google {
     asked: Option<String>,
     /// How many images were asked for, where the answer is too large to be counted.
     asked_images: u64,
+    /// The tier that served the call, as a header says: it may be a lower one than was asked for.
+    served_tier: Option<String>,
     figures: Figures,
     malformed: bool,
     /// Nothing will be added.
@@ -64,11 +67,18 @@ struct Kinds {
 }
 
 impl Google {
-    pub(super) fn new(api: Api, asked: Option<String>, asked_images: u64) -> Self {
+    pub(super) fn new(
+        api: Api,
+        headers: &HeaderMap,
+        asked: Option<String>,
+        asked_images: u64,
+    ) -> Self {
+        let served_tier = header(headers, "x-gemini-service-tier");
         Self {
             api,
             asked,
             asked_images,
+            served_tier: served_tier.map(|word| tier(word.to_owned())),
             figures: Figures::default(),
             malformed: false,
             closed: false,
@@ -192,7 +202,8 @@ impl Extract for Google {
         true
     }
 
-    fn found(self: Box<Self>) -> Found {
+    fn found(mut self: Box<Self>) -> Found {
+        self.facts.service_tier = self.served_tier.take().or(self.facts.service_tier.take());
         let readable =
             !self.malformed && self.figures.readable() && self.characters != Figure::Unreadable;
         let input = self.input().filter(|_| readable);
@@ -385,7 +396,8 @@ mod tests {
     #[test]
     fn a_search_costs_by_the_model_that_made_it() {
         let searches = |model: Option<&str>, asked: Option<&str>| {
-            let mut google = Google::new(Api::GenerateContent, asked.map(str::to_owned), 1);
+            let asked = asked.map(str::to_owned);
+            let mut google = Google::new(Api::GenerateContent, &HeaderMap::new(), asked, 1);
             google.facts.model = model.map(str::to_owned);
             google.searches = 3;
             google.billed_searches()

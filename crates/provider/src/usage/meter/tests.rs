@@ -61,6 +61,25 @@ fn what_cannot_be_read_is_estimated_by_its_bytes_if_it_may_be_text() {
 }
 
 #[test]
+fn the_line_that_ends_a_stream_waits_though_others_of_its_event_may_have_passed() {
+    let stream = "id: 7\ndata: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}\n\n\
+                  : all said\nid: 8\nretry: 5\ndata: [DONE]\n\n";
+    let before = stream.find("data: [DONE]").unwrap();
+    let headers = headers("text/event-stream", "identity");
+    for cut in 0..=stream.len() {
+        let mut meter = ResponseMeter::new(&endpoint(), 200, &headers, &CallBody::empty(), false);
+        let (mut passed, mut held) = (Vec::new(), Vec::new());
+        for piece in [&stream.as_bytes()[..cut], &stream.as_bytes()[cut..]] {
+            let fed = meter.feed(Bytes::copy_from_slice(piece));
+            passed.extend_from_slice(&fed.pass);
+            held.extend_from_slice(&fed.held.unwrap_or_default());
+        }
+        assert!(meter.done() && passed.len() <= before, "cut at {cut}");
+        assert_eq!([passed, held].concat(), stream.as_bytes(), "cut at {cut}");
+    }
+}
+
+#[test]
 fn what_follows_the_end_cannot_undo_it() {
     let stream = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\n\
                   data: [DONE]\n\n";
