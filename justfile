@@ -16,6 +16,13 @@ sdk:
 ci:
     .ci/run
 
+# Fuzz what is read from strangers: `just fuzz sse 600`; also json_stream, frames, urls. Needs a
+# nightly compiler and cargo-fuzz. What is found is written to fuzz/artifacts.
+fuzz target seconds="600":
+    mkdir -p fuzz/corpus/{{target}}
+    cargo +nightly fuzz run --sanitizer none {{target}} fuzz/corpus/{{target}} fuzz/seeds/{{target}} -- \
+        -max_total_time={{seconds}} -max_len=8192 -timeout=10 -dict=fuzz/words.dict
+
 # Format and lint.
 tidy:
     cargo fmt --all

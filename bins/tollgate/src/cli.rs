@@ -8,6 +8,7 @@ use tollgate_pricing::Amount;
 
 use crate::prices::PricesCommand;
 use crate::quote::QuoteArgs;
+use crate::reprice::RepriceArgs;
 
 /// Meters, prices and forwards AI provider requests, and controls spend while doing so.
 #[derive(Parser)]
@@ -55,6 +56,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: PricesCommand,
     },
+    /// Price settled records again by the prices of this configuration, and book what differs.
+    Reprice(Box<RepriceArgs>),
     /// Look at the configuration.
     Config {
         #[command(subcommand)]

@@ -7,6 +7,7 @@ mod demo;
 mod logging;
 mod prices;
 mod quote;
+mod reprice;
 mod serve;
 
 use clap::Parser;
@@ -33,6 +34,9 @@ async fn main() -> anyhow::Result<()> {
         }
         Command::Prices { command } => {
             prices::run(&Config::read(cli.config.as_deref())?, command, cli.json)
+        }
+        Command::Reprice(what) => {
+            reprice::run(&Config::read(cli.config.as_deref())?, *what, cli.json).await
         }
         Command::Merchant { command } => {
             commands::merchant(&Config::read(cli.config.as_deref())?, command, cli.json).await

@@ -203,7 +203,7 @@ fn report(changes: &[Change], json: bool) {
 fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, json: bool) {
     let of_provider = |row: &PriceRow| provider.is_none_or(|name| name == row.provider);
     let Some(model) = model else {
-        let rows = config.prices.rows().filter(|(row, _)| of_provider(row) && row.holds(on));
+        let rows = config.prices.rows_on(on).filter(|(row, _)| of_provider(row));
         rows.for_each(|(row, list)| print(&shown(row, list, None, json)));
         return;
     };

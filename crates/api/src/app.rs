@@ -13,6 +13,7 @@ use tollgate_store::{Store, merchants, spend_keys};
 use crate::forward::calls::Calls;
 use crate::http::error::ApiError;
 use crate::http::rate_limits::RateLimits;
+use crate::metrics::Metrics;
 use crate::tariff::Tariff;
 
 /// Which of the two shapes of the interface responses have.
@@ -98,6 +99,7 @@ pub struct App {
     pub(crate) clock: Clock,
     pub(crate) rate_limits: RateLimits,
     pub(crate) calls: Calls,
+    pub(crate) metrics: Metrics,
     known_keys: RwLock<HashMap<KeyHash, KeyOwner>>,
 }
 
@@ -124,6 +126,7 @@ impl App {
         Self {
             rate_limits: RateLimits::new(settings.standard_rate_per_minute),
             calls: Calls::default(),
+            metrics: Metrics::new(),
             known_keys: RwLock::default(),
             store,
             settings,

@@ -10,6 +10,7 @@
 mod app;
 mod forward;
 mod http;
+mod metrics;
 mod resources;
 mod routes;
 mod server;

@@ -7,9 +7,10 @@ use tollgate_provider::ProviderClient;
 use crate::app::App;
 use crate::forward;
 use crate::http::error::{ApiError, ErrorCode};
+use crate::metrics;
 use crate::resources::{
-    connections, credit_bundles, health, merchants, meters, models, quote, requests, secret_keys,
-    spend_keys, subscription_configs, subscriptions, usage, wallets,
+    connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
+    secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets,
 };
 
 /// Mounts everything. Call it once per worker: each gets a provider client of its own.
@@ -21,6 +22,7 @@ pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
             .app_data(web::Data::new(client))
             .service(route("/healthz").route(get().to(health::healthz)))
             .service(route("/readyz").route(get().to(health::readyz)))
+            .service(route("/metrics").route(get().to(metrics::metrics)))
             .service(scope("/v1").configure(v1))
             .default_service(web::to(not_found));
     }
@@ -39,6 +41,7 @@ fn v1(config: &mut ServiceConfig) {
         .service(route("/models").route(get().to(models::list)))
         // Some ids have a slash.
         .service(route("/models/{id:.+}").route(get().to(models::get)))
+        .service(route("/prices").route(get().to(prices::list)))
         .service(route("/meters").route(post().to(meters::create)).route(get().to(meters::list)))
         .service(
             route("/meters/{id}")

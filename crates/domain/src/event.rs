@@ -107,6 +107,17 @@ pub enum News {
         /// The key.
         spend_key: Box<SpendKey>,
     },
+    /// A call needed a price that no list has, for the first time that day (UTC).
+    #[serde(rename = "price.missing")]
+    PriceMissing {
+        /// The provider's name.
+        provider: String,
+        /// The model.
+        model: String,
+        /// The unit that has none; absent where the model has no price at all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unit: Option<String>,
+    },
 }
 
 impl News {
@@ -124,6 +135,7 @@ impl News {
             Self::CreditBundlePurchased { .. } => "credit_bundle.purchased",
             Self::SpendKeyThresholdReached { .. } => "spend_key.threshold_reached",
             Self::SpendKeyLimitReached { .. } => "spend_key.limit_reached",
+            Self::PriceMissing { .. } => "price.missing",
         }
     }
 }

@@ -25,12 +25,15 @@ impl std::error::Error for ParseIdError {}
 static GENERATOR: Mutex<Option<Generator>> = Mutex::new(None);
 
 fn next_ulid(now: Timestamp) -> Ulid {
-    let millis = u64::try_from(now.unix_micros() / 1_000).unwrap_or(0);
-    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(millis(now));
     let mut generator = GENERATOR.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let generator = generator.get_or_insert_with(Generator::new);
     // It fails only when 2⁸⁰ ids were made in one millisecond; a fresh random one is as good then.
     generator.generate_from_datetime(at).unwrap_or_else(|_| Ulid::new())
+}
+
+fn millis(at: Timestamp) -> u64 {
+    u64::try_from(at.unix_micros().div_euclid(1_000)).unwrap_or(0)
 }
 
 macro_rules! ids {
@@ -43,6 +46,12 @@ macro_rules! ids {
             /// A new id, greater than every id this process made before.
             pub fn generate(now: Timestamp) -> Self {
                 Self(next_ulid(now))
+            }
+
+            /// The least id that can be made at this instant: all that are made then or later are
+            /// not less.
+            pub fn least(at: Timestamp) -> Self {
+                Self(Ulid::from_parts(millis(at), 0))
             }
         }
 
@@ -125,6 +134,8 @@ mod tests {
         let ids: Vec<_> = (0..1_000).map(|_| RequestId::generate(now)).collect();
         assert!(ids.is_sorted_by(|one, next| one < next && one.to_string() < next.to_string()));
         assert_eq!(ids[0].to_string().parse(), Ok(ids[0]));
+        assert!(RequestId::least(now) <= ids[0]);
+        assert!(RequestId::least(now.plus_millis(-1)) < RequestId::least(now));
     }
 
     #[test]

@@ -17,8 +17,10 @@ mod key;
 mod merchant;
 mod metadata;
 mod meter;
+mod missing_price;
 mod rate_limit;
 mod record;
+pub mod repricing;
 pub mod settlement;
 mod span;
 mod spend_counters;
@@ -42,6 +44,7 @@ pub use key::{Key, KeyHash, KeyKind, ParseKeyError};
 pub use merchant::{Merchant, SecretKey};
 pub use metadata::{Metadata, MetadataError};
 pub use meter::{MerchantMeter, MeterChanges, NewMeter, TierPeriod, slug_of};
+pub use missing_price::MissingPrice;
 pub use rate_limit::{Gcra, TooSoon};
 pub use record::{
     Forwarded, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,

@@ -1,5 +1,7 @@
 use serde::{Deserialize, Serialize};
-use tollgate_pricing::{Amount, BaseCost, PriceSource, Quote, RateType, TokenBasis, Usage};
+use tollgate_pricing::{
+    Amount, AppliedPrices, BaseCost, PriceSource, Quote, Rate, RateType, TokenBasis, Usage,
+};
 
 use crate::credit::CreditHold;
 use crate::id::{ConnectionId, MerchantId, MeterId, RequestId, SpendKeyId, WalletId};
@@ -165,8 +167,13 @@ pub struct RequestRecord {
     pub timestamp: Option<Timestamp>,
     /// What was used, and what the provider charges for it.
     pub priced: PricedUsage,
+    /// The prices that were applied.
+    pub applied: Vec<AppliedPrices>,
     /// What it cost and who paid.
     pub quote: Quote,
+    /// The operator's charge as a fraction of the fee; absent where that was not kept, or nothing was
+    /// charged by it.
+    pub service_charge_rate: Option<Rate>,
     /// How the fee was reckoned.
     pub rate_type: RateType,
     /// Which tokens the fee counted.

@@ -6,6 +6,7 @@ use tollgate_pricing::{
     AppliedPrices, BaseCost, Meter, Payer, PriceSource, Quote, Rate, RateType, Terms, TokenBasis,
 };
 
+use crate::missing_price::MissingPrice;
 use crate::record::{PendingRecord, PricedUsage, ProviderKeyType, RequestRecord, RequestStatus};
 use crate::time::Timestamp;
 
@@ -68,6 +69,9 @@ pub struct Report {
     /// The prices that were applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applied: Vec<AppliedPrices>,
+    /// The price that it needed and no list has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<MissingPrice>,
     /// The provider's time of its answer, or when the answer ended.
     pub timestamp: Timestamp,
 }
@@ -75,13 +79,17 @@ pub struct Report {
 impl Report {
     /// The report of a call that was perhaps sent and of which nothing is known.
     pub fn unknown(pending: &PendingRecord, ending: Ending, now: Timestamp) -> Self {
+        let forwarded = &pending.forwarded;
+        let (provider, model) = (&forwarded.provider, forwarded.model.as_deref());
+        let estimate = &forwarded.input_estimate;
         Self {
             ending,
             provider_status: None,
             model: None,
             response_id: None,
-            priced: pending.forwarded.input_estimate,
+            priced: *estimate,
             applied: Vec::new(),
+            missing: MissingPrice::of_estimate(provider, model.unwrap_or_default(), estimate),
             timestamp: now,
         }
     }
@@ -95,6 +103,7 @@ impl Report {
             response_id: None,
             priced: PricedUsage::nothing(),
             applied: Vec::new(),
+            missing: None,
             timestamp: now,
         }
     }
@@ -128,7 +137,9 @@ pub fn settle(
         return let_go(pending, report, meter);
     };
     let counter_moves = if pending.disable_billing { 0 } else { quote.counted_units };
-    let record = record(pending, report, report.priced, quote, meter);
+    let mut record = record(pending, report, report.priced, quote, meter);
+    record.applied.clone_from(&report.applied);
+    record.service_charge_rate = meter.map(|_| service_charge_rate);
     Settled { record, counter_moves, overflowed: false }
 }
 
@@ -184,7 +195,9 @@ fn record(
         provider_status: report.provider_status,
         timestamp: Some(report.timestamp),
         priced,
+        applied: Vec::new(),
         quote,
+        service_charge_rate: None,
         rate_type: meter.map_or(RateType::Fixed, |meter| meter.rate_type),
         token_basis: meter.map_or(TokenBasis::InputOutput, |meter| meter.token_basis),
         metadata: forwarded.metadata.clone(),

@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::exact::Overflow;
+use crate::exact::{Overflow, round_ratio};
 
 /// An exact sum of US dollars, counted in units of 10⁻¹⁰ USD.
 ///
@@ -73,6 +73,19 @@ impl Amount {
     /// The exact sum of `amounts`, or [`Overflow`] outside the range of an amount.
     pub fn sum(amounts: impl IntoIterator<Item = Self>) -> Result<Self, Overflow> {
         amounts.into_iter().try_fold(Self::ZERO, Self::checked_add)
+    }
+
+    /// `self × part ÷ whole`, exact and then rounded half-even once, of amounts that are not negative;
+    /// `None` where `whole` is nothing.
+    ///
+    /// # Errors
+    /// [`Overflow`] outside the range of an amount.
+    pub fn in_proportion(self, part: Self, whole: Self) -> Result<Option<Self>, Overflow> {
+        let units = |amount: Self| u128::from(amount.0.max(0).unsigned_abs());
+        match units(whole) {
+            0 => Ok(None),
+            whole => round_ratio(&[units(self), units(part)], &[whole]).map(Some),
+        }
     }
 
     /// Whether this is exactly nothing.

@@ -158,6 +158,25 @@ impl Catalog {
         models
     }
 
+    /// The rows by which anything is priced on the UTC day `on`, in their order: those that hold and
+    /// whose place no later one has taken for each of their models.
+    pub fn rows_on(&self, on: Date) -> impl Iterator<Item = &PriceRow> {
+        let held = || self.0.file.rows.iter().filter(move |row| row.holds(on));
+        let mut latest: HashMap<(&str, &str), Option<Date>> = HashMap::new();
+        for row in held() {
+            for model in &row.models {
+                let since = latest.entry((&row.provider, model.as_str())).or_default();
+                *since = row.effective_from.max(*since);
+            }
+        }
+        held().filter(move |row| {
+            let mut models = row.models.iter();
+            models.any(|model| {
+                latest.get(&(&*row.provider, model.as_str())) == Some(&row.effective_from)
+            })
+        })
+    }
+
     /// The row for `model` at `provider` on the UTC day `on`.
     pub fn find(&self, provider: &str, model: &str, on: Date) -> Option<Listed<'_>> {
         self.find_at(provider, model, on).or_else(|| {
@@ -234,6 +253,13 @@ impl PriceBook {
     pub fn rows(&self) -> impl Iterator<Item = (&PriceRow, PriceSource)> {
         let custom = self.custom.file().rows.iter().map(|row| (row, PriceSource::Custom));
         custom.chain(self.catalog.file().rows.iter().map(|row| (row, PriceSource::Catalog)))
+    }
+
+    /// The rows by which anything is priced on the UTC day `on`: the operator's own, then the
+    /// catalogue's.
+    pub fn rows_on(&self, on: Date) -> impl Iterator<Item = (&PriceRow, PriceSource)> {
+        let custom = self.custom.rows_on(on).map(|row| (row, PriceSource::Custom));
+        custom.chain(self.catalog.rows_on(on).map(|row| (row, PriceSource::Catalog)))
     }
 
     /// The row for `model` at `provider` on the UTC day `on`.

@@ -163,6 +163,19 @@ impl Fee {
     pub fn amount(&self) -> Result<Amount, Overflow> {
         Amount::sum(self.lines.iter().map(|line| line.cost))
     }
+
+    /// The same lines of a percentage fee as they are when the base cost is another.
+    ///
+    /// # Errors
+    /// [`Overflow`] when a line is beyond the range of an [`Amount`].
+    pub fn of_base(&self, base: Amount) -> Result<Self, Overflow> {
+        let all_units = self.lines.iter().fold(0_u64, |all, line| all.saturating_add(line.units));
+        let lines = self.lines.iter().map(|line| {
+            let cost = percentage_cost(&line.tier, line.units, all_units, base)?;
+            Ok(FeeLine { cost, ..*line })
+        });
+        Ok(Self { lines: lines.collect::<Result<_, Overflow>>()? })
+    }
 }
 
 impl Meter {

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::amount::Amount;
 use crate::base_cost::BaseCost;
-use crate::exact::{Overflow, round_ratio};
+use crate::exact::Overflow;
 use crate::meter::{Fee, Meter, Payer};
 use crate::rate::Rate;
 use crate::usage::Usage;
@@ -90,9 +90,7 @@ impl Quote {
             quote.counted_units = meter.count(usage);
         }
         let fee = quote.fee.amount()?;
-        let (rate, scale) = terms.service_charge_rate.fraction();
-        quote.service_charge.amount =
-            round_ratio(&[u128::from(fee.units().unsigned_abs()), rate], &[scale])?;
+        quote.service_charge.amount = terms.service_charge_rate.of(fee)?;
 
         let parts = [
             (if terms.base_due { base_total } else { Amount::ZERO }, quote.base_payer),

@@ -4,6 +4,9 @@ use std::str::FromStr;
 use bigdecimal::num_bigint::BigUint;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::amount::Amount;
+use crate::exact::{Overflow, round_ratio};
+
 /// An exact, non-negative decimal: a price per unit, a fee per unit, a percentage.
 ///
 /// At most 18 digits before and 18 after the point, no exponent. Kept without trailing zeros, so
@@ -98,6 +101,15 @@ impl Rate {
             self.decimals = self.decimals.saturating_sub(1);
         }
         self
+    }
+
+    /// This fraction of an amount that is not negative, rounded half-even once.
+    ///
+    /// # Errors
+    /// [`Overflow`] when the result is beyond the range of an [`Amount`].
+    pub fn of(self, amount: Amount) -> Result<Amount, Overflow> {
+        let (rate, scale) = self.fraction();
+        round_ratio(&[u128::from(amount.units().max(0).unsigned_abs()), rate], &[scale])
     }
 
     /// The rate as a fraction: numerator and denominator.

@@ -149,6 +149,35 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
+impl PerUnit<u64> {
+    /// Both together, unit by unit.
+    pub fn sum(one: &Self, other: &Self) -> Self {
+        let mut sum = *one;
+        for &unit in Unit::ALL {
+            *sum.get_mut(unit) = one.get(unit).saturating_add(*other.get(unit));
+        }
+        sum
+    }
+
+    /// Those of the input alone.
+    pub fn inputs(&self) -> Self {
+        self.of_side(Side::Input)
+    }
+
+    /// Those of the output alone.
+    pub fn outputs(&self) -> Self {
+        self.of_side(Side::Output)
+    }
+
+    fn of_side(&self, side: Side) -> Self {
+        let mut kept = *self;
+        for &unit in Unit::ALL.iter().filter(|unit| unit.side() != side) {
+            *kept.get_mut(unit) = 0;
+        }
+        kept
+    }
+}
+
 /// The price of each unit, in USD per million or each (see [`Unit::scale`]); `None` falls back to
 /// the unit's parent.
 pub type UnitPrices = PerUnit<Option<Rate>>;

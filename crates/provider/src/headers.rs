@@ -9,7 +9,7 @@ use std::fmt;
 use awc::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tollgate_domain::Issue;
 
-use crate::dialect::KeyHeader;
+use crate::dialect::{Dialect, KeyHeader};
 use crate::table::{Endpoint, is_header_value};
 
 /// Whose key a call is made with.
@@ -123,18 +123,18 @@ pub fn request_headers(
 }
 
 fn add_key(outgoing: &mut HeaderMap, endpoint: &Endpoint, key: &ProviderKey) {
-    let style = endpoint.provider.dialect.key_header();
-    if style == KeyHeader::XApiKey && !outgoing.contains_key(ANTHROPIC_VERSION) {
+    if endpoint.dialect == Dialect::Anthropic && !outgoing.contains_key(ANTHROPIC_VERSION) {
         outgoing.insert(ANTHROPIC_VERSION, DEFAULT_ANTHROPIC_VERSION);
     }
     let key = match key {
         ProviderKey::Managed => endpoint.provider.api_key(),
         ProviderKey::Own(key) => Some(key.as_str()),
     };
-    let (name, value) = match (style, key) {
-        (_, None) => return,
-        (KeyHeader::Bearer, Some(key)) => (header::AUTHORIZATION, format!("Bearer {key}")),
-        (KeyHeader::XApiKey, Some(key)) => (HeaderName::from_static("x-api-key"), key.to_owned()),
+    let Some(key) = key else { return };
+    let (name, value) = match endpoint.dialect.key_header() {
+        KeyHeader::Bearer => (header::AUTHORIZATION, format!("Bearer {key}")),
+        KeyHeader::Token => (header::AUTHORIZATION, format!("Token {key}")),
+        KeyHeader::Named(name) => (HeaderName::from_static(name), key.to_owned()),
     };
     // Keys are checked where they come in; one that cannot be sent is not, and the provider says so.
     if let Ok(mut value) = HeaderValue::from_str(&value) {

@@ -40,13 +40,15 @@
 //!    **disjoint** quantities of them: what is contained in a total is taken out of it, what is
 //!    beside it is left alone. It names the lines that end a stream and the keys under which text
 //!    stands, for estimates.
-//! 4. Add golden files in `tests/golden`: `<dialect>_<feature>.json` or `.sse` with a
-//!    `.expected.json` beside it. They are replayed at every cut and through every compression.
+//! 4. Add golden files in `tests/golden`: `<provider>_<feature>.json`, `.sse`, `.ndjson` or
+//!    `.frames` with a `.expected.json` beside it. They are replayed at every cut and through every
+//!    compression, and `<name>_stream` must come to the same as `<name>`.
 
 mod client;
 mod dialect;
 mod headers;
 mod number;
+mod object;
 mod request;
 mod table;
 mod usage;
@@ -55,5 +57,7 @@ pub use client::{BodyError, Incoming, NotSent, Outgoing, ProviderClient, SendErr
 pub use dialect::{Dialect, Operation, ParseDialectError};
 pub use headers::{ProviderKey, request_headers, response_headers};
 pub use request::{CallBody, OutputBound, UsageBound};
-pub use table::{Endpoint, EndpointError, Provider, ProviderSettings, ProviderTable};
+pub use table::{
+    Endpoint, EndpointError, Mount, Provider, ProviderSettings, ProviderTable, ProvidersDocument,
+};
 pub use usage::{Ended, Fed, Reading, ResponseMeter, estimate_input};

@@ -2,6 +2,7 @@
 
 use awc::http::Method;
 use serde_json::{Value, json};
+use tollgate_pricing::PerUnit;
 use tollgate_provider::{
     CallBody, Endpoint, OutputBound, ProviderSettings, ProviderTable, UsageBound,
 };
@@ -60,6 +61,7 @@ fn a_text_is_no_more_tokens_than_bytes() {
             output: OutputBound::Unstated,
             answers: 1,
             tool_calls: 0,
+            others: PerUnit::default(),
             unbounded: None,
         };
         assert_eq!(bound, expected);
@@ -223,9 +225,6 @@ fn what_is_served_otherwise_or_at_other_prices_is_named() {
         ("plugins", json!([{"id": "web"}])),
         ("search_parameters", json!({"mode": "on"})),
         ("context_management", json!({"edits": []})),
-        ("service_tier", json!("priority")),
-        ("speed", json!("fast")),
-        ("inference_geo", json!("us")),
     ] {
         let body = json!({field: value});
         assert_eq!(unbounded(CHAT, body.clone()).as_deref(), Some(field), "{body}");
@@ -236,6 +235,22 @@ fn what_is_served_otherwise_or_at_other_prices_is_named() {
     ] {
         assert_eq!(unbounded(CHAT, plain.clone()), None, "{plain}");
     }
+}
+
+#[test]
+fn tiers_that_may_cost_more_are_named_with_their_fields() {
+    let tiers = |body: Value| {
+        let mut body = body;
+        body["model"] = json!("m");
+        let body = body.to_string();
+        let call = CallBody::inspect(body.as_bytes(), &endpoint(CHAT), true).unwrap();
+        call.tiers().iter().map(|(field, tier)| format!("{field}={tier}")).collect::<Vec<_>>()
+    };
+    let dear = json!({"service_tier": "Priority", "speed": "fast", "inference_geo": "us"});
+    assert_eq!(tiers(dear), ["service_tier=priority", "speed=fast", "inference_geo=us"]);
+    let plain = json!({"service_tier": "flex", "speed": "standard", "inference_geo": "global"});
+    assert!(tiers(plain).is_empty());
+    assert!(tiers(json!({"service_tier": null, "speed": 7})).is_empty());
 }
 
 /// Some servers take 0 for no maximum at all.
@@ -331,7 +346,7 @@ fn figures_that_are_too_large_stay_the_largest() {
 
 #[test]
 fn nothing_bounds_an_endpoint_that_is_not_known() {
-    let (bounded, _) = bound("/images/generations", json!({"max_tokens": 1}));
+    let (bounded, _) = bound("/videos", json!({"max_tokens": 1}));
     assert_eq!(bounded.unbounded, Some(Vec::new()));
 
     let mut table = ProviderTable::builtin();

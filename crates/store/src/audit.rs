@@ -12,6 +12,7 @@ mod rollups;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::meters;
+use crate::repricings::{self, Earlier};
 use crate::rows::{RequestRow, TierCounterRow, TransactionRow, WalletRow, time, word};
 use crate::schema::{
     requests, spend_counters, subscriptions, tier_counters, transactions, wallets,
@@ -263,21 +264,26 @@ fn read_requests(
             .select(RequestRow::as_select())
             .load(conn)?;
         let Some(last) = rows.last() else { return Ok(()) };
+        let repriced = repricings::earlier(conn, &after, &last.request_id)?;
         after.clone_from(&last.request_id);
         audit.requests += rows.len();
         for row in rows {
+            let Earlier { wallet_delta, merchant_delta, .. } =
+                repriced.get(&row.request_id).copied().unwrap_or_default();
             if row.is_pending() {
                 audit.pending += 1;
             } else if row.spend_hold != 0 {
                 let what = format!("request {} hold on its key after its end", row.request_id);
                 audit.compare(what, row.spend_hold, 0);
             }
+            let wallet_cost = row.wallet_cost.saturating_add(wallet_delta);
+            let merchant_cost = row.merchant_cost.saturating_add(merchant_delta);
             let (wallet, merchants) = (row.wallet_id.clone(), Some(row.merchant_wallet_id.clone()));
             for (wallet_id, account, hold, cost) in [
-                (&wallet, LedgerAccount::Balance, row.wallet_hold, row.wallet_cost),
+                (&wallet, LedgerAccount::Balance, row.wallet_hold, wallet_cost),
                 (&wallet, LedgerAccount::CycleCredit, row.cycle_hold, 0),
                 (&wallet, LedgerAccount::BundleCredit, row.bundle_hold, 0),
-                (&merchants, LedgerAccount::Balance, row.merchant_hold, row.merchant_cost),
+                (&merchants, LedgerAccount::Balance, row.merchant_hold, merchant_cost),
             ] {
                 let Some(wallet_id) = wallet_id else { continue };
                 if !row.is_pending() && hold != 0 {

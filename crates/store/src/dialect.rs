@@ -10,15 +10,19 @@ mod reading;
 use diesel::prelude::*;
 use diesel::upsert::excluded;
 use diesel::{QueryResult, RunQueryDsl};
+use sha2::{Digest, Sha256};
 use tollgate_domain::MerchantId;
 
 use crate::conn::Conn;
 use crate::events::EventRow;
+use crate::missing_prices::MissingPriceRow;
+use crate::repricings::RepricingRow;
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow};
 use crate::schema::{
-    connections, events, idempotent_answers, merchants, request_metadata, requests, secret_keys,
-    spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
-    tier_counters, transactions, usage_rollups, usage_series, usage_tags, wallets,
+    connections, events, idempotent_answers, merchants, missing_prices, repricings,
+    request_metadata, requests, secret_keys, spend_counters, spend_keys,
+    subscription_config_versions, subscription_configs, subscriptions, tier_counters, transactions,
+    usage_rollups, usage_series, usage_tags, wallets,
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{AddRollup, SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet};
@@ -465,6 +469,49 @@ pub(crate) fn insert_tags(conn: &mut Conn, rows: &[TagRow]) -> QueryResult<()> {
             .on_conflict_do_nothing()
             .execute(conn)
             .map(drop),
+    }
+}
+
+/// Lets nobody else tell a merchant of missing prices until the transaction ends.
+pub(crate) fn lock_missing_prices(conn: &mut Conn, merchant_id: &str) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(_) => Ok(()),
+        Conn::Postgres(conn) => {
+            // There is no row yet that could be locked, and that of the merchant comes before all
+            // others. The numbers of such locks are one room: the hash keeps clear of other users.
+            let hash = Sha256::digest(format!("missing prices of {merchant_id}"));
+            let number = hash.iter().take(8).fold(0_i64, |all, byte| (all << 8) | i64::from(*byte));
+            diesel::sql_query("SELECT pg_advisory_xact_lock($1)")
+                .bind::<diesel::sql_types::BigInt, _>(number)
+                .execute(conn)
+                .map(drop)
+        }
+    }
+}
+
+/// Notes prices that were missing.
+pub(crate) fn insert_missing_prices(conn: &mut Conn, rows: &[MissingPriceRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => for_each(rows, |row| {
+            diesel::insert_or_ignore_into(missing_prices::table).values(row).execute(conn)
+        }),
+        Conn::Postgres(conn) => diesel::insert_into(missing_prices::table)
+            .values(rows)
+            .on_conflict_do_nothing()
+            .execute(conn)
+            .map(drop),
+    }
+}
+
+/// Notes that records were priced again.
+pub(crate) fn insert_repricings(conn: &mut Conn, rows: &[RepricingRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => {
+            for_each(rows, |row| diesel::insert_into(repricings::table).values(row).execute(conn))
+        }
+        Conn::Postgres(conn) => {
+            diesel::insert_into(repricings::table).values(rows).execute(conn).map(drop)
+        }
     }
 }
 

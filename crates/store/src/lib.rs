@@ -21,8 +21,10 @@ mod ledger;
 pub mod merchants;
 pub mod meters;
 mod migrations;
+mod missing_prices;
 mod nodes;
 mod page;
+pub mod repricings;
 pub mod requests;
 mod rows;
 mod schema;
@@ -43,7 +45,9 @@ use std::time::Duration;
 
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::{Ending, Report};
-use tollgate_domain::{Clock, MerchantId, NodeId, PendingRecord, RequestId, Timestamp};
+use tollgate_domain::{
+    Clock, MerchantId, MissingPrice, NodeId, PendingRecord, RequestId, Timestamp,
+};
 use tollgate_pricing::Rate;
 
 pub use conn::{Conn, DatabaseUrl, ParseDatabaseUrlError};
@@ -55,6 +59,7 @@ pub use page::Page;
 use conn::Manager;
 use journal::{Entry, Journal};
 use ledger::{Context, Ledger, Series, Storms};
+use missing_prices::Told;
 use subscriptions::Whose;
 
 /// How a store is opened.
@@ -189,6 +194,7 @@ impl Store {
             clock: options.clock.clone(),
             storms: Storms::default(),
             series: Series::default(),
+            told: Told::default(),
             journal: options.journal.as_deref().map(Journal::open).transpose()?,
         });
         let readers = r2d2::Pool::builder()
@@ -323,6 +329,14 @@ impl Store {
         match self.ledger() {
             Ok(ledger) => ledger.settle_unheard(entry),
             Err(_) => drop(self.0.context.keep(&entry)),
+        }
+    }
+
+    /// Tells a merchant of a price for want of which a call was refused, once a day: soon, without
+    /// anybody waiting for it, or not at all when the store is busy.
+    pub fn tell_missing_price(&self, merchant_id: MerchantId, missing: MissingPrice) {
+        if let Ok(ledger) = self.ledger() {
+            ledger.tell_missing_price(merchant_id, &missing);
         }
     }
 

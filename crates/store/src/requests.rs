@@ -159,7 +159,11 @@ pub fn plans(
     Ok(plans)
 }
 
-fn to_records(conn: &mut Conn, rows: &[RequestRow]) -> Result<Vec<RequestRecord>, StoreError> {
+/// Records with what their meters say, in the order of their rows.
+pub(crate) fn to_records(
+    conn: &mut Conn,
+    rows: &[RequestRow],
+) -> Result<Vec<RequestRecord>, StoreError> {
     let mut models: HashMap<(&str, i32), Meter> = HashMap::new();
     for row in rows {
         if let (Some(meter_id), Some(version)) = (row.meter_id.as_deref(), row.meter_version)

@@ -9,7 +9,7 @@ use tollgate_domain::{
     MerchantMeter, Metadata, MeterVersion, PendingRecord, RequestRecord, RequestStatus, SecretKey,
     TierPeriod, Timestamp, Transaction, TransactionKind, Wallet,
 };
-use tollgate_pricing::{Amount, Meter};
+use tollgate_pricing::{Amount, AppliedPrices, Meter, Rate};
 
 use crate::error::StoreError;
 use crate::schema::*;
@@ -449,7 +449,11 @@ struct Outcome {
     provider_status: Option<u16>,
     timestamp: Option<Timestamp>,
     priced: tollgate_domain::PricedUsage,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    applied: Vec<AppliedPrices>,
     quote: tollgate_pricing::Quote,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    service_charge_rate: Option<Rate>,
 }
 
 impl Outcome {
@@ -460,7 +464,9 @@ impl Outcome {
             provider_status: record.provider_status,
             timestamp: record.timestamp,
             priced: record.priced,
+            applied: record.applied.clone(),
             quote: record.quote.clone(),
+            service_charge_rate: record.service_charge_rate,
         }
     }
 
@@ -470,7 +476,9 @@ impl Outcome {
         record.provider_status = self.provider_status;
         record.timestamp = self.timestamp;
         record.priced = self.priced;
+        record.applied = self.applied;
         record.quote = self.quote;
+        record.service_charge_rate = self.service_charge_rate;
     }
 }
 

@@ -299,6 +299,28 @@ diesel::table! {
 }
 
 diesel::table! {
+    missing_prices (merchant_id, day, provider, model) {
+        merchant_id -> Text,
+        day -> BigInt,
+        provider -> Text,
+        model -> Text,
+    }
+}
+
+diesel::table! {
+    repricings (request_id, number) {
+        request_id -> Text,
+        number -> Integer,
+        base_before -> BigInt,
+        base_after -> BigInt,
+        wallet_delta -> BigInt,
+        merchant_delta -> BigInt,
+        applied -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
     nodes (node_id) {
         node_id -> Text,
         lease_until -> BigInt,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::subscriptions::Whose;
-use crate::{Store, StoreError, idempotency};
+use crate::{Store, StoreError, idempotency, missing_prices};
 
 /// How often what a dead process left is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
@@ -34,7 +34,13 @@ pub async fn run(store: Store) {
         }),
         every(FORGET_EVERY, "old answers are not forgotten", async || {
             let now = store.0.context.clock.now();
-            store.write(move |conn| idempotency::forget_expired(conn, now)).await.map(drop)
+            store
+                .write(move |conn| {
+                    missing_prices::forget_old(conn, now)?;
+                    idempotency::forget_expired(conn, now)
+                })
+                .await
+                .map(drop)
         }),
     );
 }

@@ -334,6 +334,7 @@ impl<'a> World<'a> {
         let asked = Asked { meter, most: 0, is_billed: true };
         let reported = ReportedUsage {
             applied: Vec::new(),
+            missing: None,
             reference_id: RequestId::generate(self.store.clock.now()).to_string(),
             connection_id: self.connection.connection_id,
             meter_slug: self.meters[meter].slug.clone(),

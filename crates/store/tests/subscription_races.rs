@@ -771,6 +771,7 @@ fn usage_that_is_reported_waits_in_no_circle_with_calls_that_settle() {
                 let node = nodes.any(&mut random);
                 let reported = ReportedUsage {
                     applied: Vec::new(),
+                    missing: None,
                     reference_id: format!("{number}"),
                     connection_id: customer.connection_id,
                     meter_slug: shop.meter.slug.clone(),

@@ -237,6 +237,7 @@ pub fn answered(tokens: u64, base: &str) -> Report {
         response_id: Some("resp_1".to_owned()),
         priced: priced(tokens, base),
         applied: Vec::new(),
+        missing: None,
         timestamp: START,
     }
 }

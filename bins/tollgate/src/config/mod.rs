@@ -205,7 +205,10 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
         let mut section = root.below(&path, section);
         let settings = ProviderSettings {
             base_url: section.take("base_url"),
+            resource: section.take("resource"),
+            region: section.take("region"),
             dialect: section.take("dialect"),
+            price_list: section.take("price_list"),
             api_key: section.take("api_key"),
             allow_private_network: section.take("allow_private_network"),
             managed_endpoints: section.texts("managed_endpoints"),

@@ -337,12 +337,14 @@ impl<'a> Answer<'a> {
         };
         let now = self.app.clock.now();
         let stated = reading.created_unix_s.and_then(Timestamp::from_unix_seconds);
-        let (priced, applied) = price::reading(&reading, self.outbound, self.app, self.came_in);
+        let (priced, applied, missing) =
+            price::reading(&reading, self.outbound, self.app, self.came_in);
         let report = Report {
             ending,
             provider_status: Some(self.incoming.status),
             priced,
             applied,
+            missing,
             model: reading.model,
             response_id: reading.response_id,
             timestamp: stated.unwrap_or(now),

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use actix_web::HttpRequest;
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::{Issue, RequestShape, SpendRules};
+use tollgate_domain::{Issue, MissingPrice, RequestShape, SpendRules};
+use tollgate_pricing::Listed;
 use tollgate_provider::{CallBody, Endpoint, Provider, ProviderKey};
 use tollgate_store::spend_keys;
 
 use super::Inbound;
-use super::outbound::{Outbound, body_invalid, metadata};
+use super::outbound::{Outbound, call_body, metadata};
 use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
 
@@ -68,7 +69,13 @@ impl Route {
             None => self.any(http, managed, app),
         };
         let served = match named.as_slice() {
-            [] => return Err(self.nobody(asked.as_deref())),
+            [] => {
+                if let Some(model) = &asked {
+                    let missing = MissingPrice::of_model("unknown", model);
+                    app.store.tell_missing_price(inbound.owner.merchant_id, missing);
+                }
+                return Err(self.nobody(asked.as_deref()));
+            }
             [only] => only,
             [best, ..] => {
                 let rules = rules_of(inbound.owner, app).await?;
@@ -76,7 +83,7 @@ impl Route {
             }
         };
         let endpoint = served.endpoint.clone();
-        let mut call_body = CallBody::inspect(&body, &endpoint, managed).map_err(body_invalid)?;
+        let mut call_body = call_body(http, &body, &endpoint, managed)?;
         if asked.as_deref() != Some(&served.model) {
             call_body.set_model(&served.model);
         }
@@ -90,13 +97,20 @@ impl Route {
     fn served(&self, http: &HttpRequest, model: &str, managed: bool, app: &App) -> Vec<Served> {
         let today = app.clock.now().date();
         let mut found: Vec<(Rank, Served)> = Vec::new();
-        for provider in app.providers.iter() {
+        let callable = |provider: &&Arc<Provider>| !managed || provider.takes_managed_calls();
+        for provider in app.providers.iter().filter(callable) {
             let prefixed = model.strip_prefix(provider.name.as_str());
             let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
-            let price = |model| app.prices.find(&provider.name, model, today);
-            let whole = price(model).map(|listed| match listed.pattern.is_exact() {
-                true => (Rank::Listed, model),
-                false => (Rank::Pattern(Reverse(listed.pattern.as_str().len())), model),
+            let price = |model| app.prices.find(&provider.price_list, model, today);
+            // What is found only because the provider's name is passed over is sent without it.
+            let as_it_stands =
+                |listed: &Listed<'_>| named.is_none() || listed.pattern.matches(model);
+            let whole = price(model).filter(as_it_stands).map(|listed| {
+                let pattern = listed.pattern;
+                match pattern.is_exact() && pattern.matches(model) {
+                    true => (Rank::Listed, model),
+                    false => (Rank::Pattern(Reverse(pattern.as_str().len())), model),
+                }
             });
             let named = named.map(|model| match price(model) {
                 Some(_) => (Rank::Named, model),

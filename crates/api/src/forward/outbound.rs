@@ -2,7 +2,7 @@
 
 use actix_web::HttpRequest;
 use actix_web::http::Method;
-use actix_web::http::header::HeaderMap;
+use actix_web::http::header::{CONTENT_TYPE, HeaderMap};
 use bytes::Bytes;
 use tollgate_domain::{Issue, Metadata, MetadataError};
 use tollgate_provider::{
@@ -43,7 +43,7 @@ impl Outbound {
             .map_err(|refused| refused.within("u"))?;
         let call_body = match *http.method() {
             Method::GET => CallBody::empty(),
-            _ => CallBody::inspect(&body, &endpoint, managed).map_err(body_invalid)?,
+            _ => call_body(http, &body, &endpoint, managed)?,
         };
         Ok(Self::new(http, endpoint, call_body, body, metadata, &credential.provider_key))
     }
@@ -146,6 +146,17 @@ pub(super) fn no_key(provider: &Provider) -> String {
         "the operator has set no key for {}: put your own into the forward token as provider_key",
         provider.name
     )
+}
+
+/// What a body asks for, if it may be sent.
+pub(super) fn call_body(
+    http: &HttpRequest,
+    body: &[u8],
+    endpoint: &Endpoint,
+    managed: bool,
+) -> Result<CallBody, ApiError> {
+    let content_type = http.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    CallBody::read(body, content_type, endpoint, managed).map_err(body_invalid)
 }
 
 pub(crate) fn body_invalid(issues: Vec<Issue>) -> ApiError {

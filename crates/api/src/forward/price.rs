@@ -2,9 +2,9 @@
 
 use tollgate_domain::admission::{self, CostBound};
 use tollgate_domain::{
-    Forwarded, Issue, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
+    Forwarded, Issue, MissingPrice, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
-use tollgate_pricing::{AppliedPrices, Listed, PerUnit, Served};
+use tollgate_pricing::{AppliedPrices, Listed, Served};
 use tollgate_provider::{CallBody, Endpoint, OutputBound, Reading, UsageBound, estimate_input};
 
 use super::credential::Credential;
@@ -33,7 +33,13 @@ pub(super) fn admission(
     let (bound, input_estimate) = match metered {
         true => {
             let tariff = app.tariff(now);
-            let bound = bound(endpoint, call_body, *managed, &tariff)?;
+            let bound = bound(endpoint, call_body, *managed, &tariff).inspect_err(|refused| {
+                if refused.code() == ErrorCode::ModelPriceUnknown {
+                    let model = call_body.model.as_deref().unwrap_or_default();
+                    let missing = MissingPrice::of_model(&endpoint.provider.name, model);
+                    app.store.tell_missing_price(owner.merchant_id, missing);
+                }
+            })?;
             (bound, input_estimate(call_body, endpoint, &tariff))
         }
         false => (CostBound::default(), PricedUsage::nothing()),
@@ -73,7 +79,7 @@ pub(crate) fn bound(
     managed: bool,
     tariff: &Tariff<'_>,
 ) -> Result<CostBound, ApiError> {
-    let listed = tariff.find(&endpoint.provider.name, body.model.as_deref());
+    let listed = tariff.find(&endpoint.provider.price_list, body.model.as_deref());
     if listed.is_none() {
         refuse_unpriced(endpoint, managed, tariff.unpriced)?;
     }
@@ -100,14 +106,20 @@ fn refuse_unpriced(endpoint: &Endpoint, managed: bool, unpriced: Unpriced) -> Re
 
 /// The most that the call can use, and the dearest prices of its row.
 fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) -> CostBound {
-    let UsageBound { input_tokens, output, answers, tool_calls, unbounded } = body.bound(endpoint);
+    let UsageBound { input_tokens, output, answers, tool_calls, others, unbounded } =
+        body.bound(endpoint);
     let row = listed.map(|listed| listed.row);
     let (max_tokens, is_unknown) = match (output, row.and_then(|row| row.max_output_tokens)) {
         (OutputBound::None, _) => (0, false),
         (OutputBound::Stated(most), _) | (OutputBound::Unstated, Some(most)) => (most, false),
         (OutputBound::Unstated, None) => (UNKNOWN_OUTPUT_TOKENS, true),
     };
-    let prices = row.map(|row| row.dearest::<&str>(input_tokens, &[]));
+    let (listed, unlisted): (Vec<_>, Vec<_>) = body
+        .tiers()
+        .iter()
+        .partition(|(_, tier)| row.is_some_and(|row| row.tiers.contains_key(tier)));
+    let tiers: Vec<&str> = listed.iter().map(|(_, tier)| tier.as_str()).collect();
+    let prices = row.map(|row| row.dearest(input_tokens, &tiers));
     let tools_unpriced =
         tool_calls > 0 && prices.as_ref().is_some_and(|prices| prices.tool_call.is_none());
     let without_bound = [
@@ -115,7 +127,8 @@ fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) ->
         (is_unknown, max_tokens_field(endpoint)),
         (tools_unpriced, "tools"),
     ];
-    let field = without_bound.into_iter().find(|(holds, _)| *holds);
+    let unlisted = unlisted.first().map(|(field, _)| (true, *field));
+    let field = without_bound.into_iter().chain(unlisted).find(|(holds, _)| *holds);
     // What the field takes of the body goes in too, in each round of a tool.
     let to_state_maximum = match output {
         OutputBound::Unstated => STATED_MAXIMUM_BYTES.saturating_mul(tool_calls.saturating_add(1)),
@@ -127,7 +140,7 @@ fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) ->
         to_state_maximum,
         answers,
         tool_calls,
-        others: PerUnit::default(),
+        others,
         prices,
         unbounded: unbounded.or_else(|| field.map(|(_, field)| vec![field.to_owned()])),
     }
@@ -146,7 +159,7 @@ fn input_estimate(body: &CallBody, endpoint: &Endpoint, tariff: &Tariff<'_>) -> 
     let usage = estimate_input(body);
     let model = body.model.as_deref();
     let priced = tariff.price(&Served {
-        provider: &endpoint.provider.name,
+        provider: &endpoint.provider.price_list,
         models: model.as_slice(),
         tiers: &[],
         on: tariff.at.date(),
@@ -169,28 +182,29 @@ pub(super) fn reading(
     outbound: &Outbound,
     app: &App,
     came_in: Timestamp,
-) -> (PricedUsage, Vec<AppliedPrices>) {
+) -> (PricedUsage, Vec<AppliedPrices>, Option<MissingPrice>) {
     if !outbound.endpoint.metered() {
-        return (PricedUsage::nothing(), Vec::new());
+        return (PricedUsage::nothing(), Vec::new(), None);
     }
     let asked = outbound.call_body.model.as_deref();
     let models: Vec<&str> = reading.model.as_deref().into_iter().chain(asked).collect();
+    let provider = &outbound.endpoint.provider.name;
     let priced = app.tariff(came_in).price(&Served {
-        provider: &outbound.endpoint.provider.name,
+        provider: &outbound.endpoint.provider.price_list,
         models: &models,
         tiers: &reading.tiers,
         on: came_in.date(),
         usage: &reading.usage,
         parts: &reading.parts,
     });
-    if let Some(unit) = priced.unpriced_unit {
-        log::warn!("{} has no price for {}", models.first().unwrap_or(&""), unit.price_key());
-    }
+    app.metrics.answered(provider, reading, &priced);
+    let missing =
+        MissingPrice::of(provider, models.first().unwrap_or(&""), &reading.usage, &priced);
     let usage = PricedUsage {
         usage: reading.usage,
         usage_source: reading.source,
         base: priced.base,
         price_source: priced.source,
     };
-    (usage, priced.applied)
+    (usage, priced.applied, missing)
 }

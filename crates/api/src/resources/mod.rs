@@ -6,6 +6,7 @@ pub(crate) mod health;
 pub(crate) mod merchants;
 pub(crate) mod meters;
 pub(crate) mod models;
+pub(crate) mod prices;
 pub(crate) mod quote;
 pub(crate) mod requests;
 pub(crate) mod secret_keys;

@@ -1,8 +1,10 @@
 //! Models: what a key may call on the drop-in routes, as the SDKs of both formats list them.
 
+use std::collections::HashSet;
+
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
-use tollgate_domain::{Issue, KeyKind, SpendKey, Timestamp};
+use tollgate_domain::{Issue, KeyKind, RequestShape, SpendKey, Timestamp};
 use tollgate_store::{merchants, spend_keys};
 
 use crate::app::App;
@@ -83,18 +85,21 @@ async fn spend_key(http: &HttpRequest, app: &App) -> Result<Option<SpendKey>, Ap
 /// Every model that may be called, in the order in which providers are configured.
 fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
     let today = app.clock.now().date();
-    let mut models: Vec<ModelView> = Vec::new();
+    let (mut models, mut seen): (Vec<ModelView>, HashSet<&str>) = Default::default();
     for provider in app.providers.iter().filter(|provider| provider.takes_managed_calls()) {
-        let Some(shape) = provider.dialect.shape() else { continue };
-        let allowed = key.is_none_or(|key| {
-            key.rules.request_shape == shape && key.rules.allows_provider(&provider.name)
-        });
+        // What has neither of the two formats is not for the SDKs of either.
+        let speaks = |shape| provider.speaks(shape);
+        let allowed = match key {
+            Some(key) => {
+                speaks(key.rules.request_shape) && key.rules.allows_provider(&provider.name)
+            }
+            None => speaks(RequestShape::ShapeA) || speaks(RequestShape::ShapeB),
+        };
         if !allowed {
             continue;
         }
-        for (id, since) in app.prices.models(&provider.name, today) {
-            let is_new = !models.iter().any(|model| model.id == id);
-            if is_new && key.is_none_or(|key| key.rules.allows_model(id)) {
+        for (id, since) in app.prices.models(&provider.price_list, today) {
+            if key.is_none_or(|key| key.rules.allows_model(id)) && seen.insert(id) {
                 let created_at = since.map(Timestamp::at_midnight).unwrap_or_default();
                 models.push(ModelView {
                     id: id.to_owned(),

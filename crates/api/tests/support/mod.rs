@@ -70,21 +70,42 @@ pub fn each_gateway(test: impl AsyncFn(&Gateway<'_>)) {
 
 /// The same, under other settings.
 pub fn each_gateway_with(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
-    each_store(async |store| run(store, settings.clone(), Clock::system(), &test).await);
+    each_store(async |store| {
+        run(store, settings.clone(), Clock::system(), Prices::OfTests, &test).await;
+    });
+}
+
+/// The same, with the built-in providers at the scripted one (each below a path of its name), their
+/// keys, and their real prices.
+pub fn each_gateway_at_real_prices(test: impl AsyncFn(&Gateway<'_>)) {
+    each_store(async |store| {
+        run(store, settings(), Clock::system(), Prices::Embedded, &test).await;
+    });
 }
 
 /// The same, by the clock of the store, which stands until the test moves it.
 pub fn each_gateway_by_the_stores_clock(test: impl AsyncFn(&Gateway<'_>)) {
-    each_store(async |store| run(store, settings(), store.clock.clone(), &test).await);
+    each_store(async |store| {
+        run(store, settings(), store.clock.clone(), Prices::OfTests, &test).await;
+    });
+}
+
+/// Which providers there are, at which prices.
+enum Prices {
+    /// A few, at round prices.
+    OfTests,
+    /// The built-in ones, at those of the catalogue.
+    Embedded,
 }
 
 async fn run(
     store: &TestStore,
     settings: Settings,
     clock: Clock,
+    prices: Prices,
     test: &impl AsyncFn(&Gateway<'_>),
 ) {
-    let gateway = Gateway::start(store, settings, clock).await;
+    let gateway = Gateway::start(store, settings, clock, prices).await;
     test(&gateway).await;
     gateway.app.calls().drain(Duration::from_secs(5)).await;
     assert_eq!(gateway.app.calls().running(), 0);
@@ -92,7 +113,7 @@ async fn run(
 }
 
 impl<'a> Gateway<'a> {
-    async fn start(store: &'a TestStore, settings: Settings, clock: Clock) -> Self {
+    async fn start(store: &'a TestStore, settings: Settings, clock: Clock, prices: Prices) -> Self {
         let provider = ScriptedProvider::start();
         let merchant = store.merchant().await;
         let merchant_id = merchant.merchant.merchant_id;
@@ -102,8 +123,16 @@ impl<'a> Gateway<'a> {
         let app = web::Data::new(App::new(
             store.store.clone(),
             settings,
-            providers(&provider, &nobody, &untrusted),
-            prices(),
+            match prices {
+                Prices::OfTests => providers(&provider, &nobody, &untrusted),
+                Prices::Embedded => builtin_providers(&provider),
+            },
+            match prices {
+                Prices::OfTests => round_prices(),
+                Prices::Embedded => {
+                    PriceBook::new(Catalog::default(), Catalog::embedded().unwrap())
+                }
+            },
             clock,
         ));
         let Listening { address, server } =
@@ -265,13 +294,32 @@ fn providers(provider: &ScriptedProvider, nobody: &str, untrusted: &str) -> Prov
     table
 }
 
+/// Every built-in provider at the scripted one, as it would be at its own host.
+fn builtin_providers(provider: &ScriptedProvider) -> ProviderTable {
+    let mut table = ProviderTable::builtin();
+    let names: Vec<_> = table.iter().map(|provider| provider.name.clone()).collect();
+    for name in names.iter().map(String::as_str).chain(["azure", "bedrock"]) {
+        // The path prefix of its own URL stays.
+        let own = table.get(name).map(|provider| provider.base_urls[0].path().to_owned());
+        let own = own.unwrap_or_default();
+        let settings = ProviderSettings {
+            base_url: Some(provider.url(&format!("/{name}{}", own.trim_end_matches('/')))),
+            api_key: Some(format!("key-of-{name}")),
+            allow_private_network: Some(true),
+            ..ProviderSettings::default()
+        };
+        table.configure(name, settings).unwrap();
+    }
+    table
+}
+
 /// A host that has no address.
 pub const NOWHERE: &str = "https://nowhere.invalid/v1";
 
 /// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`. Two
 /// are listed by their ids: a call of the provider's tools costs 0.01 USD there, and how long an
 /// answer can be is not known.
-fn prices() -> PriceBook {
+fn round_prices() -> PriceBook {
     let row = |provider: &str| PriceRow {
         provider: provider.to_owned(),
         models: vec![ModelPattern::new("m*")],

@@ -2,7 +2,10 @@
 //! kept with these figures, so each is rather too large than too small, and what has no bound is
 //! named instead of guessed.
 
+use tollgate_pricing::PerUnit;
+
 use super::CallBody;
+use super::native::TOKENS_PER_IMAGE_MADE;
 use super::scan::Kind;
 use crate::dialect::Api;
 use crate::table::Endpoint;
@@ -11,6 +14,32 @@ use crate::table::Endpoint;
 /// the model's words about it. An assumption: no provider states it. A page that was fetched or
 /// the results of a search are commonly 1,000 to 20,000 tokens.
 const TOKENS_PER_TOOL_CALL: u64 = 32_768;
+
+/// Sound has about 10 tokens a second going in and 20 coming out; speech has about 15 characters and
+/// 4 words a second.
+const TOKENS_PER_SECOND_HEARD: u64 = 40;
+const TOKENS_PER_SECOND_SPOKEN: u64 = 20;
+const TOKENS_PER_CHARACTER_READ: u64 = 6;
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
+/// Models that search the web, or call others, without being asked to: by provider, and how their
+/// names begin.
+const SEARCHES_UNASKED: [(&str, &str); 9] = [
+    ("perplexity", ""),
+    ("groq", "groq/compound"),
+    ("groq", "compound"),
+    ("openai", "gpt-4o-search"),
+    ("openai", "gpt-4o-mini-search"),
+    ("openai", "gpt-5-search"),
+    ("openai", "o3-deep-research"),
+    ("openai", "o4-mini-deep-research"),
+    ("openrouter", "perplexity/"),
+];
+
+fn searches_unasked(endpoint: &Endpoint, model: Option<&str>) -> bool {
+    let (list, model) = (&endpoint.provider.price_list, model.unwrap_or_default());
+    SEARCHES_UNASKED.iter().any(|(provider, start)| list == provider && model.starts_with(start))
+}
 
 /// What a call can use at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +52,8 @@ pub struct UsageBound {
     pub answers: u64,
     /// How often tools that run at the provider are called at most.
     pub tool_calls: u64,
+    /// What of other units is used at most: characters, seconds, images, pages.
+    pub others: PerUnit<u64>,
     /// The first field that leaves the cost without a bound, its path from the outside in. The
     /// path is empty where nothing in the body can bound it: what the endpoint does is not known.
     pub unbounded: Option<Vec<String>>,
@@ -43,28 +74,89 @@ impl CallBody {
     /// What the call can use at most, by what its body states. A field bounds only where the
     /// endpoint has it: elsewhere a provider may ignore it.
     pub fn bound(&self, endpoint: &Endpoint) -> UsageBound {
-        let (tool_calls, tireless) = self.tool_calls(endpoint.api());
+        let api = endpoint.api();
+        let (tool_calls, tireless) = self.tool_calls(api);
         let unsized_part = self.findings.first(Kind::Unsized);
         let unbounded = unsized_part.or(tireless).or(self.open_ended.as_ref()).cloned();
-        let output = match (endpoint.api(), self.max_output_tokens) {
-            (Api::Embeddings, _) => OutputBound::None,
+        let of_model = || searches_unasked(endpoint, self.model.as_deref());
+        let field = self.unmeasured(api).or_else(|| of_model().then_some("model"));
+        let unbounded = unbounded.or_else(|| field.map(|field| vec![field.to_owned()]));
+        UsageBound {
+            input_tokens: self.input_tokens(endpoint, tool_calls),
+            output: self.output(api),
+            answers: self.choices.max(1),
+            tool_calls,
+            others: self.others(api),
+            unbounded: unbounded.or_else(|| endpoint.operation.is_none().then(Vec::new)),
+        }
+    }
+
+    fn output(&self, api: Api) -> OutputBound {
+        match (api, self.max_output_tokens) {
+            (
+                Api::Embeddings
+                | Api::EmbedContent
+                | Api::Rerank
+                | Api::Predict
+                | Api::Ocr
+                | Api::ElevenLabs
+                | Api::Deepgram,
+                _,
+            ) => OutputBound::None,
+            (Api::Images, _) => OutputBound::Stated(TOKENS_PER_IMAGE_MADE),
+            (Api::Speech, _) => {
+                OutputBound::Stated(self.characters.saturating_mul(TOKENS_PER_CHARACTER_READ))
+            }
+            (Api::Transcription, _) => {
+                let seconds = self.audio_micros.div_ceil(MICROS_PER_SECOND);
+                OutputBound::Stated(seconds.saturating_mul(TOKENS_PER_SECOND_SPOKEN))
+            }
             // Some servers take 0 for no maximum at all.
             (_, None | Some(0)) => OutputBound::Unstated,
             (_, Some(tokens)) => OutputBound::Stated(tokens),
-        };
-        UsageBound {
-            input_tokens: self.input_tokens(endpoint, tool_calls),
-            output,
-            answers: self.choices.max(1),
-            tool_calls,
-            unbounded: unbounded.or_else(|| endpoint.operation.is_none().then(Vec::new)),
+        }
+    }
+
+    /// What is counted in other units than tokens. Where a model is billed by tokens, its price list
+    /// has no price for these, and the other way round.
+    fn others(&self, api: Api) -> PerUnit<u64> {
+        let mut others = PerUnit::default();
+        match api {
+            Api::Speech | Api::Deepgram => {
+                others.input_characters = self.characters;
+                others.input_second = self.audio_micros;
+            }
+            // A character costs up to two credits.
+            Api::ElevenLabs => {
+                others.input_characters = self.characters.saturating_mul(2);
+                others.input_second = self.audio_micros;
+            }
+            Api::Transcription => others.input_second = self.audio_micros,
+            Api::Images | Api::Predict => others.image = self.choices.max(1),
+            Api::Ocr => others.page = 1,
+            Api::Rerank | Api::Cohere => others.search_unit = 1,
+            _ => {}
+        }
+        others
+    }
+
+    /// The field of which the length is not known, where an endpoint bills by it.
+    fn unmeasured(&self, api: Api) -> Option<&'static str> {
+        match api {
+            Api::Transcription if !self.audio_is_exact => Some("file"),
+            Api::ElevenLabs if self.audio_micros > 0 && !self.audio_is_exact => Some("file"),
+            // Channels and options multiply what a second costs.
+            Api::Deepgram if self.characters == 0 => Some("audio"),
+            Api::Ocr => Some("document"),
+            Api::Rerank | Api::Cohere if self.max_output_tokens.is_none() => Some("documents"),
+            _ => None,
         }
     }
 
     /// No more tokens than bytes, and what is not written in the body. After each call of a tool
     /// the whole conversation goes in again.
     fn input_tokens(&self, endpoint: &Endpoint, tool_calls: u64) -> u64 {
-        let hidden = endpoint.provider.dialect.hidden_tokens();
+        let hidden = endpoint.dialect.hidden_tokens();
         // One for the prompt that explains tools as such, and one for each.
         let prompts = match self.findings.tools {
             0 => 0,
@@ -74,6 +166,7 @@ impl CallBody {
             hidden.per_image.saturating_mul(self.findings.images),
             hidden.per_tool.saturating_mul(prompts),
             TOKENS_PER_TOOL_CALL.saturating_mul(tool_calls),
+            self.audio_micros.div_ceil(MICROS_PER_SECOND).saturating_mul(TOKENS_PER_SECOND_HEARD),
         ]
         .into_iter()
         .fold(self.input_bytes, u64::saturating_add)

@@ -5,11 +5,12 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tollgate_domain::Issue;
 
-use super::CallBody;
 use super::edit::{UsageOption, range_of, usage_option};
 use super::scan::{Findings, Key, Kind, Scan};
-use crate::dialect::{Api, Dialect};
+use super::{CallBody, native};
+use crate::dialect::{Api, Dialect, ModelIn};
 use crate::number::count;
+use crate::object::Object;
 use crate::table::Endpoint;
 
 /// Top-level fields that are looked at; of those that decide about money there may be only one,
@@ -48,10 +49,29 @@ struct TopLevel<'a> {
     findings: Findings,
 }
 
+/// What is wrong with naming something stored.
+pub(super) const STORED_STATE: &str =
+    "refers to what the provider stores, which the managed key may not; use your own provider key";
+
 /// The tools that are offered.
 const TOOLS: &str = "tools";
 /// Parts in which handles, files, images and tools stand.
-const SCANNED: [&str; 6] = ["messages", "input", "system", TOOLS, "attachments", "tool_resources"];
+const SCANNED: [&str; 12] = [
+    "messages",
+    "input",
+    "system",
+    TOOLS,
+    "attachments",
+    "tool_resources",
+    // Google's.
+    "contents",
+    "content",
+    "requests",
+    "systemInstruction",
+    "system_instruction",
+    // Bedrock's.
+    "toolConfig",
+];
 
 impl<'de> Deserialize<'de> for TopLevel<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -152,7 +172,7 @@ pub(super) fn inspect(
         .iter()
         .map(|key| Issue::at([key], "must not occur more than once"))
         .collect();
-    let model = read_model(&top, &mut issues);
+    let model = read_model(&top, body, endpoint, &mut issues);
     let stream = read_stream(&top, &mut issues);
     let answers =
         read_count("n", top.n, &mut issues).max(read_count("best_of", top.best_of, &mut issues));
@@ -163,17 +183,18 @@ pub(super) fn inspect(
         refuse_stored_state(&top, std::mem::take(&mut stored), &mut issues);
     }
     let option = stream.then(|| usage_option(body, top.stream_options));
-    if !issues.is_empty() {
-        return Err(issues);
-    }
     let endless = open_ended(&top).map(|field| vec![field.to_owned()]);
-    Ok(CallBody {
+    let mut call = CallBody {
         model,
         stream,
         asks_usage: option == Some(UsageOption::Asked),
         input_bytes: u64::try_from(body.len()).unwrap_or(u64::MAX),
         max_output_tokens,
         choices: answers.unwrap_or(1).max(1).saturating_mul(prompts(top.prompt)),
+        characters: 0,
+        audio_micros: 0,
+        audio_is_exact: false,
+        tiers: Vec::new(),
         hour_cache: memchr::memmem::find(body, br#""1h""#).is_some(),
         max_tool_calls,
         findings: top.findings,
@@ -185,25 +206,25 @@ pub(super) fn inspect(
             Some(UsageOption::Insert(edit)) if may_include_usage(endpoint) => Some(edit),
             _ => None,
         },
-    })
+    };
+    let tiers = [
+        ("service_tier", top.service_tier),
+        ("speed", top.speed),
+        ("inference_geo", top.inference_geo),
+    ];
+    for (field, value) in tiers {
+        if let Some(tier) = value.and_then(|value| serde_json::from_str::<String>(value.get()).ok())
+        {
+            call.ask_tier(field, &tier);
+        }
+    }
+    native::read(&mut call, body, endpoint, managed, &mut issues);
+    if issues.is_empty() { Ok(call) } else { Err(issues) }
 }
 
 /// The first top-level field that leaves the cost without a bound: what it asks for is measured in
 /// nothing that the body states, or charged by prices that are not those of `model`.
 fn open_ended(top: &TopLevel<'_>) -> Option<&'static str> {
-    let other_than = |value: Option<&RawValue>, plain: &[&str]| {
-        present(value) && !value.is_some_and(|value| plain.contains(&value.get()))
-    };
-    // Tiers that cost no more than the standard one.
-    const TIERS: [&str; 7] = [
-        r#""auto""#,
-        r#""default""#,
-        r#""standard""#,
-        r#""standard_only""#,
-        r#""on_demand""#,
-        r#""flex""#,
-        r#""batch""#,
-    ];
     let fields = [
         ("web_search_options", present(top.web_search_options)),
         ("search_parameters", present(top.search_parameters)),
@@ -216,9 +237,6 @@ fn open_ended(top: &TopLevel<'_>) -> Option<&'static str> {
         ("prediction", present(top.prediction)),
         // The provider may write summaries of its own accord.
         ("context_management", present(top.context_management)),
-        ("service_tier", other_than(top.service_tier, &TIERS)),
-        ("speed", other_than(top.speed, &[r#""standard""#])),
-        ("inference_geo", other_than(top.inference_geo, &[r#""global""#])),
     ];
     fields.into_iter().find(|(_, holds)| *holds).map(|(field, _)| field)
 }
@@ -237,9 +255,11 @@ fn read_max_output_tokens(
     ];
     match endpoint.operation.map(|operation| operation.api) {
         Some(Api::Chat) => chat_or_messages.max(chat),
-        Some(Api::Messages) => chat_or_messages,
+        Some(Api::Messages | Api::Cohere) => chat_or_messages,
+        // They have names of their own for it.
+        Some(Api::GenerateContent | Api::Converse | Api::Invoke) => None,
         Some(Api::Responses) => responses,
-        Some(Api::Embeddings | Api::Opaque) | None => chat_or_messages.max(chat).max(responses),
+        _ => chat_or_messages.max(chat).max(responses),
     }
 }
 
@@ -253,10 +273,24 @@ fn prompts(prompt: Option<&RawValue>) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX).max(1)
 }
 
+/// Whether the provider knows `include_usage`; older versions of Azure's interface refuse it.
 fn may_include_usage(endpoint: &Endpoint) -> bool {
     endpoint.provider.stream_options
-        && endpoint.provider.dialect == Dialect::OpenAi
+        && (endpoint.dialect != Dialect::Azure
+            || endpoint.query("api-version").is_some_and(|version| knows_stream_options(&version)))
+        && matches!(endpoint.dialect, Dialect::OpenAi | Dialect::Azure)
         && endpoint.operation.is_some_and(|operation| operation.api == Api::Chat)
+}
+
+/// From 2024-09-01-preview, and in what is generally available from 2024-10-21 on.
+fn knows_stream_options(api_version: &str) -> bool {
+    let is_date =
+        |date: &str| date.len() == 10 && date.bytes().all(|b| b.is_ascii_digit() || b == b'-');
+    match api_version.strip_suffix("-preview") {
+        Some(date) if is_date(date) => date >= "2024-09-01",
+        None if is_date(api_version) => api_version >= "2024-10-21",
+        _ => matches!(api_version, "v1" | "preview" | "latest"),
+    }
 }
 
 /// Whether a field is there at all: null means the same as absent.
@@ -269,15 +303,39 @@ fn filled(value: Option<&RawValue>) -> bool {
     value.is_some_and(|value| !matches!(value.get(), "null" | "[]"))
 }
 
-fn read_model(top: &TopLevel<'_>, issues: &mut Vec<Issue>) -> Option<String> {
-    let model = top.model.and_then(|value| serde_json::from_str::<String>(value.get()).ok());
+/// The model, from wherever the endpoint has it.
+fn read_model(
+    top: &TopLevel<'_>,
+    body: &[u8],
+    endpoint: &Endpoint,
+    issues: &mut Vec<Issue>,
+) -> Option<String> {
+    let place = match endpoint.operation {
+        Some(operation) => operation.model,
+        // What has no row is taken to have a model where its siblings have it.
+        None if endpoint.dialect.shape().is_some() || endpoint.dialect == Dialect::None => {
+            ModelIn::Body("model")
+        }
+        None => ModelIn::MaybeBody("model"),
+    };
+    let (key, is_required) = match place {
+        ModelIn::Body(key) => (key, true),
+        ModelIn::MaybeBody(key) => (key, false),
+        ModelIn::Path | ModelIn::Query(_) => return endpoint.named_model(),
+        ModelIn::Nowhere => return None,
+    };
+    let value = match key {
+        "model" => top.model,
+        key => Object::of(body).and_then(|body| body.get(key)),
+    };
+    let model = value.and_then(|value| serde_json::from_str::<String>(value.get()).ok());
     let model = model.filter(|model| !model.trim().is_empty());
-    if model.is_none() {
-        let message = match top.model {
+    if model.is_none() && (is_required || present(value)) {
+        let message = match value {
             None => "required: the model as a string",
             Some(_) => "must be a string that is not empty",
         };
-        issues.push(Issue::at(["model"], message));
+        issues.push(Issue::at([key], message));
     }
     model
 }
@@ -325,13 +383,11 @@ fn stored_state(top: &mut TopLevel<'_>) -> Vec<Vec<String>> {
 /// A managed key opens the operator's whole account, in which every caller's files and answers
 /// lie side by side. Until it is known whose they are, nobody may name them.
 fn refuse_stored_state(top: &TopLevel<'_>, stored: Vec<Vec<String>>, issues: &mut Vec<Issue>) {
-    const MESSAGE: &str = "refers to what the provider stores, which the managed key may not; use \
-                           your own provider key";
     if top.background.is_some_and(|value| !matches!(value.get(), "false" | "null")) {
         issues.push(Issue::at(
             ["background"],
             "background answers are not possible with the managed key; use your own provider key",
         ));
     }
-    issues.extend(stored.into_iter().map(|path| Issue { path, message: MESSAGE.to_owned() }));
+    issues.extend(stored.into_iter().map(|path| Issue { path, message: STORED_STATE.to_owned() }));
 }

@@ -3,8 +3,11 @@
 
 mod bound;
 mod edit;
+mod form;
 mod inspect;
+mod native;
 mod scan;
+mod sound;
 
 use std::ops::Range;
 
@@ -15,6 +18,8 @@ use tollgate_domain::Issue;
 pub use self::bound::{OutputBound, UsageBound};
 use self::edit::Edit;
 use self::scan::Findings;
+pub(crate) use self::scan::Key;
+use crate::dialect::Api;
 use crate::table::Endpoint;
 
 /// The few facts of a request body that decide about money, and what is to be changed in it.
@@ -34,6 +39,14 @@ pub struct CallBody {
     pub(crate) max_output_tokens: Option<u64>,
     /// How many answers are made at most (`n`, `best_of`, a list of prompts); at least 1.
     pub(crate) choices: u64,
+    /// Characters (Unicode scalar values) of the text that is to be read aloud.
+    pub(crate) characters: u64,
+    /// Microseconds of the sound that is sent, by its header or its size; 0 where none is.
+    pub(crate) audio_micros: u64,
+    /// Whether that is the length it has.
+    audio_is_exact: bool,
+    /// The tiers that are asked for and may cost more than the standard, each with its field.
+    pub(crate) tiers: Vec<(&'static str, String)>,
     /// Whether one-hour cache entries are asked for anywhere in the body.
     pub(crate) hour_cache: bool,
     /// How often tools of the provider's are called at most, all together.
@@ -66,6 +79,38 @@ impl CallBody {
         Some(named.model).filter(|model| !model.trim().is_empty())
     }
 
+    /// Reads a body of the type that its header says: JSON, a form, or, where the endpoint takes it,
+    /// sound as it is. `managed` says that the operator's key will be used, with which handles to
+    /// what the provider stores are refused unless the provider allows them.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the body, and with the query where that asks for what a managed
+    /// key may not.
+    pub fn read(
+        body: &[u8],
+        content_type: Option<&str>,
+        endpoint: &Endpoint,
+        managed: bool,
+    ) -> Result<Self, Vec<Issue>> {
+        if managed && endpoint.api() == Api::Deepgram && endpoint.query("callback").is_some() {
+            let issue = "answers are not sent elsewhere with the managed key; use your own";
+            return Err(vec![Issue::at(["callback"], issue)]);
+        }
+        match content_type.and_then(form::boundary) {
+            Some(boundary) => form::inspect(body, &boundary, endpoint, managed),
+            None if endpoint.api() == Api::Deepgram && !content_type.is_some_and(is_json) => {
+                let sound = sound::length(body);
+                Ok(Self {
+                    model: endpoint.named_model(),
+                    audio_micros: sound.micros,
+                    audio_is_exact: sound.is_exact,
+                    ..Self::empty()
+                })
+            }
+            None => Self::inspect(body, endpoint, managed),
+        }
+    }
+
     /// Reads a JSON body. `managed` says that the operator's key will be used, with which handles
     /// to what the provider stores are refused unless the provider allows them.
     ///
@@ -73,6 +118,29 @@ impl CallBody {
     /// Everything that is wrong with the body.
     pub fn inspect(body: &[u8], endpoint: &Endpoint, managed: bool) -> Result<Self, Vec<Issue>> {
         inspect::inspect(body, endpoint, managed)
+    }
+
+    /// Notes a tier that is asked for, unless it costs no more than the standard one.
+    fn ask_tier(&mut self, field: &'static str, tier: &str) {
+        const NO_DEARER: [&str; 8] = [
+            "auto",
+            "default",
+            "standard",
+            "standard_only",
+            "on_demand",
+            "flex",
+            "batch",
+            "global",
+        ];
+        if !NO_DEARER.contains(&tier) {
+            self.tiers.push((field, tier.to_ascii_lowercase()));
+        }
+    }
+
+    /// The tiers that the call asks for by name and that may cost more than the standard, each with
+    /// the field that asks.
+    pub fn tiers(&self) -> &[(&'static str, String)] {
+        &self.tiers
     }
 
     /// Asks for another model: its name alone, where the caller's began with the provider's.
@@ -96,4 +164,9 @@ impl CallBody {
         let edits = [&self.model_edit, &self.usage_edit];
         Edit::apply_all(edits.into_iter().flatten().collect(), body)
     }
+}
+
+fn is_json(content_type: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
 }

@@ -73,14 +73,31 @@ impl Findings {
 }
 
 /// Strings under these keys name something stored.
-const HANDLE_KEYS: [&str; 3] = ["file_id", "container", "vector_store_id"];
+const HANDLE_KEYS: [&str; 6] =
+    ["file_id", "container", "vector_store_id", "fileUri", "file_uri", "cachedContent"];
 /// Arrays under these keys do.
-const HANDLE_LIST_KEYS: [&str; 2] = ["file_ids", "vector_store_ids"];
+const HANDLE_LIST_KEYS: [&str; 4] =
+    ["file_ids", "vector_store_ids", "fileSearchStoreNames", "file_search_store_names"];
 /// Strings under these keys are fetched, if they are URLs and not the data itself.
 const REMOTE_KEYS: [&str; 6] =
     ["url", "image_url", "video_url", "audio_url", "file_url", "server_url"];
 /// Strings under these keys are a document if they are the data itself.
 const DOCUMENT_KEYS: [&str; 2] = ["file_url", "file_data"];
+/// Google's tools have no type: the key says it. These run at the provider.
+const GOOGLE_TOOLS: [&str; 12] = [
+    "googleSearch",
+    "google_search",
+    "googleSearchRetrieval",
+    "google_search_retrieval",
+    "codeExecution",
+    "code_execution",
+    "urlContext",
+    "url_context",
+    "googleMaps",
+    "google_maps",
+    "fileSearch",
+    "file_search",
+];
 /// Types of tools that the client runs. Dated names, such as `bash_20250124`, begin with one of
 /// them. Whatever else there is or will be runs at the provider.
 const CLIENT_TOOLS: [&str; 9] = [
@@ -221,11 +238,19 @@ fn judge_member(key: &str, seen: &Seen<'_>, found: &mut Findings) {
             if DOCUMENT_KEYS.contains(&key) || (REMOTE_KEYS.contains(&key) && !inline) {
                 found.note(Kind::Unsized, here());
             }
+            // Bedrock's: what lies in a bucket of the account, and what is packed in the body.
+            if key == "uri" && text.starts_with("s3://") {
+                found.note(Kind::Handle, here());
+            }
+            if key == "bytes" {
+                found.note(Kind::Unsized, here());
+            }
             let drawn = key == "type" && text == "image_generation_call";
             if drawn || key == "image" || (REMOTE_KEYS.contains(&key) && inline) {
                 found.images = found.images.saturating_add(1);
             }
         }
+        Seen::Other if key == "systemTool" => found.note(Kind::Unsized, here()),
         Seen::List if HANDLE_LIST_KEYS.contains(&key) => found.note(Kind::Handle, here()),
         // What was spoken is not in the body, only its name.
         Seen::Named if key == "audio" => found.note(Kind::Unsized, here()),
@@ -244,6 +269,9 @@ struct Object {
     /// Its type is one of a tool that does not run at the client.
     is_server_tool: bool,
     is_mcp: bool,
+    has_data: bool,
+    /// The key that says that it is a tool of Google's.
+    google_tool: Option<String>,
     max_uses: Option<u64>,
 }
 
@@ -256,15 +284,23 @@ impl Object {
                 self.is_server_tool |= !CLIENT_TOOLS.iter().any(|tool| is_tool(name, tool));
                 self.is_mcp |= name.starts_with("mcp");
             }
-            ("media_type", Seen::Text(name)) if name.starts_with("image/") => self.is_image = true,
+            ("media_type" | "mimeType" | "mime_type", Seen::Text(name)) => {
+                let is_image = name.starts_with("image/");
+                self.is_image |= is_image;
+                self.is_no_image |= !is_image;
+            }
             ("media_type", _) => self.is_no_image = true,
+            // Google's data stand beside their type without a word that says so, Bedrock's bytes
+            // below the kind of what they are.
+            ("data", Seen::Text(_)) => self.has_data = true,
+            (key, _) if GOOGLE_TOOLS.contains(&key) => self.google_tool = Some(key.to_owned()),
             ("max_uses", Seen::Count(uses)) => self.max_uses = self.max_uses.max(Some(*uses)),
             _ => {}
         }
     }
 
     fn judge(&self, place: Scan, findings: &mut Findings) {
-        if self.is_base64 {
+        if self.is_base64 || (self.has_data && (self.is_image || self.is_no_image)) {
             // The bytes of a document say little of its tokens; those of an image nothing.
             match self.is_image && !self.is_no_image {
                 true => findings.images = findings.images.saturating_add(1),
@@ -275,8 +311,8 @@ impl Object {
             return;
         }
         findings.tools = findings.tools.saturating_add(1);
-        if self.is_server_tool {
-            let here = || vec!["type".to_owned()];
+        if self.is_server_tool || self.google_tool.is_some() {
+            let here = || vec![self.google_tool.clone().unwrap_or_else(|| "type".to_owned())];
             findings.note(Kind::ServerTool, here());
             if self.is_mcp {
                 findings.note(Kind::RemoteTool, here());
@@ -301,7 +337,8 @@ fn is_tool(name: &str, tool: &str) -> bool {
 }
 
 /// A key, borrowed where it has no escapes.
-pub(super) struct Key<'de>(pub(super) Cow<'de, str>);
+#[derive(Debug)]
+pub(crate) struct Key<'de>(pub(crate) Cow<'de, str>);
 
 impl<'de> serde::Deserialize<'de> for Key<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

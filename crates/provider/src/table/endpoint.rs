@@ -5,8 +5,8 @@ use awc::http::{Method, Uri};
 use tollgate_domain::RequestShape;
 use url::Url;
 
-use super::{Provider, ProviderTable};
-use crate::dialect::{Api, Operation, path_matches};
+use super::{Mount, Provider, ProviderTable};
+use crate::dialect::{Api, Dialect, ModelIn, Operation, path_matches, path_model};
 
 /// Longer URLs are refused before they are parsed.
 const MAX_URL_BYTES: usize = 8 * 1024;
@@ -21,8 +21,12 @@ pub struct Endpoint {
     /// The whole URL, query included. It may carry the caller's secrets: store
     /// [`Endpoint::recorded_url`] instead.
     pub url: Url,
-    /// The row of the dialect that it matches.
+    /// How the provider speaks there.
+    pub dialect: Dialect,
+    /// The row that it matches.
     pub operation: Option<&'static Operation>,
+    /// The path below the base URL and the mount.
+    path: String,
     /// The same URL as the client's parser understands it.
     pub(crate) uri: Uri,
 }
@@ -34,20 +38,36 @@ impl Endpoint {
     }
 
     /// Whether the operator's key may be used here. It opens a whole account, so it may only where
-    /// a row of the dialect, or of the provider's `managed_endpoints`, lists the endpoint.
+    /// a row of the table, or of the provider's `managed_endpoints`, lists the endpoint.
     pub fn allows_managed_key(&self) -> bool {
-        let path = relative_path(&self.provider.base_url, &self.url).unwrap_or_default();
-        self.operation.is_some()
-            || self
-                .provider
-                .managed_endpoints
-                .iter()
-                .any(|(method, pattern)| *method == self.method && path_matches(pattern, path))
+        let listed = |path: &str| {
+            let mut rows = self.provider.managed_endpoints.iter();
+            rows.any(|(method, pattern)| *method == self.method && path_matches(pattern, path))
+        };
+        let below = |base| relative_path(base, "", &self.url);
+        self.operation.is_some() || self.provider.base_urls.iter().filter_map(below).any(listed)
+    }
+
+    /// The model that the path or the query names.
+    pub(crate) fn named_model(&self) -> Option<String> {
+        let operation = self.operation?;
+        match operation.model {
+            ModelIn::Path => path_model(operation.path, &self.path),
+            ModelIn::Query(name) => self.query(name),
+            ModelIn::Body(_) | ModelIn::MaybeBody(_) | ModelIn::Nowhere => None,
+        }
+    }
+
+    /// The value of a parameter of the query.
+    pub(crate) fn query(&self, name: &str) -> Option<String> {
+        let (_, value) = self.url.query_pairs().find(|(key, _)| key == name)?;
+        Some(value.into_owned())
     }
 
     /// The format of its requests, if it has any and the format is known.
     pub fn shape(&self) -> Option<RequestShape> {
-        self.provider.dialect.shape().filter(|_| self.method != Method::GET)
+        let stated = self.operation.and_then(|operation| operation.api.shape());
+        stated.or(self.dialect.shape()).filter(|_| self.method != Method::GET)
     }
 
     /// The URL without the query parameters that may carry a secret.
@@ -60,20 +80,22 @@ impl Endpoint {
         recorded.into()
     }
 
-    /// What `path` below the base URL of `provider` is, where `url` leads.
+    /// What `path` below a part of `provider` is, where `url` leads.
     fn new(
         provider: &Arc<Provider>,
+        mount: &Mount,
         method: &Method,
         path: &str,
         url: &Url,
     ) -> Result<Self, EndpointError> {
-        let rows = provider.dialect.operations();
         Ok(Self {
             provider: Arc::clone(provider),
             method: method.clone(),
-            operation: rows
-                .iter()
+            dialect: mount.dialect,
+            operation: mount
+                .operations()
                 .find(|row| row.method == *method && path_matches(row.path, path)),
+            path: path.to_owned(),
             uri: client_uri(url).ok_or(EndpointError::NotNormal)?,
             url: url.clone(),
         })
@@ -82,7 +104,7 @@ impl Endpoint {
     pub(crate) fn api(&self) -> Api {
         match self.operation {
             Some(operation) => operation.api,
-            None => self.provider.dialect.fallback_api(),
+            None => self.dialect.fallback_api(),
         }
     }
 }
@@ -158,42 +180,50 @@ impl ProviderTable {
     /// # Errors
     /// [`EndpointError`] says which rule it breaks, or that no provider is there.
     pub fn resolve(&self, method: &Method, u: &str) -> Result<Endpoint, EndpointError> {
-        let url = parse(u)?;
-        let candidates = self.iter().filter_map(|provider| {
-            let path = same_origin(&provider.base_url, &url)
-                .then(|| relative_path(&provider.base_url, &url))??;
-            Some((provider, path))
+        let url = &parse(u)?;
+        let candidates = self.iter().flat_map(|provider| {
+            let bases = provider.base_urls.iter();
+            bases.filter(|base| same_origin(base, url)).flat_map(move |base| {
+                let mounts = provider.mounts.iter();
+                mounts.filter_map(move |mount| {
+                    Some((provider, mount, relative_path(base, mount.path, url)?))
+                })
+            })
         });
-        // Of two providers on one host, the one with the longer prefix is meant; of two with the
-        // same prefix, the first.
-        let (provider, path) =
-            candidates.min_by_key(|(_, path)| path.len()).ok_or(EndpointError::UnknownProvider)?;
-        Endpoint::new(provider, method, path, &url)
+        // Of two providers, or two parts of one, on a host, the one with the longer prefix is meant;
+        // of two with the same prefix, the first.
+        let (provider, mount, path) =
+            candidates.min_by_key(|(.., path)| path.len()).ok_or(EndpointError::UnknownProvider)?;
+        Endpoint::new(provider, mount, method, path, url)
     }
 }
 
 impl Provider {
-    /// The endpoint at `path` below the base URL, if a row of the dialect lists it. Path and query
-    /// come from the caller and are held to the rules of [`ProviderTable::resolve`]: they cannot
-    /// lead anywhere else, and `None` says as well that they break a rule.
+    /// The endpoint at `path` below one of its parts, if a row lists it. Path and query come from
+    /// the caller and are held to the rules of [`ProviderTable::resolve`]: they cannot lead anywhere
+    /// else, and `None` says as well that they break a rule.
     pub fn endpoint(
         self: &Arc<Self>,
         method: &Method,
         path: &str,
         query: Option<&str>,
     ) -> Option<Endpoint> {
+        let base = self.base_urls.first()?;
         let query = query.filter(|query| !query.is_empty());
-        let mut u = format!("{}{path}", self.base_url.as_str().trim_end_matches('/'));
-        if let Some(query) = query {
-            u.push('?');
-            u.push_str(query);
-        }
-        let url = parse(&u).ok()?;
-        let as_given = same_origin(&self.base_url, &url)
-            && relative_path(&self.base_url, &url) == Some(path)
-            && url.query() == query;
-        let endpoint = as_given.then(|| Endpoint::new(self, method, path, &url).ok())??;
-        endpoint.operation.is_some().then_some(endpoint)
+        self.mounts.iter().find_map(|mount| {
+            let mut u = format!("{}{}{path}", base.as_str().trim_end_matches('/'), mount.path);
+            if let Some(query) = query {
+                u.push('?');
+                u.push_str(query);
+            }
+            let url = parse(&u).ok()?;
+            let as_given = same_origin(base, &url)
+                && relative_path(base, mount.path, &url) == Some(path)
+                && url.query() == query;
+            let endpoint =
+                as_given.then(|| Endpoint::new(self, mount, method, path, &url).ok())??;
+            endpoint.operation.is_some().then_some(endpoint)
+        })
     }
 }
 
@@ -248,10 +278,11 @@ fn same_origin(base: &Url, url: &Url) -> bool {
         && base.port_or_known_default() == url.port_or_known_default()
 }
 
-/// What stands behind the base URL's path; `None` unless the prefix ends at the end of a segment.
-fn relative_path<'a>(base: &Url, url: &'a Url) -> Option<&'a str> {
-    let prefix = base.path().trim_end_matches('/');
-    let rest = url.path().strip_prefix(prefix)?;
+/// What stands behind the base URL's path and that of a mount; `None` unless each prefix ends at the
+/// end of a segment.
+fn relative_path<'a>(base: &Url, mount: &str, url: &'a Url) -> Option<&'a str> {
+    let rest = url.path().strip_prefix(base.path().trim_end_matches('/'))?;
+    let rest = rest.strip_prefix(mount)?;
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 

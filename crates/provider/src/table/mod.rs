@@ -1,5 +1,7 @@
 //! Providers as data: a built-in table that the operator's configuration overrides and extends.
 
+mod builtin;
+mod document;
 mod endpoint;
 mod settings;
 
@@ -7,48 +9,50 @@ use std::fmt;
 use std::sync::Arc;
 
 use awc::http::Method;
-use tollgate_domain::Issue;
+use tollgate_domain::{Issue, RequestShape};
 use url::Url;
 
+use self::builtin::BUILTIN;
+pub use self::document::ProvidersDocument;
 pub use self::endpoint::{Endpoint, EndpointError};
 pub use self::settings::ProviderSettings;
 pub(crate) use self::settings::is_header_value;
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Operation, Rows};
 
-/// One row of the built-in table.
-struct Row {
-    name: &'static str,
-    base_url: &'static str,
-    dialect: Dialect,
-    /// Whether `stream_options` may be inserted into a streamed body.
-    stream_options: bool,
+/// A part of a provider's API: what lies below a path of it, and how it speaks there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Below the base URL; empty where there is one part only.
+    pub path: &'static str,
+    /// How it speaks.
+    pub dialect: Dialect,
+    pub(crate) rows: Rows,
 }
 
-/// The providers that need no configuration but a key. Ordered by name.
-const BUILTIN: [Row; 2] = [
-    Row {
-        name: "anthropic",
-        base_url: "https://api.anthropic.com/v1",
-        dialect: Dialect::Anthropic,
-        stream_options: false,
-    },
-    Row {
-        name: "openai",
-        base_url: "https://api.openai.com/v1",
-        dialect: Dialect::OpenAi,
-        stream_options: true,
-    },
-];
+impl Mount {
+    /// All that lies below the base URL, where the provider speaks `dialect`.
+    pub(crate) const fn whole(dialect: Dialect) -> Self {
+        Self { path: "", dialect, rows: dialect.operations() }
+    }
+
+    /// The endpoints on which a managed key may be used, in the order in which they are tried.
+    pub fn operations(&self) -> impl Iterator<Item = &'static Operation> + use<> {
+        self.rows.iter().copied().flatten()
+    }
+}
 
 /// A provider to which calls may be forwarded.
 #[derive(Clone)]
 pub struct Provider {
     /// The name in the configuration, in price lists and in records.
     pub name: String,
-    /// How it speaks.
-    pub dialect: Dialect,
-    /// Origin and path prefix, without a slash at the end. Nothing outside is ever called.
-    pub base_url: Url,
+    /// Whose rows of the price lists are its own: its name, unless the operator says otherwise.
+    pub price_list: String,
+    /// The parts of its API.
+    pub mounts: Vec<Mount>,
+    /// Origins and path prefixes, without a slash at the end: the one to call, and others that are
+    /// the same. Nothing outside is ever called.
+    pub base_urls: Vec<Url>,
     /// Whether it may stand at a private address, and speak plain `http`.
     pub allow_private_network: bool,
     /// Whether a managed key may be used with handles to what the provider stores (files, earlier
@@ -73,6 +77,12 @@ impl Provider {
         self.has_api_key() || self.allow_private_network
     }
 
+    /// Whether any of its endpoints takes requests of a format.
+    pub fn speaks(&self, shape: RequestShape) -> bool {
+        let mut rows = self.mounts.iter().flat_map(Mount::operations);
+        rows.any(|row| row.api.shape() == Some(shape))
+    }
+
     pub(crate) fn api_key(&self) -> Option<&str> {
         self.api_key.as_deref()
     }
@@ -83,8 +93,9 @@ impl fmt::Debug for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Provider")
             .field("name", &self.name)
-            .field("dialect", &self.dialect)
-            .field("base_url", &self.base_url.as_str())
+            .field("price_list", &self.price_list)
+            .field("mounts", &self.mounts)
+            .field("base_urls", &self.base_urls)
             .field("allow_private_network", &self.allow_private_network)
             .field("allow_stored_state", &self.allow_stored_state)
             .field("stream_options", &self.stream_options)
@@ -106,12 +117,15 @@ pub struct ProviderTable {
 impl ProviderTable {
     /// The built-in providers, none of them with a key.
     pub fn builtin() -> Self {
-        // A row whose URL does not parse would be left out; a test parses them all.
-        let providers = BUILTIN.iter().filter_map(|row| {
+        // A row whose URL has a name to fill in has no place to call until it is configured.
+        let named = |row: &&builtin::Row| row.base_urls.iter().any(|url| url.contains('{'));
+        let providers = BUILTIN.iter().filter(|row| !named(row)).filter_map(|row| {
+            let urls = row.base_urls.iter().map(|url| Url::parse(url).ok());
             Some(Arc::new(Provider {
                 name: row.name.to_owned(),
-                dialect: row.dialect,
-                base_url: Url::parse(row.base_url).ok()?,
+                price_list: row.name.to_owned(),
+                mounts: row.mounts.to_vec(),
+                base_urls: urls.collect::<Option<_>>()?,
                 allow_private_network: false,
                 allow_stored_state: false,
                 stream_options: row.stream_options,
@@ -156,14 +170,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_builtin_row_makes_a_provider() {
-        let table = ProviderTable::builtin();
+    fn every_builtin_row_makes_a_provider_once_it_is_configured() {
+        let mut table = ProviderTable::builtin();
+        let settings = |resource: &str, region: &str| ProviderSettings {
+            resource: Some(resource.to_owned()).filter(|text| !text.is_empty()),
+            region: Some(region.to_owned()).filter(|text| !text.is_empty()),
+            ..ProviderSettings::default()
+        };
+        table.configure("azure", settings("my-resource", "")).unwrap();
+        table.configure("bedrock", settings("", "eu-central-1")).unwrap();
         assert_eq!(table.iter().count(), BUILTIN.len());
-        for (provider, row) in table.iter().zip(&BUILTIN) {
-            assert_eq!(provider.name, row.name, "ordered by name");
-            assert_eq!(provider.base_url.scheme(), "https");
-            assert_eq!(provider.base_url.as_str(), row.base_url, "in normal form");
-            assert!(!row.base_url.ends_with('/'));
+        assert!(BUILTIN.is_sorted_by_key(|row| row.name));
+        for row in &BUILTIN {
+            let provider = table.get(row.name).unwrap();
+            assert_eq!(provider.base_urls.len(), row.base_urls.len());
+            for (url, written) in provider.base_urls.iter().zip(row.base_urls) {
+                assert_eq!(url.scheme(), "https");
+                let filled = written.replace("{resource}", "my-resource");
+                let filled = filled.replace("{region}", "eu-central-1");
+                assert_eq!(url.as_str().trim_end_matches('/'), filled, "in normal form");
+            }
         }
+    }
+
+    #[test]
+    fn a_name_in_a_url_must_be_given_and_be_a_name() {
+        let mut table = ProviderTable::builtin();
+        assert!(table.get("azure").is_none(), "there is no place to call yet");
+        let refused = table.configure("azure", ProviderSettings::default()).unwrap_err();
+        assert_eq!(refused[0].path, ["resource"]);
+        for name in ["", "a.b", "a/b", "evil.com#", "-a", "A"] {
+            let resource = Some(name.to_owned());
+            let settings = ProviderSettings { resource, ..ProviderSettings::default() };
+            let refused = table.configure("azure", settings).unwrap_err();
+            assert_eq!(refused[0].path, ["resource"], "{name}");
+        }
+        let region = Some("eu-central-1".to_owned());
+        let settings = ProviderSettings { region, ..ProviderSettings::default() };
+        let refused = table.configure("openai", settings).unwrap_err();
+        assert_eq!(refused[0].path, ["region"], "it has no such name");
     }
 }

@@ -6,8 +6,8 @@ use awc::http::header::HeaderValue;
 use tollgate_domain::Issue;
 use url::{Host, Url};
 
-use super::Provider;
 use super::endpoint::ambiguous_path;
+use super::{Mount, Provider, builtin};
 use crate::client::is_public;
 use crate::dialect::Dialect;
 
@@ -16,8 +16,14 @@ use crate::dialect::Dialect;
 pub struct ProviderSettings {
     /// Origin and path prefix, such as `https://api.openai.com/v1`.
     pub base_url: Option<String>,
-    /// `openai`, `anthropic` or `none`.
+    /// The Azure resource, where the URL of a built-in provider has one.
+    pub resource: Option<String>,
+    /// The region, where it has one.
+    pub region: Option<String>,
+    /// The word of a [`Dialect`].
     pub dialect: Option<String>,
+    /// Another provider, whose prices hold for this one.
+    pub price_list: Option<String>,
     /// The key that calls without one of their own are made with.
     pub api_key: Option<String>,
     /// Whether plain `http` and private addresses are accepted.
@@ -35,7 +41,10 @@ impl fmt::Debug for ProviderSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProviderSettings")
             .field("base_url", &self.base_url)
+            .field("resource", &self.resource)
+            .field("region", &self.region)
             .field("dialect", &self.dialect)
+            .field("price_list", &self.price_list)
             .field("has_api_key", &self.api_key.is_some())
             .field("allow_private_network", &self.allow_private_network)
             .field("managed_endpoints", &self.managed_endpoints)
@@ -62,22 +71,22 @@ impl ProviderSettings {
         let allow_private_network = self
             .allow_private_network
             .unwrap_or_else(|| present.is_some_and(|p| p.allow_private_network));
-        let base_url = match &self.base_url {
-            Some(text) => collect(&mut issues, ["base_url"], parse_base_url(text)),
-            None => present.map(|p| p.base_url.clone()),
-        };
-        if let Some(problem) = base_url.as_ref().and_then(|u| not_public(u, allow_private_network))
-        {
-            issues.push(Issue::at(["base_url"], problem));
+        let base_urls = self.base_urls(name, present, &mut issues);
+        for url in &base_urls {
+            if let Some(problem) = not_public(url, allow_private_network) {
+                issues.push(Issue::at(["base_url"], problem));
+            }
         }
-        let dialect = match &self.dialect {
+        let row = builtin::row(name);
+        let mounts = match &self.dialect {
             Some(word) => {
                 let parsed = word.parse::<Dialect>().map_err(|error| error.to_string());
-                collect(&mut issues, ["dialect"], parsed)
+                let dialect = collect(&mut issues, ["dialect"], parsed);
+                dialect.map(|dialect| vec![Mount::whole(dialect)])
             }
-            None => present.map(|p| p.dialect),
+            None => present.map(|p| p.mounts.clone()).or(row.map(|row| row.mounts.to_vec())),
         };
-        if present.is_none() {
+        if present.is_none() && row.is_none() {
             let missing =
                 [("base_url", self.base_url.is_none()), ("dialect", self.dialect.is_none())];
             for (field, _) in missing.into_iter().filter(|(_, missing)| *missing) {
@@ -88,22 +97,67 @@ impl ProviderSettings {
             issues.push(Issue::at(["api_key"], "must be visible ASCII characters without spaces"));
         }
         let managed_endpoints = parse_managed_endpoints(&self.managed_endpoints, &mut issues);
-        match (base_url, dialect) {
-            (Some(base_url), Some(dialect)) if issues.is_empty() => Ok(Provider {
-                name: name.to_owned(),
-                dialect,
-                base_url,
-                allow_private_network,
-                allow_stored_state: self.allow_stored_state,
-                stream_options: self.stream_options.unwrap_or_else(|| {
-                    present.map_or(dialect == Dialect::OpenAi, |p| p.stream_options)
-                }),
-                managed_endpoints,
-                api_key: self.api_key.or_else(|| present.and_then(|p| p.api_key.clone())),
-            }),
-            _ => Err(issues),
+        let Some(mounts) = mounts.filter(|_| issues.is_empty()) else { return Err(issues) };
+        let speaks_openai = || mounts.iter().any(|mount| mount.dialect == Dialect::OpenAi);
+        let stream_options = present.map(|p| p.stream_options).or(row.map(|r| r.stream_options));
+        Ok(Provider {
+            name: name.to_owned(),
+            price_list: self.price_list.unwrap_or_else(|| name.to_owned()),
+            stream_options: self.stream_options.or(stream_options).unwrap_or_else(speaks_openai),
+            mounts,
+            base_urls,
+            allow_private_network,
+            allow_stored_state: self.allow_stored_state,
+            managed_endpoints,
+            api_key: self.api_key.or_else(|| present.and_then(|p| p.api_key.clone())),
+        })
+    }
+
+    /// Where the provider is called: as configured, as before, or as the built-in row has it with
+    /// its names filled in.
+    fn base_urls(
+        &self,
+        name: &str,
+        present: Option<&Provider>,
+        issues: &mut Vec<Issue>,
+    ) -> Vec<Url> {
+        let row = builtin::row(name);
+        let mut written: Vec<String> = row
+            .map(|row| row.base_urls.iter().map(|url| (*url).to_owned()).collect())
+            .unwrap_or_default();
+        for (key, value) in [("resource", &self.resource), ("region", &self.region)] {
+            let place = format!("{{{key}}}");
+            let has_place = written.iter().any(|url| url.contains(&place));
+            match value {
+                Some(_) if !has_place => {
+                    issues.push(Issue::at([key], "is not part of this provider's URL"));
+                }
+                Some(value) if !is_label(value) => {
+                    issues.push(Issue::at([key], "must be a name of a-z, 0-9 and '-'"));
+                }
+                Some(value) => {
+                    written.iter_mut().for_each(|url| *url = url.replace(&place, value));
+                }
+                None if has_place && self.base_url.is_none() && present.is_none() => {
+                    issues.push(Issue::at([key], "is required: it is part of the provider's URL"));
+                }
+                None => {}
+            }
+        }
+        match (&self.base_url, present) {
+            (Some(text), _) => {
+                collect(issues, ["base_url"], parse_base_url(text)).into_iter().collect()
+            }
+            (None, Some(present)) => present.base_urls.clone(),
+            (None, None) => written.iter().filter_map(|url| parse_base_url(url).ok()).collect(),
         }
     }
+}
+
+/// Whether a text is one label of a host's name.
+fn is_label(text: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=63).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with('-')
 }
 
 fn collect<T, E: Into<String>>(

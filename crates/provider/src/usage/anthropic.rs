@@ -2,79 +2,29 @@
 //!
 //! `input_tokens` leaves out what was read from and written to a cache: the prompt is the sum of
 //! the three. A stream reports the prompt in `message_start` and the answer in `message_delta`,
-//! whose figures are cumulative and supersede what came before, one by one.
+//! whose figures are cumulative and supersede what came before, one by one. Where several turns or
+//! models made the answer (compaction, advisors), `iterations` has the figures of each, and the
+//! figures beside it leave some of them out: then they are billed by their own models.
+//!
+//! Some servers speak this format and report as their own format does: with `total_tokens`, and
+//! what was cached within the input. Those fields say so.
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
-use tollgate_pricing::PerUnit;
+use tollgate_pricing::{Part, PerUnit};
 
-use super::json::{Figure, is_object, mentions, text, text_bytes};
+use super::extractor::Extract;
+use super::json::{Figure, mentions, part_of, text_bytes};
 use super::{EventKind, Facts, Found};
-
-/// An answer, an event, or the message within one.
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    model: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    stop_reason: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    error: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    message: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    delta: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct UsageJson<'a> {
-    #[serde(borrow, default)]
-    input_tokens: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    output_tokens: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    cache_read_input_tokens: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    cache_creation_input_tokens: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    cache_creation: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    server_tool_use: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    service_tier: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct CacheCreationJson<'a> {
-    #[serde(borrow, default)]
-    ephemeral_5m_input_tokens: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    ephemeral_1h_input_tokens: Option<&'a RawValue>,
-}
-
-/// Fetching pages (`web_fetch_requests`) costs nothing beyond the tokens, so it is not read.
-#[derive(Deserialize)]
-struct ServerToolsJson<'a> {
-    #[serde(borrow, default)]
-    web_search_requests: Option<&'a RawValue>,
-}
+use crate::object::Object;
 
 /// Gathers what an answer says.
+#[derive(Default)]
 pub(super) struct Anthropic {
     /// Whether the request asked for cache entries that live an hour.
     hour_cache: bool,
-    input: Figure,
-    output: Figure,
-    cache_read: Figure,
-    cache_write: Figure,
-    cache_write_5m: Figure,
-    cache_write_1h: Figure,
+    figures: Figures,
+    /// The turns, each with the model that made it, if that is another one.
+    iterations: Vec<(Option<String>, Figures)>,
     searches: Figure,
     malformed: bool,
     /// The answer has said why it stopped: no more will be added.
@@ -83,44 +33,119 @@ pub(super) struct Anthropic {
     text_bytes: u64,
 }
 
+/// The figures as they stand, newest first.
+#[derive(Clone, Copy, Default)]
+struct Figures {
+    input: Figure,
+    output: Figure,
+    thinking: Figure,
+    cache_read: Figure,
+    cache_write: Figure,
+    cache_write_5m: Figure,
+    cache_write_1h: Figure,
+    /// Of servers that count what was cached within the input.
+    cached_within: Figure,
+    written_within: Figure,
+    total: Figure,
+}
+
 impl Anthropic {
     pub(super) fn new(hour_cache: bool) -> Self {
-        Self {
-            hour_cache,
-            input: Figure::Absent,
-            output: Figure::Absent,
-            cache_read: Figure::Absent,
-            cache_write: Figure::Absent,
-            cache_write_5m: Figure::Absent,
-            cache_write_1h: Figure::Absent,
-            searches: Figure::Absent,
-            malformed: false,
-            stopped: false,
-            facts: Facts::default(),
-            text_bytes: 0,
+        Self { hour_cache, ..Self::default() }
+    }
+
+    fn absorb(&mut self, answer: &Object<'_>) {
+        let facts = &mut self.facts;
+        facts.model = answer.text("model").or(facts.model.take());
+        facts.response_id = answer.text("id").or(facts.response_id.take());
+        facts.provider_error |=
+            answer.object("error").is_some() || answer.text("type").as_deref() == Some("error");
+        self.stopped |= answer.get("stop_reason").is_some();
+        if let Some(usage) = answer.get("usage") {
+            self.absorb_usage(usage);
         }
     }
 
-    /// Whether the event is the last one, judged by its first field that shows it.
-    pub(super) fn ends_stream(name: &[u8], data: &[u8]) -> bool {
-        let unnamed_end =
-            name.is_empty() && memchr::memmem::find(data, b"\"message_stop\"").is_some();
-        name == b"message_stop"
-            || (unnamed_end
-                && serde_json::from_slice::<Envelope<'_>>(data)
-                    .is_ok_and(|event| text(event.kind).as_deref() == Some("message_stop")))
+    fn absorb_usage(&mut self, usage: &RawValue) {
+        let Some(usage) = Object::in_value(usage) else {
+            self.malformed = true;
+            return;
+        };
+        self.malformed = false;
+        self.figures.take(&usage);
+        if usage.get("iterations").is_some() {
+            let iterations = usage.objects("iterations");
+            let read = |iteration: &Object<'_>| {
+                let mut figures = Figures::default();
+                figures.take(iteration);
+                (iteration.text("model"), figures)
+            };
+            self.iterations = iterations.iter().map(read).collect();
+        }
+        if let Some(tools) = usage.object("server_tool_use") {
+            // Fetching pages costs nothing beyond the tokens.
+            self.searches.take(tools.get("web_search_requests"));
+        }
+        let facts = &mut self.facts;
+        facts.service_tier = usage.text("service_tier").or(facts.service_tier.take());
+        let modes: Vec<_> = ["speed", "inference_geo"]
+            .iter()
+            .filter_map(|key| usage.text(key))
+            .filter(|mode| mode != "not_available")
+            .collect();
+        if !modes.is_empty() {
+            facts.modes = modes;
+        }
     }
 
-    pub(super) fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
+    /// What each model used, if the turns tell; else nothing.
+    fn parts(&self) -> Option<Vec<Part>> {
+        if self.iterations.is_empty() {
+            return None;
+        }
+        let mut parts: Vec<Part> = Vec::new();
+        for (model, figures) in &self.iterations {
+            let model = model.clone().filter(|model| Some(model) != self.facts.model.as_ref());
+            let quantities = PerUnit::sum(&figures.input(self.hour_cache)?, &figures.output()?);
+            match parts.iter_mut().find(|part| part.model == model) {
+                Some(part) => part.quantities = PerUnit::sum(&part.quantities, &quantities),
+                None => parts.push(Part { model, quantities }),
+            }
+        }
+        Some(parts)
+    }
+}
+
+impl Extract for Anthropic {
+    fn ends(&self) -> &'static [&'static [u8]] {
+        &[
+            b"event: message_stop",
+            b"event:message_stop",
+            b"data: {\"type\":\"message_stop\"",
+            b"event: error",
+            b"event:error",
+        ]
+    }
+
+    /// Judged by the first field that shows it. Behind an error nothing follows.
+    fn ends_stream(&self, name: &[u8], data: &[u8]) -> bool {
+        let unnamed_end =
+            name.is_empty() && memchr::memmem::find(data, b"\"message_stop\"").is_some();
+        let says_so = |event: Object<'_>| event.text("type").as_deref() == Some("message_stop");
+        matches!(name, b"message_stop" | b"error")
+            || (unnamed_end && Object::of(data).is_some_and(says_so))
+    }
+
+    fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
         self.text_bytes = self.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
-        let telling = name == b"error"
-            || mentions(data, b"\"usage\"")
+        self.facts.provider_error |= name == b"error";
+        let telling = mentions(data, b"\"usage\"")
             || mentions(data, b"\"error\"")
             || mentions(data, b"\"stop_reason\"");
-        if telling && let Ok(event) = serde_json::from_slice::<Envelope<'_>>(data) {
+        if telling && let Some(event) = Object::of(data) {
             self.absorb(&event);
-            for inner in [event.message, event.delta].into_iter().flatten() {
-                if let Ok(inner) = serde_json::from_str(inner.get()) {
+            for key in ["message", "delta"] {
+                if let Some(inner) = event.object(key) {
                     self.absorb(&inner);
                 }
             }
@@ -128,74 +153,65 @@ impl Anthropic {
         EventKind::Content
     }
 
-    /// Reads a whole body; false if nothing in it could be understood.
-    pub(super) fn body(&mut self, body: &[u8]) -> bool {
+    fn body(&mut self, body: &[u8]) -> bool {
         self.text_bytes = text_bytes(body, TEXT_KEYS);
-        let Ok(answer) = serde_json::from_slice::<Envelope<'_>>(body) else {
-            return self.text_bytes > 0;
-        };
+        let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
         self.absorb(&answer);
         // A body is whole, whatever it says of the reason.
         self.stopped = true;
         true
     }
 
-    fn absorb(&mut self, answer: &Envelope<'_>) {
-        let facts = &mut self.facts;
-        let named = |value| text(value).filter(|text| !text.is_empty());
-        facts.model = named(answer.model).or(facts.model.take());
-        facts.response_id = named(answer.id).or(facts.response_id.take());
-        facts.provider_error |=
-            is_object(answer.error) || text(answer.kind).as_deref() == Some("error");
-        self.stopped |= answer.stop_reason.is_some();
-        if let Some(usage) = answer.usage {
-            self.absorb_usage(usage);
-        }
-    }
-
-    fn absorb_usage(&mut self, usage: &RawValue) {
-        let Ok(usage) = serde_json::from_str::<UsageJson<'_>>(usage.get()) else {
-            self.malformed = true;
-            return;
+    fn found(self: Box<Self>) -> Found {
+        let readable =
+            !self.malformed && self.figures.readable() && self.searches != Figure::Unreadable;
+        let parts = self.parts().filter(|_| readable);
+        let (input, output) = match &parts {
+            Some(parts) => {
+                let all = parts.iter().fold(PerUnit::default(), |all: PerUnit<u64>, part| {
+                    PerUnit::sum(&all, &part.quantities)
+                });
+                (Some(all.inputs()), Some(all.outputs()))
+            }
+            None => (
+                self.figures.input(self.hour_cache).filter(|_| readable),
+                self.figures.output().filter(|_| readable),
+            ),
         };
-        self.malformed = false;
-        self.input.take(usage.input_tokens);
-        self.output.take(usage.output_tokens);
-        self.cache_read.take(usage.cache_read_input_tokens);
-        self.cache_write.take(usage.cache_creation_input_tokens);
-        if let Some(creation) = usage.cache_creation
-            && let Ok(split) = serde_json::from_str::<CacheCreationJson<'_>>(creation.get())
-        {
-            self.cache_write_5m.take(split.ephemeral_5m_input_tokens);
-            self.cache_write_1h.take(split.ephemeral_1h_input_tokens);
-        }
-        if let Some(tools) = usage.server_tool_use
-            && let Ok(tools) = serde_json::from_str::<ServerToolsJson<'_>>(tools.get())
-        {
-            self.searches.take(tools.web_search_requests);
-        }
-        let tier = text(usage.service_tier);
-        self.facts.service_tier = tier.or(self.facts.service_tier.take());
-    }
-
-    pub(super) fn found(self) -> Found {
-        let readable = !self.malformed && self.readable();
-        let (five_minutes, hour) = self.cache_writes();
-        let input = self.input.count().filter(|_| readable).map(|input| PerUnit {
-            input,
-            cached_input: self.cache_read.or_zero(),
-            cache_write: five_minutes,
-            cache_write_1h: hour,
-            ..PerUnit::default()
-        });
-        let output = self.output.count().filter(|_| readable);
+        // One model made all of it: there is nothing to tell apart.
+        let parts = parts.unwrap_or_default();
+        let several = parts.iter().any(|part| part.model.is_some());
         Found {
             is_final: self.stopped && input.is_some() && output.is_some(),
             input,
-            output: output.map(|output| PerUnit { output, ..PerUnit::default() }),
-            tool_calls: self.searches.or_zero(),
+            output,
+            others: PerUnit { web_search: self.searches.or_zero(), ..PerUnit::default() },
+            parts: if several { parts } else { Vec::new() },
+            total_differs: self.figures.total_differs(),
             facts: self.facts,
             text_bytes: self.text_bytes,
+            ..Found::default()
+        }
+    }
+}
+
+impl Figures {
+    fn take(&mut self, usage: &Object<'_>) {
+        self.input.take(usage.get("input_tokens"));
+        self.output.take(usage.get("output_tokens"));
+        self.cache_read.take(usage.get("cache_read_input_tokens"));
+        self.cache_write.take(usage.get("cache_creation_input_tokens"));
+        self.total.take(usage.get("total_tokens"));
+        if let Some(split) = usage.object("cache_creation") {
+            self.cache_write_5m.take(split.get("ephemeral_5m_input_tokens"));
+            self.cache_write_1h.take(split.get("ephemeral_1h_input_tokens"));
+        }
+        if let Some(details) = usage.object("input_tokens_details") {
+            self.cached_within.take(details.get("cached_tokens"));
+            self.written_within.take(details.get("cache_write_tokens"));
+        }
+        if let Some(details) = usage.object("output_tokens_details") {
+            self.thinking.take(details.any(&["thinking_tokens", "reasoning_tokens"]));
         }
     }
 
@@ -203,13 +219,35 @@ impl Anthropic {
         let all = [
             self.input,
             self.output,
+            self.thinking,
             self.cache_read,
             self.cache_write,
             self.cache_write_5m,
             self.cache_write_1h,
-            self.searches,
+            self.cached_within,
+            self.written_within,
         ];
         !all.contains(&Figure::Unreadable)
+    }
+
+    fn input(&self, hour_cache: bool) -> Option<PerUnit<u64>> {
+        let mut input = self.input.count()?;
+        let (five_minutes, hour) = self.cache_writes(hour_cache);
+        let cached = part_of(&mut input, self.cached_within);
+        let written = part_of(&mut input, self.written_within);
+        Some(PerUnit {
+            input,
+            cached_input: self.cache_read.or_zero().saturating_add(cached),
+            cache_write: five_minutes.saturating_add(written),
+            cache_write_1h: hour,
+            ..PerUnit::default()
+        })
+    }
+
+    fn output(&self) -> Option<PerUnit<u64>> {
+        let mut output = self.output.count()?;
+        let reasoning = part_of(&mut output, self.thinking);
+        Some(PerUnit { output, reasoning, ..PerUnit::default() })
     }
 
     /// What was written to the cache for five minutes, and for an hour.
@@ -217,15 +255,22 @@ impl Anthropic {
     /// A later event may raise the total (the server's tools write too) and never says how it is
     /// split. What the known split does not cover goes to five minutes, the provider's default,
     /// unless an hour was asked for or has been seen: then to the dearer hour.
-    fn cache_writes(&self) -> (u64, u64) {
+    fn cache_writes(&self, hour_cache: bool) -> (u64, u64) {
         let (five_minutes, hour) = (self.cache_write_5m.or_zero(), self.cache_write_1h.or_zero());
         let split = five_minutes.saturating_add(hour);
         let rest = self.cache_write.or_zero().saturating_sub(split);
-        if hour > 0 || self.hour_cache {
+        if hour > 0 || hour_cache {
             (five_minutes, hour.saturating_add(rest))
         } else {
             (five_minutes.saturating_add(rest), hour)
         }
+    }
+
+    /// Whether the parts come to another total than the one stated, if one is.
+    fn total_differs(&self) -> bool {
+        let parts = [self.input, self.output, self.cache_read, self.cache_write];
+        let sum = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.or_zero()));
+        self.total.count().is_some_and(|total| total != sum)
     }
 }
 

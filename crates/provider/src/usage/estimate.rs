@@ -27,6 +27,16 @@ pub fn estimate_input(request: &CallBody) -> Usage {
     Usage::tokens(tokens(request.input_bytes), 0)
 }
 
+impl CallBody {
+    /// A body of which nothing is known but the characters that it has read aloud and the
+    /// microseconds of sound in it: for answers that say less than what was sent.
+    pub fn of_media(characters: u64, audio_micros: u64) -> Self {
+        let mut body = Self::empty();
+        (body.characters, body.audio_micros) = (characters, audio_micros);
+        body
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::tokens;

@@ -3,7 +3,7 @@ use memchr::memchr2;
 /// A line, or the data of one event, beyond this is passed on unread.
 pub(super) const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
 /// Buffers above this are given back once their event is over.
-const KEPT_CAPACITY_BYTES: usize = 64 * 1024;
+pub(super) const KEPT_CAPACITY_BYTES: usize = 64 * 1024;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 

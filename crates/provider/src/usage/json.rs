@@ -1,7 +1,9 @@
 //! Cheap looks into JSON, and the small types that providers' figures are read with.
 
+use awc::http::header::HeaderMap;
 use memchr::{memchr2, memmem};
 use serde_json::value::RawValue;
+use tollgate_domain::Timestamp;
 
 use crate::number::count;
 
@@ -25,6 +27,17 @@ impl Figure {
         }
     }
 
+    /// Adds a report of a part; one that cannot be read makes the sum unreadable.
+    pub(super) fn add(&mut self, part: Option<&RawValue>) {
+        let mut figure = Self::Absent;
+        figure.take(part);
+        *self = match (*self, figure) {
+            (Self::Unreadable, _) | (_, Self::Unreadable) => Self::Unreadable,
+            (sum, Self::Absent) => sum,
+            (sum, Self::Count(count)) => Self::Count(sum.or_zero().saturating_add(count)),
+        };
+    }
+
     pub(super) fn count(self) -> Option<u64> {
         match self {
             Self::Count(count) => Some(count),
@@ -37,14 +50,23 @@ impl Figure {
     }
 }
 
-/// The text in a value, if it is a string.
-pub(super) fn text(value: Option<&RawValue>) -> Option<String> {
-    serde_json::from_str(value?.get()).ok()
+/// Takes a detail out of what remains of its total; a detail that is larger is cut, so the parts
+/// never come to more than the total that the provider bills.
+pub(super) fn part_of(rest: &mut u64, detail: Figure) -> u64 {
+    let part = detail.or_zero().min(*rest);
+    *rest = rest.saturating_sub(part);
+    part
 }
 
-/// Whether a value is an object.
-pub(super) fn is_object(value: Option<&RawValue>) -> bool {
-    value.is_some_and(|value| value.get().starts_with('{'))
+/// The text of a header of an answer, if it has one.
+pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok().map(str::trim).filter(|text| !text.is_empty())
+}
+
+/// The whole seconds since 1970 of a time that is written as RFC 3339 has it.
+pub(super) fn unix_seconds(text: &str) -> Option<i64> {
+    let at: Timestamp = text.parse().ok()?;
+    Some(at.unix_micros().div_euclid(1_000_000))
 }
 
 /// Whether `quoted_key`, with its quotes, stands in `json` with a value other than null. A key in

@@ -3,13 +3,15 @@ use std::ops::Range;
 use awc::http::header::{self, HeaderMap};
 use bytes::{Bytes, BytesMut};
 use tollgate_domain::UsageSource;
-use tollgate_pricing::{PerUnit, Unit, Usage};
+use tollgate_pricing::{PerUnit, Usage};
 
 use super::decode::Decoder;
 use super::estimate;
 use super::events::{EventReader, MAX_EVENT_BYTES, Step};
-use super::extractor::Extractor;
-use super::{Ended, EventKind, Fed, Found, Reading, json};
+use super::extractor::{Extract, Opaque, extractor, may_end_stream};
+use super::frames::FrameReader;
+use super::objects::ObjectReader;
+use super::{Ended, EventKind, Facts, Fed, Found, Reading, json};
 use crate::dialect::Api;
 use crate::request::CallBody;
 use crate::table::Endpoint;
@@ -22,7 +24,7 @@ const MAX_TAIL_BYTES: usize = 64 * 1024;
 
 /// Measures one answer while it passes.
 pub struct ResponseMeter {
-    extractor: Extractor,
+    extractor: Box<dyn Extract>,
     form: Form,
     decoder: Option<Decoder>,
     /// Bytes that passed unread, because the body cannot be unpacked or is too large.
@@ -46,6 +48,10 @@ enum Form {
     Tail(Tail),
     /// Event by event.
     Events(Box<Events>),
+    /// Object by object: a stream of JSON. No item of it says that it is the last.
+    Objects(ObjectReader),
+    /// Frame by frame: a binary stream. No frame says that it is the last.
+    Frames(Box<FrameReader>),
 }
 
 /// The last bytes of a body.
@@ -96,12 +102,9 @@ impl ResponseMeter {
         panic_if_ordered(headers);
         let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.map(str::to_ascii_lowercase);
-        let is_stream = match &content_type {
-            Some(kind) => kind.trim_start().starts_with("text/event-stream"),
-            None => request.stream,
-        };
+        let form = Form::of(content_type.as_deref(), endpoint.api(), request.stream);
         let mut meter = Self {
-            extractor: Extractor::new(endpoint.api(), request.hour_cache),
+            extractor: extractor(endpoint, headers, request),
             form: Form::Unread,
             decoder: None,
             unread_bytes: 0,
@@ -114,11 +117,11 @@ impl ResponseMeter {
         let Ok(decoder) = Decoder::of(headers) else { return meter };
         if meter.metered {
             // What was packed against our asking cannot be cut without packing it again.
-            let strip = strip_usage_chunk && decoder.is_none();
-            meter.form = match is_stream {
-                true => Form::Events(Box::new(Events { strip, ..Events::default() })),
-                false => Form::Whole(Vec::new()),
-            };
+            let strips = strip_usage_chunk && decoder.is_none();
+            meter.form = form;
+            if let Form::Events(events) = &mut meter.form {
+                events.strip = strips;
+            }
             meter.decoder = decoder;
         }
         meter
@@ -156,23 +159,26 @@ impl ResponseMeter {
         let mut complete = how == Ended::Complete;
         match &mut self.form {
             Form::Unread => {}
+            Form::Objects(_) => {}
+            Form::Frames(frames) => complete &= !frames.broken(),
             // Neither JSON nor anything like it: all of it may be text.
             Form::Whole(body) if !self.extractor.body(body) => self.unread_bytes = length(body),
             Form::Whole(_) => {}
             Form::Tail(tail) => {
-                if let Some(usage) = json::last_object(tail.bytes(), b"\"usage\"") {
+                let key = format!("\"{}\"", self.extractor.usage_key());
+                if let Some(usage) = json::last_object(tail.bytes(), key.as_bytes()) {
                     // All bytes were counted as they came, for if this is no usage.
-                    self.extractor.body(format!(r#"{{"usage":{usage}}}"#).as_bytes());
+                    self.extractor.body(format!("{{{key}:{usage}}}").as_bytes());
                 }
             }
             Form::Events(events) => {
-                events.finish(how, &mut self.extractor);
+                events.finish(how, self.extractor.as_mut());
                 rest = events.open.split().freeze();
                 complete =
-                    events.end == End::Seen || (complete && !self.extractor.has_terminal_event());
+                    events.end == End::Seen || (complete && self.extractor.ends().is_empty());
             }
         }
-        let found = std::mem::replace(&mut self.extractor, Extractor::Opaque).found();
+        let found = std::mem::replace(&mut self.extractor, Box::new(Opaque)).found();
         // A stream may end without its last event and still have said all that counts.
         complete |= how == Ended::Complete && found.is_final;
         let unread = if self.textual { self.unread_bytes } else { 0 };
@@ -182,12 +188,12 @@ impl ResponseMeter {
         Reading {
             usage,
             source,
+            tiers: tiers(&found.facts),
             model: found.facts.model,
             response_id: found.facts.response_id,
             created_unix_s: found.facts.created_unix_s,
-            tiers: found.facts.service_tier.as_deref().and_then(tier).into_iter().collect(),
-            parts: Vec::new(),
-            total_differs: false,
+            parts: found.parts,
+            total_differs: found.total_differs && source == UsageSource::Reported,
             provider_error: found.facts.provider_error && self.accepted(),
             complete,
             rest,
@@ -213,18 +219,14 @@ impl ResponseMeter {
             // An interim figure; more may have passed since.
             output.output = output.output.max(text_tokens);
         }
-        let mut quantities = PerUnit::default();
-        for &unit in Unit::ALL {
-            *quantities.get_mut(unit) = input.get(unit).saturating_add(*output.get(unit));
-        }
-        quantities.tool_call = found.tool_calls;
+        let mut quantities = PerUnit::sum(&PerUnit::sum(&input, &output), &found.others);
         quantities.request = u64::from(self.accepted());
         let source = match (found.is_final, complete && !found.facts.provider_error) {
             (true, _) => UsageSource::Reported,
             (false, true) => UsageSource::Estimated,
             (false, false) => UsageSource::Partial,
         };
-        (Usage { quantities, provider_cost: None }, source)
+        (Usage { quantities, provider_cost: found.cost }, source)
     }
 
     /// A piece that is not packed.
@@ -234,9 +236,9 @@ impl ResponseMeter {
                 if !self.extractor.tells_text() {
                     self.unread_bytes = self.unread_bytes.saturating_add(length(&piece));
                 }
-                events.feed(piece, &mut self.extractor)
+                events.feed(piece, self.extractor.as_mut())
             }
-            Form::Unread | Form::Whole(_) | Form::Tail(_) => {
+            _ => {
                 self.keep(&piece);
                 Fed { pass: piece, held: None }
             }
@@ -251,23 +253,33 @@ impl ResponseMeter {
                     self.unread_bytes = self.unread_bytes.saturating_add(length(plain));
                 }
                 let before = events.end;
-                events.read(plain, &mut self.extractor);
+                events.read(plain, self.extractor.as_mut());
                 match before != End::Seen && events.end != End::Open {
                     true => Fed { pass: Bytes::new(), held: Some(piece) },
                     false => Fed { pass: piece, held: None },
                 }
             }
-            Form::Unread | Form::Whole(_) | Form::Tail(_) => {
+            _ => {
                 self.keep(plain);
                 Fed { pass: piece, held: None }
             }
         }
     }
 
-    /// Keeps a part of a body that is read as a whole, if it will be.
-    fn keep(&mut self, plain: &[u8]) {
+    /// Takes what passes of a body that nothing is held of: an item of it, or a part of a whole.
+    fn keep(&mut self, mut plain: &[u8]) {
         let tells_text = self.extractor.tells_text();
         match &mut self.form {
+            Form::Objects(objects) if tells_text => {
+                while objects.step(&mut plain) {
+                    self.extractor.event(b"", objects.item());
+                }
+            }
+            Form::Frames(frames) if tells_text => {
+                while frames.step(&mut plain) {
+                    self.extractor.event(frames.name(), frames.payload());
+                }
+            }
             Form::Whole(body)
                 if tells_text && body.len().saturating_add(plain.len()) <= MAX_BODY_BYTES =>
             {
@@ -307,6 +319,30 @@ impl ResponseMeter {
             Form::Whole(body) => body.capacity(),
             Form::Tail(tail) => tail.0.capacity(),
             Form::Events(events) => events.reader.capacity() + events.open.capacity(),
+            Form::Objects(objects) => objects.capacity(),
+            Form::Frames(frames) => frames.capacity(),
+        }
+    }
+}
+
+impl Form {
+    /// How a body of this type is read. `streams` is whether one was asked for, where the answer
+    /// does not say what it is.
+    fn of(content_type: Option<&str>, api: Api, streams: bool) -> Self {
+        let events = || Self::Events(Box::default());
+        let kind = content_type.map(|kind| kind.split(';').next().unwrap_or_default().trim());
+        match kind {
+            Some("text/event-stream") => events(),
+            Some("application/vnd.amazon.eventstream") => Self::Frames(Box::default()),
+            Some("application/stream+json" | "application/x-ndjson" | "application/jsonl") => {
+                Self::Objects(ObjectReader::default())
+            }
+            // Google's streams are one array in pieces, unless events are asked for.
+            Some("application/json") if streams && api == Api::GenerateContent => {
+                Self::Objects(ObjectReader::default())
+            }
+            None if streams => events(),
+            _ => Self::Whole(Vec::new()),
         }
     }
 }
@@ -329,7 +365,7 @@ impl Tail {
 impl Events {
     /// Takes a piece that is not packed: what is before the last event passes, but for a line that
     /// may yet turn out to begin it, and for the event that is to be removed.
-    fn feed(&mut self, piece: Bytes, extractor: &mut Extractor) -> Fed {
+    fn feed(&mut self, piece: Bytes, extractor: &mut dyn Extract) -> Fed {
         match self.end {
             End::Seen => return Fed { pass: piece, held: None },
             End::Begun => {
@@ -346,7 +382,7 @@ impl Events {
         let piece_end = piece_start.saturating_add(length(&piece));
         let until = match self.end {
             End::Open if self.strip => self.reader.event_start(),
-            End::Open if extractor.may_end_stream(self.reader.open_line()) => {
+            End::Open if may_end_stream(extractor, self.reader.open_line()) => {
                 piece_end.saturating_sub(length(self.reader.open_line()))
             }
             End::Open => piece_end,
@@ -364,7 +400,7 @@ impl Events {
     }
 
     /// Reads on, and notes where the last event begins and which events are to be removed.
-    fn read(&mut self, mut bytes: &[u8], extractor: &mut Extractor) {
+    fn read(&mut self, mut bytes: &[u8], extractor: &mut dyn Extract) {
         while self.end != End::Seen
             && let Some(step) = self.reader.step(&mut bytes)
         {
@@ -375,14 +411,14 @@ impl Events {
         }
     }
 
-    fn read_field(&mut self, extractor: &Extractor) {
+    fn read_field(&mut self, extractor: &dyn Extract) {
         if self.end == End::Open && extractor.ends_stream(self.reader.name(), self.reader.data()) {
             self.end = End::Begun;
             self.last_event_start = self.reader.event_start();
         }
     }
 
-    fn read_event(&mut self, extractor: &mut Extractor) {
+    fn read_event(&mut self, extractor: &mut dyn Extract) {
         let kind = extractor.event(self.reader.name(), self.reader.data());
         let start = self.reader.event_start();
         self.reader.next_event();
@@ -399,7 +435,7 @@ impl Events {
 
     /// Ends a stream that may have left its last event open. That one ends the stream only if the
     /// provider meant to say no more.
-    fn finish(&mut self, how: Ended, extractor: &mut Extractor) {
+    fn finish(&mut self, how: Ended, extractor: &mut dyn Extract) {
         if self.end == End::Seen || self.reader.end().is_none() {
             return;
         }
@@ -458,7 +494,18 @@ fn panic_if_ordered(headers: &HeaderMap) {
 /// The most output tokens that a call can bring, if that is known. Estimates keep to it: what comes
 /// beside the text must not be billed as text.
 fn most_output(api: Api, request: &CallBody) -> Option<u64> {
-    if api == Api::Embeddings {
+    let makes_no_text = matches!(
+        api,
+        Api::Embeddings
+            | Api::EmbedContent
+            | Api::Rerank
+            | Api::Speech
+            | Api::Images
+            | Api::Predict
+            | Api::ElevenLabs
+            | Api::Deepgram
+    );
+    if makes_no_text {
         return Some(0);
     }
     Some(request.max_output_tokens?.saturating_mul(request.choices.max(1)))
@@ -468,11 +515,14 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// The name of a tier in price lists; the providers' names for their standard are none.
-fn tier(word: &str) -> Option<String> {
-    const STANDARD: [&str; 5] = ["default", "standard", "standard_only", "on_demand", "auto"];
-    let word = word.to_ascii_lowercase();
-    (!word.is_empty() && !STANDARD.contains(&word.as_str())).then_some(word)
+/// The names in price lists of how a call was served; the providers' names for their standard are
+/// none.
+fn tiers(facts: &Facts) -> Vec<String> {
+    const STANDARD: [&str; 6] =
+        ["default", "standard", "standard_only", "on_demand", "auto", "global"];
+    let words = facts.service_tier.iter().chain(&facts.modes);
+    let words = words.map(|word| word.to_ascii_lowercase());
+    words.filter(|word| !word.is_empty() && !STANDARD.contains(&word.as_str())).collect()
 }
 
 /// Whether a body of this type is made of text, so that its bytes say something of its tokens.

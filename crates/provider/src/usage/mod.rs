@@ -6,17 +6,24 @@
 //! from.
 
 mod anthropic;
+mod bedrock;
+mod cohere;
 mod decode;
+mod deepgram;
+mod elevenlabs;
 mod estimate;
 mod events;
 mod extractor;
+mod frames;
+mod google;
 mod json;
 mod meter;
+mod objects;
 mod openai;
 
 use bytes::Bytes;
 use tollgate_domain::UsageSource;
-use tollgate_pricing::{Part, Usage};
+use tollgate_pricing::{Amount, Part, PerUnit, Usage};
 
 pub use self::estimate::estimate_input;
 pub use self::meter::ResponseMeter;
@@ -76,19 +83,31 @@ struct Facts {
     model: Option<String>,
     response_id: Option<String>,
     created_unix_s: Option<i64>,
+    /// The provider's word for the tier that served it.
     service_tier: Option<String>,
+    /// What else multiplies its prices: `fast`, `us`.
+    modes: Vec<String>,
     provider_error: bool,
 }
 
-/// What a dialect found in an answer, in disjoint quantities. A side that was not reported, or not
+/// What was found in an answer, in disjoint quantities. A side that was not reported, or not
 /// readably, is `None`.
 #[derive(Clone, Debug, Default)]
 struct Found {
-    input: Option<tollgate_pricing::PerUnit<u64>>,
-    output: Option<tollgate_pricing::PerUnit<u64>>,
+    /// Tokens of the prompt.
+    input: Option<PerUnit<u64>>,
+    /// Tokens of the answer.
+    output: Option<PerUnit<u64>>,
+    /// What is no token: searches, seconds, characters, images, pages.
+    others: PerUnit<u64>,
+    /// What each model used, where several served the call.
+    parts: Vec<Part>,
+    /// The provider's own figure for the cost.
+    cost: Option<Amount>,
+    /// The parts do not come to the total that is stated beside them.
+    total_differs: bool,
     /// Both sides are reported and nothing can be added any more.
     is_final: bool,
-    tool_calls: u64,
     facts: Facts,
     /// The text that passed, for an estimate.
     text_bytes: u64,

@@ -1,23 +1,40 @@
 //! The corpus of recorded answers, and how one is replayed.
 
+#![allow(dead_code, clippy::allow_attributes, reason = "each test file uses its part of this")]
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::iter;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use awc::http::Method;
 use awc::http::header::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 use serde::Deserialize;
 use tollgate_domain::UsageSource;
-use tollgate_pricing::PerUnit;
-use tollgate_provider::{CallBody, Ended, Endpoint, Fed, ProviderTable, Reading, ResponseMeter};
+use tollgate_pricing::{Amount, Part, PerUnit};
+use tollgate_provider::{
+    CallBody, Ended, Endpoint, Fed, ProviderSettings, ProviderTable, Reading, ResponseMeter,
+};
 
 /// What is expected of an answer.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Expected {
+    /// Below the base URL of the provider that begins the file's name; or the whole `url`.
+    #[serde(default)]
     path: String,
+    #[serde(default)]
+    url: Option<String>,
+    /// Where the file's ending does not tell it.
+    #[serde(default)]
+    content_type: Option<String>,
+    #[serde(default)]
+    response_headers: BTreeMap<String, String>,
+    #[serde(default)]
+    request: Request,
     #[serde(default = "ok")]
     status: u16,
     #[serde(default)]
@@ -36,7 +53,23 @@ struct Expected {
     #[serde(default)]
     tiers: Vec<String>,
     #[serde(default)]
+    cost: Option<Amount>,
+    #[serde(default)]
+    parts: Vec<Part>,
+    #[serde(default)]
+    total_differs: bool,
+    #[serde(default)]
     held: Option<String>,
+}
+
+/// What is known of the request that was answered.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Request {
+    model: Option<String>,
+    stream: bool,
+    characters: u64,
+    audio_micros: u64,
 }
 
 fn ok() -> u16 {
@@ -53,11 +86,17 @@ pub(crate) struct Case {
     /// The `content-encoding`; empty for none.
     pub(crate) encoding: String,
     pub(crate) held: Option<String>,
+    content_type: String,
     expected: Expected,
 }
 
 /// The whole corpus.
 pub(crate) fn cases() -> Vec<Case> {
+    static CASES: LazyLock<Vec<Case>> = LazyLock::new(read_cases);
+    CASES.clone()
+}
+
+fn read_cases() -> Vec<Case> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut cases: Vec<_> = files.filter_map(|path| case(&path)).collect();
@@ -73,9 +112,16 @@ fn case(path: &Path) -> Option<Case> {
     let expected = fs::read(path.with_extension("expected.json")).ok()?;
     let expected: Expected = serde_json::from_slice(&expected)
         .unwrap_or_else(|error| unreachable!("{name}.expected.json: {error}"));
+    let ending = path.extension()?.to_str()?;
+    let content_type = match ending {
+        "sse" => "text/event-stream; charset=utf-8",
+        "frames" => "application/vnd.amazon.eventstream",
+        _ => "application/json",
+    };
     Some(Case {
         body: fs::read(path).ok()?,
-        is_stream: path.extension()? == "sse",
+        is_stream: ending == "sse",
+        content_type: expected.content_type.clone().unwrap_or_else(|| content_type.to_owned()),
         status: expected.status,
         encoding: String::new(),
         held: expected.held.clone(),
@@ -87,21 +133,29 @@ fn case(path: &Path) -> Option<Case> {
 impl Case {
     fn endpoint(&self) -> Endpoint {
         let provider = self.name.split('_').next().unwrap_or_default();
-        let url = format!("https://api.{provider}.com/v1{}", self.expected.path);
-        let endpoint = ProviderTable::builtin().resolve(&Method::POST, &url);
-        endpoint.unwrap_or_else(|error| unreachable!("{url}: {error}"))
+        let below = || format!("https://api.{provider}.com/v1{}", self.expected.path);
+        let url = self.expected.url.clone().unwrap_or_else(below);
+        endpoint(&url)
     }
 
     /// A meter for the answer.
     pub(crate) fn meter(&self, strip: bool) -> ResponseMeter {
         let mut headers = HeaderMap::new();
-        let kind =
-            if self.is_stream { "text/event-stream; charset=utf-8" } else { "application/json" };
-        headers.insert(HeaderName::from_static("content-type"), HeaderValue::from_static(kind));
-        if let (false, Ok(encoding)) = (self.encoding.is_empty(), self.encoding.parse()) {
-            headers.insert(HeaderName::from_static("content-encoding"), encoding);
+        let mut add = |name: &str, value: &str| {
+            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), value.parse()) {
+                let value: HeaderValue = value;
+                headers.insert(name, value);
+            }
+        };
+        add("content-type", &self.content_type);
+        if !self.encoding.is_empty() {
+            add("content-encoding", &self.encoding);
         }
-        let mut request = CallBody::empty();
+        self.expected.response_headers.iter().for_each(|(name, value)| add(name, value));
+        let sent = &self.expected.request;
+        let mut request = CallBody::of_media(sent.characters, sent.audio_micros);
+        request.model.clone_from(&sent.model);
+        request.stream = sent.stream;
         request.input_bytes = self.expected.request_bytes;
         ResponseMeter::new(&self.endpoint(), self.status, &headers, &request, strip)
     }
@@ -145,12 +199,30 @@ impl Case {
         assert_eq!(reading.response_id, expected.response_id, "{name}");
         assert_eq!(reading.created_unix_s, expected.created_unix_s, "{name}");
         assert_eq!(reading.tiers, expected.tiers, "{name}");
+        assert_eq!(reading.total_differs, expected.total_differs, "{name}");
     }
 
     /// The usage is what the file beside the answer says.
     pub(crate) fn check_usage(&self, reading: &Reading) {
         assert_eq!(reading.usage.quantities, self.expected.quantities, "{}", self.name);
+        assert_eq!(reading.usage.provider_cost, self.expected.cost, "{}", self.name);
+        assert_eq!(reading.parts, self.expected.parts, "{}", self.name);
     }
+}
+
+/// The built-in providers, and Bedrock in a region.
+static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
+    let mut table = ProviderTable::builtin();
+    let region = Some("eu-central-1".to_owned());
+    let settings = ProviderSettings { region, ..ProviderSettings::default() };
+    assert!(table.configure("bedrock", settings).is_ok());
+    table
+});
+
+/// Where a POST to a URL leads.
+fn endpoint(url: &str) -> Endpoint {
+    let endpoint = TABLE.resolve(&Method::POST, url);
+    endpoint.unwrap_or_else(|error| unreachable!("{url}: {error}"))
 }
 
 /// What came out of a meter.

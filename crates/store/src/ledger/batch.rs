@@ -1,7 +1,7 @@
 //! One transaction of the ledger: all that wait, decided under the same locks.
 //!
 //! Tables are locked in one order everywhere (requests, spend keys, wallets, tier counters, and the
-//! roll-ups when all else is written) and rows within a table by id, so batches of several nodes
+//! roll-ups and missing prices when all else is written) and rows within a table by id, so batches of several nodes
 //! never wait for each other in a circle.
 //! Settlements come before admissions: they free what admissions may need.
 
@@ -21,6 +21,7 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::journal::Entry;
+use crate::missing_prices::{self, Missing};
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow};
 use crate::usage::Sums;
 
@@ -128,6 +129,7 @@ struct Books {
     admitted: Vec<RequestRow>,
     metadata: Vec<RequestMetadataRow>,
     rollups: Rollups,
+    missing: Missing,
 }
 
 impl Books {
@@ -168,6 +170,7 @@ impl Books {
             admitted: Vec::new(),
             metadata: Vec::new(),
             rollups: Rollups::default(),
+            missing: Missing::new(),
         })
     }
 
@@ -256,6 +259,11 @@ impl Books {
         self.accounts.debit(&row.merchant_wallet_id, held, due, kind, &request_id, "merchant")?;
 
         let before = if corrects { Sums::of(&row.to_record(model)?) } else { Sums::default() };
+        if let Some(missing) = &report.missing
+            && !context.told.is_told(pending.merchant_id, missing, self.accounts.now())
+        {
+            missing_prices::add(&mut self.missing, pending.merchant_id, missing);
+        }
         self.rollups.add(&context.series, &row, &record.metadata, Sums::of(&record) - before);
         let mut row = row;
         row.finish(&record, counted, settlement.report.is_none());
@@ -306,6 +314,7 @@ impl Books {
                 changed(self.requests, &self.changed_requests).into_values().collect();
             dialect::save_requests(conn, &rows)?;
         }
+        let now = self.accounts.now();
         let mut changed_accounts = self.accounts.write(conn)?;
         if !self.changed_counters.is_empty() {
             let rows: Vec<_> = changed(self.counters, &self.changed_counters)
@@ -320,6 +329,9 @@ impl Books {
             dialect::save_counters(conn, &rows)?;
         }
         changed_accounts.series = self.rollups.write(conn)?;
+        missing_prices::tell(conn, &self.missing, now)?;
+        changed_accounts.missing = self.missing;
+        changed_accounts.at = now;
         Ok(changed_accounts)
     }
 }

@@ -21,12 +21,15 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::Report;
-use tollgate_domain::{Clock, NodeId, PendingRecord, RequestId, RequestRecord};
+use tollgate_domain::{
+    Clock, MerchantId, MissingPrice, NodeId, PendingRecord, RequestId, RequestRecord,
+};
 use tollgate_pricing::Rate;
 
 use crate::conn::{Conn, Manager, is_broken};
 use crate::error::StoreError;
 use crate::journal::{self, Entry, Journal};
+use crate::missing_prices::{self, Told};
 use batch::{Answer, Item, Settlement};
 use parties::Versions;
 pub(crate) use reported::book as book_reported;
@@ -87,6 +90,7 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) storms: Storms,
     pub(crate) series: Series,
+    pub(crate) told: Told,
     pub(crate) journal: Option<Journal>,
 }
 
@@ -195,12 +199,50 @@ impl Ledger {
         answer.await.map_err(|_| gave_up())?
     }
 
+    /// Tells of a missing price when a writer has time for it; one writes for all that wait.
+    pub(crate) fn tell_missing_price(&self, merchant_id: MerchantId, missing: &MissingPrice) {
+        let context = &self.context;
+        if context.told.is_told(merchant_id, missing, context.clock.now())
+            || self.jobs.capacity() < QUEUE_LENGTH / 2
+            || !context.told.wait(merchant_id, missing)
+        {
+            return;
+        }
+        let teller = Teller(Some(Arc::clone(context)));
+        // Refused or dropped by a busy queue, the teller lets go of what waits.
+        let _ = self.jobs.try_send(Job::Write(Box::new(move |conn| teller.tell(conn))));
+    }
+
     fn send(&self, job: Job) -> Result<(), StoreError> {
         self.jobs.try_send(job).map_err(|_| {
             StoreError::Unavailable(
                 "too many calls wait for the ledger, or it has stopped".to_owned(),
             )
         })
+    }
+}
+
+/// Tells of the missing prices that wait; if it never comes to that, it lets go of them, so that
+/// nothing waits for it in vain.
+struct Teller(Option<Arc<Context>>);
+
+impl Teller {
+    fn tell(mut self, conn: &mut Conn) {
+        let Some(context) = self.0.take() else { return };
+        let Context { told, clock, .. } = &*context;
+        let (missing, now) = (told.take_waiting(), clock.now());
+        match conn.write(|conn| missing_prices::tell(conn, &missing, now)) {
+            Ok(()) => told.learn(missing, now),
+            Err(cause) => log::warn!("missing prices are not told: {cause}"),
+        }
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        if let Some(context) = &self.0 {
+            context.told.take_waiting();
+        }
     }
 }
 
@@ -348,6 +390,7 @@ impl Writer {
                 Err(cause) => return Err(cause),
                 Ok((answers, mut changed)) => {
                     context.series.learn(std::mem::take(&mut changed.series));
+                    context.told.learn(std::mem::take(&mut changed.missing), changed.at);
                     if !changed.is_empty() {
                         context.storms.forget(&changed);
                     }
@@ -376,6 +419,7 @@ impl Writer {
                 Ok(conn) => {
                     self.conn = Some(conn);
                     self.context.series.forget();
+                    self.context.told.forget();
                 }
                 Err(cause) => {
                     if !std::mem::replace(&mut self.away, true) {

@@ -3,8 +3,8 @@
 
 use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::{
-    ConnectionId, ConnectionStatus, CreditHold, Forwarded, MerchantId, MeterVersion, PendingRecord,
-    PricedUsage, RequestId, RequestRecord,
+    ConnectionId, ConnectionStatus, CreditHold, Forwarded, MerchantId, MeterVersion, MissingPrice,
+    PendingRecord, PricedUsage, RequestId, RequestRecord,
 };
 use tollgate_pricing::{Amount, AppliedPrices};
 
@@ -31,6 +31,8 @@ pub struct ReportedUsage {
     pub priced: PricedUsage,
     /// The prices that were applied.
     pub applied: Vec<AppliedPrices>,
+    /// The price that it needed and no list has.
+    pub missing: Option<MissingPrice>,
 }
 
 /// What became of a report.
@@ -110,6 +112,7 @@ pub(crate) fn book(
         response_id: None,
         priced: reported.priced,
         applied: reported.applied.clone(),
+        missing: reported.missing.clone(),
         timestamp: now,
     };
     let settlement = Settlement { request_id: pending.request_id, report: Some(report) };

@@ -19,6 +19,8 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Rate;
 
+use crate::missing_prices::Missing;
+
 /// How long facts are believed.
 const FRESH: Duration = Duration::from_millis(50);
 /// How many calls must have been refused in that time. Whoever tries now and then always reaches
@@ -65,12 +67,16 @@ struct Storm {
     refused: AtomicU32,
 }
 
-/// The accounts that a batch has changed, and the series it has written.
+/// The accounts that a batch has changed, the series it has written, and the missing prices it has
+/// told of.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
     pub(super) spend_keys: BTreeSet<String>,
     pub(super) wallets: BTreeSet<String>,
     pub(super) series: Vec<String>,
+    pub(super) missing: Missing,
+    /// When it was booked.
+    pub(super) at: Timestamp,
 }
 
 impl Changed {

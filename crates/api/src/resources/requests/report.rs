@@ -3,7 +3,7 @@
 use actix_web::{HttpResponse, web};
 use deserr::Deserr;
 use tollgate_domain::admission::Refusal;
-use tollgate_domain::{Forwarded, Issue, PricedUsage, ProviderKeyType};
+use tollgate_domain::{Forwarded, Issue, MissingPrice, PricedUsage, ProviderKeyType};
 use tollgate_pricing::{PerUnit, Usage};
 use tollgate_store::{Reported, ReportedUsage};
 
@@ -66,6 +66,8 @@ impl ReportUsage {
         let (provider, model) = (self.provider.map(|name| name.0), self.model.map(|name| name.0));
         let served = provider.as_deref().zip(model.as_deref());
         let (stated, priced) = tariff.price_stated(served, usage);
+        let missing =
+            served.and_then(|(provider, model)| MissingPrice::of(provider, model, &usage, &priced));
         Ok(ReportedUsage {
             reference_id: self.request_id.0,
             connection_id: self.connection_id.0.parse().map_err(|_| connection_not_found())?,
@@ -81,6 +83,7 @@ impl ReportUsage {
             },
             priced: stated,
             applied: priced.applied,
+            missing,
         })
     }
 }

@@ -61,6 +61,25 @@ fn what_cannot_be_read_is_estimated_by_its_bytes_if_it_may_be_text() {
 }
 
 #[test]
+fn the_line_that_ends_a_stream_waits_though_others_of_its_event_may_have_passed() {
+    let stream = "id: 7\ndata: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}\n\n\
+                  : all said\nid: 8\nretry: 5\ndata: [DONE]\n\n";
+    let before = stream.find("data: [DONE]").unwrap();
+    let headers = headers("text/event-stream", "identity");
+    for cut in 0..=stream.len() {
+        let mut meter = ResponseMeter::new(&endpoint(), 200, &headers, &CallBody::empty(), false);
+        let (mut passed, mut held) = (Vec::new(), Vec::new());
+        for piece in [&stream.as_bytes()[..cut], &stream.as_bytes()[cut..]] {
+            let fed = meter.feed(Bytes::copy_from_slice(piece));
+            passed.extend_from_slice(&fed.pass);
+            held.extend_from_slice(&fed.held.unwrap_or_default());
+        }
+        assert!(meter.done() && passed.len() <= before, "cut at {cut}");
+        assert_eq!([passed, held].concat(), stream.as_bytes(), "cut at {cut}");
+    }
+}
+
+#[test]
 fn what_follows_the_end_cannot_undo_it() {
     let stream = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\n\
                   data: [DONE]\n\n";
@@ -111,6 +130,37 @@ fn the_usage_at_the_end_of_a_body_beyond_the_bound_is_read() {
         (reading.source, quantities.input, quantities.output),
         (UsageSource::Reported, 5, 7)
     );
+}
+
+/// What is read of Google's answer of nine megabytes that begins and ends like this.
+fn read_large_of_google(path: &str, ends: [&str; 2]) -> Reading {
+    let url = format!("https://generativelanguage.googleapis.com/v1beta/models/{path}");
+    let endpoint = ProviderTable::builtin().resolve(&Method::POST, &url).unwrap();
+    let headers = headers("application/json", "identity");
+    let mut meter = ResponseMeter::new(&endpoint, 200, &headers, &CallBody::empty(), false);
+    for piece in [ends[0].to_owned(), "A".repeat(9 * 1024 * 1024), ends[1].to_owned()] {
+        meter.feed(Bytes::from(piece));
+    }
+    meter.finish(Ended::Complete)
+}
+
+#[test]
+fn a_large_image_is_billed_by_its_figures_or_as_one_image_and_never_as_text() {
+    let start = r#"{"candidates":[{"content":{"parts":[{"inlineData":{"data":""#;
+    let end = r#""}}]}}],"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":1290,
+        "totalTokenCount":1299,"candidatesTokensDetails":[{"modality":"IMAGE","tokenCount":1290}]}}"#;
+    let reading = read_large_of_google("g:generateContent", [start, end]);
+    let quantities = PerUnit { input: 9, output_image: 1290, request: 1, ..PerUnit::default() };
+    assert_eq!((reading.source, reading.usage.quantities), (UsageSource::Reported, quantities));
+
+    let start = r#"{"predictions":[{"bytesBase64Encoded":""#;
+    let reading = read_large_of_google("imagen:predict", [start, r#""}]}"#]);
+    let quantities = PerUnit { image: 1, request: 1, ..PerUnit::default() };
+    assert_eq!((reading.source, reading.usage.quantities), (UsageSource::Estimated, quantities));
+
+    let ends = [r#"{"data":[{"b64_json":""#, r#""}]}"#];
+    let reading = read_large("/images/generations", "identity", &CallBody::empty(), ends);
+    assert_eq!((reading.source, reading.usage.quantities), (UsageSource::Estimated, quantities));
 }
 
 #[test]

@@ -1,0 +1,215 @@
+//! `tollgate reprice`: settled records at the prices of this configuration, and corrections for what
+//! that makes a difference.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::io::Write;
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use serde_json::{Value, json};
+use time::Date;
+use time::macros::format_description;
+use tollgate_domain::MerchantId;
+use tollgate_pricing::{Amount, ModelPattern};
+use tollgate_store::repricings::{Change, Outcome, Repricing, Scope};
+
+use crate::commands::open;
+use crate::config::Config;
+
+/// Which records, and whether it is only a look.
+#[derive(Args)]
+pub(crate) struct RepriceArgs {
+    /// The first day (UTC) of admission, such as 2026-11-01.
+    #[arg(long, value_name = "DATE", value_parser = date)]
+    from: Date,
+    /// The last day (UTC) of admission.
+    #[arg(long, value_name = "DATE", value_parser = date)]
+    to: Date,
+    /// Only records of this provider.
+    #[arg(long)]
+    provider: Option<String>,
+    /// Only records of this model; `*` stands for anything.
+    #[arg(long)]
+    model: Option<String>,
+    /// Only records of this merchant.
+    #[arg(long, value_name = "mch_…")]
+    merchant: Option<MerchantId>,
+    /// Say what would be booked, and book nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+fn date(text: &str) -> Result<Date, String> {
+    Date::parse(text, format_description!("[year]-[month]-[day]"))
+        .map_err(|_| "expected a date such as 2026-11-01".to_owned())
+}
+
+/// What the records of a model, or all, come to. Sums of many records may be beyond an amount.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    records: u64,
+    differ: u64,
+    base: i128,
+    wallets: i128,
+    merchants: i128,
+}
+
+impl Sums {
+    fn add(&mut self, change: Option<&Change>) {
+        self.records = self.records.saturating_add(1);
+        let Some(change) = change else { return };
+        let units = |amount: Amount| i128::from(amount.units());
+        self.differ = self.differ.saturating_add(1);
+        self.base += units(change.base_after) - units(change.base_before);
+        self.wallets += units(change.more.wallet);
+        self.merchants += units(change.more.merchant);
+    }
+}
+
+/// What a walk has told.
+#[derive(Default)]
+struct Report {
+    by_model: BTreeMap<(String, String), Sums>,
+    all: Sums,
+    without_price: u64,
+    service_charges_kept: u64,
+    let_go: Vec<String>,
+}
+
+impl Report {
+    fn add(&mut self, one: &Repricing) {
+        let mut change = None;
+        match &one.outcome {
+            Outcome::Same => {}
+            Outcome::NoPrice => self.without_price = self.without_price.saturating_add(1),
+            Outcome::TooMuch => {
+                let line = format!("{}: costs more than an amount can say", one.request_id);
+                self.let_go.push(line);
+            }
+            Outcome::OutOfRange(_) => {
+                let line = format!("{}: leaves the range of a balance", one.request_id);
+                self.let_go.push(line);
+            }
+            Outcome::Differs(differs) => {
+                let kept = u64::from(differs.service_charge_kept);
+                self.service_charges_kept = self.service_charges_kept.saturating_add(kept);
+                change = Some(&**differs);
+            }
+        }
+        let model = one.model.clone().unwrap_or_else(|| "without a model".to_owned());
+        self.by_model.entry((one.provider.clone(), model)).or_default().add(change);
+        self.all.add(change);
+    }
+
+    fn lines(&self, dry_run: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        let differing = self.by_model.iter().filter(|(_, sums)| sums.differ > 0);
+        for ((provider, model), sums) in differing {
+            lines.push(format!("{provider} {model}: {}", sums_line(sums)));
+        }
+        lines.push(format!("in all: {}", sums_line(&self.all)));
+        if self.without_price > 0 {
+            lines.push(format!("{} records have no price and stay.", self.without_price));
+        }
+        if self.service_charges_kept > 0 {
+            lines.push(format!(
+                "The service charge of {} records stays: they had no fee to tell its rate from.",
+                self.service_charges_kept
+            ));
+        }
+        lines.extend(self.let_go.iter().map(|line| format!("let go: {line}")));
+        lines.push(match (self.all.differ, dry_run) {
+            (0, _) => "Nothing is to be booked.".to_owned(),
+            (_, true) => "Nothing was booked: this was a dry run.".to_owned(),
+            (_, false) => "Corrections are booked.".to_owned(),
+        });
+        lines
+    }
+}
+
+fn sums_line(sums: &Sums) -> String {
+    format!(
+        "{} of {} records differ; base {}, wallets {}, merchants {} USD",
+        sums.differ,
+        sums.records,
+        signed(sums.base),
+        signed(sums.wallets),
+        signed(sums.merchants)
+    )
+}
+
+/// Units of 10⁻¹⁰ USD as a difference.
+fn signed(units: i128) -> String {
+    let sign = if units < 0 { "-" } else { "+" };
+    let (whole, rest) =
+        (units.unsigned_abs() / 10_000_000_000, units.unsigned_abs() % 10_000_000_000);
+    format!("{sign}{whole}.{rest:010}")
+}
+
+/// Prices again, books unless it is a dry run, and says what that came to.
+pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyhow::Result<()> {
+    if what.to < what.from {
+        bail!("--to is before --from");
+    }
+    let scope = Scope {
+        from: what.from,
+        to: what.to,
+        provider: what.provider,
+        model: what.model.as_deref().map(ModelPattern::new),
+        merchant_id: what.merchant,
+    };
+    let mut report = Report::default();
+    let store = open(config)?;
+    // A reader who has left must not stop in the middle what is being booked.
+    let mut written = Ok(());
+    let mut print = |line: &dyn Display| {
+        if written.is_ok() {
+            written = writeln!(std::io::stdout(), "{line}");
+        }
+    };
+    let walk = store.reprice(&scope, &config.prices, what.dry_run, |one| {
+        report.add(&one);
+        if json && let Some(line) = object(&one, what.dry_run) {
+            print(&line);
+        }
+    });
+    let walked = walk.await;
+    // What was booked until then is booked.
+    if !json {
+        report.lines(what.dry_run).iter().for_each(|line| print(line));
+    }
+    walked.map_err(|cause| anyhow!("stopped: {cause}; run it again to go on"))?;
+    written.context("not everything could be printed; all the same it is done")
+}
+
+/// A record that differs, or would and was let go.
+fn object(one: &Repricing, dry_run: bool) -> Option<Value> {
+    let (change, outcome) = match &one.outcome {
+        Outcome::Same | Outcome::NoPrice => return None,
+        Outcome::TooMuch => (None, "too_much"),
+        Outcome::OutOfRange(change) => (Some(change), "balance_out_of_range"),
+        Outcome::Differs(change) if dry_run => (Some(change), "differs"),
+        Outcome::Differs(change) => (Some(change), "booked"),
+    };
+    let mut value = json!({
+        "request_id": one.request_id,
+        "merchant_id": one.merchant_id,
+        "provider": one.provider,
+        "model": one.model,
+        "created_at": one.created_at,
+        "outcome": outcome,
+    });
+    if let (Some(change), Some(fields)) = (change, value.as_object_mut()) {
+        let more = json!({
+            "base_before": change.base_before,
+            "base_after": change.base_after,
+            "wallet_difference": change.more.wallet,
+            "merchant_difference": change.more.merchant,
+            "service_charge_kept": change.service_charge_kept,
+            "applied": change.applied,
+        });
+        fields.extend(more.as_object().cloned().unwrap_or_default());
+    }
+    Some(value)
+}

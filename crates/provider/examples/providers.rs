@@ -1,0 +1,5 @@
+//! Prints `docs/PROVIDERS.md`.
+
+fn main() {
+    print!("{}", tollgate_provider::ProvidersDocument);
+}

@@ -1,0 +1,147 @@
+//! Cohere's answers, of both versions of its API.
+//!
+//! `billed_units` is the bill. `tokens` beside it, which contains what Cohere adds to a prompt of its
+//! own, and `cached_tokens` are not.
+
+use serde_json::value::RawValue;
+use tollgate_pricing::PerUnit;
+
+use super::extractor::Extract;
+use super::json::{Figure, mentions, text_bytes};
+use super::{EventKind, Facts, Found};
+use crate::object::Object;
+
+const ENDS: [&[u8]; 2] = [b"message-end", b"stream-end"];
+
+/// Gathers what an answer says.
+#[derive(Default)]
+pub(super) struct Cohere {
+    input: Figure,
+    output: Figure,
+    image_tokens: Figure,
+    images: Figure,
+    searches: Figure,
+    /// Something is billed: what is not named there costs nothing.
+    billed: bool,
+    malformed: bool,
+    closed: bool,
+    facts: Facts,
+    text_bytes: u64,
+}
+
+impl Cohere {
+    fn absorb(&mut self, answer: &Object<'_>) {
+        let facts = &mut self.facts;
+        let id = ["id", "response_id", "generation_id"].iter().find_map(|key| answer.text(key));
+        facts.response_id = id.or(facts.response_id.take());
+        facts.provider_error |= answer.get("error").is_some()
+            || answer.text("finish_reason").is_some_and(|reason| reason == "ERROR");
+        for key in ["usage", "meta"] {
+            if let Some(usage) = answer.object(key)
+                && let Some(billed) = usage.get("billed_units")
+            {
+                self.absorb_bill(billed);
+            }
+        }
+    }
+
+    fn absorb_bill(&mut self, billed: &RawValue) {
+        let Some(billed) = Object::in_value(billed) else {
+            self.malformed = true;
+            return;
+        };
+        self.malformed = false;
+        self.billed = true;
+        self.input.take(billed.get("input_tokens"));
+        self.output.take(billed.get("output_tokens"));
+        self.image_tokens.take(billed.get("image_tokens"));
+        self.images.take(billed.get("images"));
+        self.searches.take(billed.get("search_units"));
+    }
+
+    /// Whether a name is that of the last event, of a stream of either version.
+    fn is_end(event: &Object<'_>) -> bool {
+        ["type", "event_type"]
+            .iter()
+            .filter_map(|key| event.text(key))
+            .any(|kind| ENDS.contains(&kind.as_bytes()))
+    }
+}
+
+impl Extract for Cohere {
+    fn ends(&self) -> &'static [&'static [u8]] {
+        &[
+            b"event: message-end",
+            b"event:message-end",
+            b"event: stream-end",
+            b"event:stream-end",
+            b"data: {\"type\":\"message-end\"",
+            b"data: {\"event_type\":\"stream-end\"",
+        ]
+    }
+
+    /// Judged by the first field that shows it.
+    fn ends_stream(&self, name: &[u8], data: &[u8]) -> bool {
+        let unnamed =
+            name.is_empty() && ENDS.iter().any(|end| memchr::memmem::find(data, end).is_some());
+        ENDS.contains(&name) || (unnamed && Object::of(data).is_some_and(|it| Self::is_end(&it)))
+    }
+
+    fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
+        let ends = self.ends_stream(name, data);
+        if !ends {
+            // The last event repeats the text.
+            self.text_bytes = self.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
+        }
+        let introduces = self.facts.response_id.is_none()
+            && (mentions(data, b"\"id\"") || mentions(data, b"\"generation_id\""));
+        if !ends && !introduces && !mentions(data, b"\"error\"") {
+            return EventKind::Content;
+        }
+        let Some(event) = Object::of(data) else { return EventKind::Content };
+        self.closed |= ends;
+        self.absorb(&event);
+        for key in ["delta", "response"] {
+            if let Some(inner) = event.object(key) {
+                self.absorb(&inner);
+            }
+        }
+        EventKind::Content
+    }
+
+    fn body(&mut self, body: &[u8]) -> bool {
+        self.text_bytes = text_bytes(body, TEXT_KEYS);
+        let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
+        self.closed = true;
+        self.absorb(&answer);
+        true
+    }
+
+    fn found(self: Box<Self>) -> Found {
+        let all = [self.input, self.output, self.image_tokens, self.images, self.searches];
+        let readable = self.billed && !self.malformed && !all.contains(&Figure::Unreadable);
+        let input = PerUnit {
+            input: self.input.or_zero(),
+            input_image: self.image_tokens.or_zero(),
+            ..PerUnit::default()
+        };
+        let output = PerUnit { output: self.output.or_zero(), ..PerUnit::default() };
+        // Newer models bill the tokens of an image, older ones the image.
+        let by_tokens = self.image_tokens.or_zero() > 0;
+        Found {
+            is_final: self.closed && readable,
+            input: readable.then_some(input),
+            output: readable.then_some(output),
+            others: PerUnit {
+                search_unit: self.searches.or_zero(),
+                image: if by_tokens { 0 } else { self.images.or_zero() },
+                ..PerUnit::default()
+            },
+            facts: self.facts,
+            text_bytes: self.text_bytes,
+            ..Found::default()
+        }
+    }
+}
+
+const TEXT_KEYS: &[&[u8]] = &[b"\"text\"", b"\"thinking\"", b"\"arguments\""];

@@ -1,0 +1,93 @@
+//! ElevenLabs' answers. Speech states in a header the characters that are billed, with the model's
+//! own factor in them. What was heard says how long it was, or at least when its last word ended.
+
+use awc::http::header::HeaderMap;
+use tollgate_pricing::PerUnit;
+
+use super::extractor::Extract;
+use super::json::header;
+use super::{EventKind, Facts, Found};
+use crate::number::{count, micros};
+use crate::object::Object;
+use crate::request::CallBody;
+
+/// Gathers what an answer says.
+pub(super) struct ElevenLabs {
+    hears: bool,
+    /// Characters, as the header bills them, and as they were sent.
+    billed: Option<u64>,
+    characters: u64,
+    /// Microseconds of sound on all channels: as the answer states them, as its words tell them,
+    /// and as it was sent.
+    stated: Option<u64>,
+    told: Option<u64>,
+    sent: u64,
+    facts: Facts,
+}
+
+impl ElevenLabs {
+    pub(super) fn new(path: Option<&str>, headers: &HeaderMap, request: &CallBody) -> Self {
+        let facts = Facts {
+            response_id: header(headers, "request-id").map(str::to_owned),
+            ..Facts::default()
+        };
+        Self {
+            hears: path == Some("/speech-to-text"),
+            billed: header(headers, "character-cost").and_then(count),
+            characters: request.characters,
+            stated: None,
+            told: None,
+            sent: request.audio_micros,
+            facts,
+        }
+    }
+}
+
+/// When the last word ended.
+fn last_end(answer: &Object<'_>) -> Option<u64> {
+    let words = answer.objects("words");
+    words.iter().filter_map(|word| micros(word.get("end")?.get())).max()
+}
+
+impl Extract for ElevenLabs {
+    /// Sound is not kept to be read, nor what stands beside it.
+    fn tells_text(&self) -> bool {
+        self.hears
+    }
+
+    fn event(&mut self, _: &[u8], _: &[u8]) -> EventKind {
+        EventKind::Content
+    }
+
+    fn body(&mut self, body: &[u8]) -> bool {
+        let Some(answer) = Object::of(body) else { return true };
+        let channels = answer.objects("transcripts");
+        let count = u64::try_from(channels.len()).unwrap_or(u64::MAX).max(1);
+        let of_all = |length: u64| length.checked_mul(count);
+        let keys = ["audio_duration_secs", "audio_duration_seconds", "audio_duration"];
+        let length = answer.any(&keys).and_then(|length| micros(length.get()));
+        self.stated = length.and_then(of_all);
+        // Each channel is as long as the longest.
+        let ends = channels.iter().chain(std::iter::once(&answer)).filter_map(last_end);
+        self.told = ends.max().and_then(of_all);
+        true
+    }
+
+    fn found(self: Box<Self>) -> Found {
+        let others = if self.hears {
+            let length = self.stated.or(self.told).unwrap_or(self.sent);
+            PerUnit { input_second: length, ..PerUnit::default() }
+        } else {
+            let characters = self.billed.unwrap_or(self.characters);
+            PerUnit { input_characters: characters, ..PerUnit::default() }
+        };
+        Found {
+            is_final: if self.hears { self.stated.is_some() } else { self.billed.is_some() },
+            input: Some(PerUnit::default()),
+            output: Some(PerUnit::default()),
+            others,
+            facts: self.facts,
+            ..Found::default()
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! Google's own answers: `generateContent`, embeddings, and `predict`, which makes images.
+//!
+//! `promptTokenCount` contains what was cached; what tools brought in stands beside it, as thoughts
+//! stand beside the candidates. A stream repeats its figures in every chunk, each time as they are
+//! by then, and ends without saying so: it is whole once a reason to finish came with figures.
+//!
+//! Grounding with a search is no token. Up to Gemini 2.5 a prompt that searched costs once, however
+//! often it searched; from Gemini 3 on each query costs. A model whose number cannot be told is
+//! counted by the newer rule.
+
+use awc::http::header::HeaderMap;
+use serde_json::value::RawValue;
+use tollgate_pricing::PerUnit;
+
+use super::extractor::Extract;
+use super::json::{Figure, header, mentions, part_of, text_bytes, unix_seconds};
+use super::{EventKind, Facts, Found};
+use crate::dialect::Api;
+use crate::object::Object;
+
+/// The first number of Gemini whose searches cost each.
+const EACH_SEARCH_COSTS_FROM: u32 = 3;
+
+/// Gathers what an answer says.
+pub(super) struct Google {
+    api: Api,
+    /// The model that was asked for, where the answer does not name the one that served.
+    asked: Option<String>,
+    /// How many images were asked for, where the answer is too large to be counted.
+    asked_images: u64,
+    /// The tier that served the call, as a header says: it may be a lower one than was asked for.
+    served_tier: Option<String>,
+    figures: Figures,
+    malformed: bool,
+    /// Nothing will be added.
+    closed: bool,
+    characters: Figure,
+    images: Option<u64>,
+    /// The most queries that one report names.
+    searches: u64,
+    facts: Facts,
+    text_bytes: u64,
+}
+
+/// The figures as they stand, newest first.
+#[derive(Default)]
+struct Figures {
+    prompt: Figure,
+    tools: Figure,
+    cached: Figure,
+    candidates: Figure,
+    thoughts: Figure,
+    total: Figure,
+    prompt_kinds: Kinds,
+    tool_kinds: Kinds,
+    cached_kinds: Kinds,
+    output_kinds: Kinds,
+}
+
+/// What a count consists of besides text.
+#[derive(Clone, Copy, Default)]
+struct Kinds {
+    audio: u64,
+    image: u64,
+    video: u64,
+    unreadable: bool,
+}
+
+impl Google {
+    pub(super) fn new(
+        api: Api,
+        headers: &HeaderMap,
+        asked: Option<String>,
+        asked_images: u64,
+    ) -> Self {
+        let served_tier = header(headers, "x-gemini-service-tier");
+        Self {
+            api,
+            asked,
+            asked_images,
+            served_tier: served_tier.map(|word| tier(word.to_owned())),
+            figures: Figures::default(),
+            malformed: false,
+            closed: false,
+            characters: Figure::Absent,
+            images: None,
+            searches: 0,
+            facts: Facts::default(),
+            text_bytes: 0,
+        }
+    }
+
+    fn absorb(&mut self, answer: &Object<'_>) {
+        let facts = &mut self.facts;
+        facts.model = answer.text("modelVersion").or(facts.model.take());
+        facts.response_id = answer.text("responseId").or(facts.response_id.take());
+        let created = answer.text("createTime").and_then(|text| unix_seconds(&text));
+        facts.created_unix_s = created.or(facts.created_unix_s);
+        facts.provider_error |= answer.object("error").is_some();
+        for candidate in answer.objects("candidates") {
+            self.closed |= candidate.get("finishReason").is_some();
+            if let Some(grounding) = candidate.object("groundingMetadata") {
+                self.searches = self.searches.max(queries(&grounding));
+            }
+        }
+        // A prompt that is refused has no candidates.
+        self.closed |=
+            answer.object("promptFeedback").is_some_and(|said| said.get("blockReason").is_some());
+        if let Some(usage) = answer.get("usageMetadata") {
+            self.absorb_usage(usage);
+        }
+        if let Some(metadata) = answer.object("metadata") {
+            self.characters.take(metadata.get("billableCharacterCount"));
+        }
+        if self.api == Api::Predict && answer.get("predictions").is_some() {
+            let predictions = answer.objects("predictions");
+            // What was filtered out is told in the place of an image, and costs nothing.
+            let made = predictions.iter().filter(|image| image.get("raiFilteredReason").is_none());
+            self.images = u64::try_from(made.count()).ok();
+        }
+    }
+
+    fn absorb_usage(&mut self, usage: &RawValue) {
+        let Some(usage) = Object::in_value(usage) else {
+            self.malformed = true;
+            return;
+        };
+        self.malformed = false;
+        self.figures.take(&usage);
+        let tier = usage.text("trafficType").or_else(|| usage.text("serviceTier")).map(tier);
+        self.facts.service_tier = tier.or(self.facts.service_tier.take());
+    }
+
+    fn billed_searches(&self) -> u64 {
+        let model = self.facts.model.as_ref().or(self.asked.as_ref());
+        let number = model.and_then(|model| generation(model));
+        if number.is_some_and(|number| number < EACH_SEARCH_COSTS_FROM) {
+            self.searches.min(1)
+        } else {
+            self.searches
+        }
+    }
+
+    fn input(&self) -> Option<PerUnit<u64>> {
+        match self.api {
+            Api::Predict => Some(PerUnit::default()),
+            Api::EmbedContent => {
+                self.figures.input().or_else(|| self.characters.count().map(|_| PerUnit::default()))
+            }
+            _ => self.figures.input(),
+        }
+    }
+
+    /// Images that were made.
+    fn image(&self) -> u64 {
+        match self.api {
+            Api::Predict => self.images.unwrap_or(self.asked_images.max(1)),
+            _ => 0,
+        }
+    }
+
+    fn output(&self) -> Option<PerUnit<u64>> {
+        match self.api {
+            // Nothing comes out that is counted in tokens.
+            Api::Predict | Api::EmbedContent => Some(PerUnit::default()),
+            _ => self.figures.output(),
+        }
+    }
+}
+
+impl Extract for Google {
+    fn usage_key(&self) -> &'static str {
+        "usageMetadata"
+    }
+
+    fn event(&mut self, _: &[u8], data: &[u8]) -> EventKind {
+        self.text_bytes = self.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
+        let telling = mentions(data, b"\"usageMetadata\"")
+            || mentions(data, b"\"finishReason\"")
+            || mentions(data, b"\"blockReason\"")
+            || mentions(data, b"\"groundingMetadata\"")
+            || mentions(data, b"\"error\"");
+        if telling && let Some(event) = Object::of(data) {
+            self.absorb(&event);
+        }
+        EventKind::Content
+    }
+
+    fn body(&mut self, body: &[u8]) -> bool {
+        self.text_bytes = text_bytes(body, TEXT_KEYS);
+        // A stream whose kind nothing named is a list of answers.
+        if body.trim_ascii_start().starts_with(b"[") {
+            let Ok(answers) = serde_json::from_slice::<Vec<&RawValue>>(body) else {
+                return self.text_bytes > 0;
+            };
+            answers.into_iter().filter_map(Object::in_value).for_each(|each| self.absorb(&each));
+            return true;
+        }
+        let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
+        self.absorb(&answer);
+        self.closed = true;
+        true
+    }
+
+    fn found(mut self: Box<Self>) -> Found {
+        self.facts.service_tier = self.served_tier.take().or(self.facts.service_tier.take());
+        let readable =
+            !self.malformed && self.figures.readable() && self.characters != Figure::Unreadable;
+        let input = self.input().filter(|_| readable);
+        let output = self.output().filter(|_| readable);
+        let counted = self.api != Api::Predict || self.images.is_some();
+        Found {
+            is_final: self.closed && counted && input.is_some() && output.is_some(),
+            total_differs: self.figures.total_differs(),
+            input,
+            output,
+            others: PerUnit {
+                web_search: self.billed_searches(),
+                input_characters: self.characters.or_zero(),
+                image: self.image(),
+                ..PerUnit::default()
+            },
+            facts: self.facts,
+            text_bytes: self.text_bytes,
+            ..Found::default()
+        }
+    }
+}
+
+impl Figures {
+    fn take(&mut self, usage: &Object<'_>) {
+        self.prompt.take(usage.get("promptTokenCount"));
+        self.tools.take(usage.get("toolUsePromptTokenCount"));
+        self.cached.take(usage.get("cachedContentTokenCount"));
+        // The second is the word of the live answers.
+        self.candidates.take(usage.any(&["candidatesTokenCount", "responseTokenCount"]));
+        self.thoughts.take(usage.get("thoughtsTokenCount"));
+        self.total.take(usage.get("totalTokenCount"));
+        self.prompt_kinds.take(usage, &["promptTokensDetails", "promptTokenDetails"]);
+        self.tool_kinds.take(usage, &["toolUsePromptTokensDetails"]);
+        self.cached_kinds.take(usage, &["cacheTokensDetails"]);
+        self.output_kinds.take(usage, &["candidatesTokensDetails", "responseTokensDetails"]);
+    }
+
+    fn readable(&self) -> bool {
+        let all =
+            [self.prompt, self.tools, self.cached, self.candidates, self.thoughts, self.total];
+        let kinds = [self.prompt_kinds, self.tool_kinds, self.cached_kinds, self.output_kinds];
+        !all.contains(&Figure::Unreadable) && !kinds.iter().any(|kinds| kinds.unreadable)
+    }
+
+    fn input(&self) -> Option<PerUnit<u64>> {
+        let mut rest = self.prompt.count()?;
+        let mut cached = part_of(&mut rest, self.cached);
+        let cached_input_audio = part_of(&mut cached, Figure::Count(self.cached_kinds.audio));
+        // What kind the cached tokens were counts with them.
+        let uncached = |all: u64, cached: u64| Figure::Count(all.saturating_sub(cached));
+        let (all, kept) = (self.prompt_kinds, self.cached_kinds);
+        let prompt = PerUnit {
+            cached_input: cached,
+            cached_input_audio,
+            input_audio: part_of(&mut rest, uncached(all.audio, cached_input_audio)),
+            input_image: part_of(&mut rest, uncached(all.image, kept.image)),
+            input_video: part_of(&mut rest, uncached(all.video, kept.video)),
+            input: rest,
+            ..PerUnit::default()
+        };
+        let mut rest = self.tools.or_zero();
+        let tools = PerUnit {
+            input_audio: part_of(&mut rest, Figure::Count(self.tool_kinds.audio)),
+            input_image: part_of(&mut rest, Figure::Count(self.tool_kinds.image)),
+            input_video: part_of(&mut rest, Figure::Count(self.tool_kinds.video)),
+            input: rest,
+            ..PerUnit::default()
+        };
+        Some(PerUnit::sum(&prompt, &tools))
+    }
+
+    fn output(&self) -> Option<PerUnit<u64>> {
+        // Absent when there were none but thoughts, and when the prompt was refused.
+        let mut rest = match self.candidates.count() {
+            Some(candidates) => candidates,
+            None => self.total.count()?.checked_sub(self.stated_without_candidates())?,
+        };
+        Some(PerUnit {
+            reasoning: self.thoughts.or_zero(),
+            output_audio: part_of(&mut rest, Figure::Count(self.output_kinds.audio)),
+            output_image: part_of(&mut rest, Figure::Count(self.output_kinds.image)),
+            output: rest,
+            ..PerUnit::default()
+        })
+    }
+
+    fn stated_without_candidates(&self) -> u64 {
+        let stated = [self.prompt, self.tools, self.thoughts];
+        stated.iter().fold(0, |sum: u64, figure| sum.saturating_add(figure.or_zero()))
+    }
+
+    /// Whether the parts come to another total than the one stated, if one is.
+    fn total_differs(&self) -> bool {
+        let sum = self.stated_without_candidates().saturating_add(self.candidates.or_zero());
+        self.total.count().is_some_and(|total| total != sum)
+            && (self.prompt.count().is_some() && self.candidates.count().is_some())
+    }
+}
+
+impl Kinds {
+    /// Takes the first of several lists that is there.
+    fn take(&mut self, usage: &Object<'_>, keys: &[&str]) {
+        let Some(key) = keys.iter().find(|key| usage.get(key).is_some()) else { return };
+        *self = Self::default();
+        for entry in usage.objects(key) {
+            let mut count = Figure::Absent;
+            count.take(entry.get("tokenCount"));
+            self.unreadable |= count == Figure::Unreadable;
+            let kind = match entry.text("modality").as_deref() {
+                Some("AUDIO") => &mut self.audio,
+                // A document is read page by page, as images.
+                Some("IMAGE" | "DOCUMENT") => &mut self.image,
+                Some("VIDEO") => &mut self.video,
+                _ => continue,
+            };
+            *kind = kind.saturating_add(count.or_zero());
+        }
+    }
+}
+
+/// How many searches a report names; an empty query is none.
+fn queries(grounding: &Object<'_>) -> u64 {
+    let queries = grounding.get("webSearchQueries");
+    let queries = queries.and_then(|list| serde_json::from_str::<Vec<String>>(list.get()).ok());
+    let queries = queries.unwrap_or_default();
+    u64::try_from(queries.iter().filter(|query| !query.trim().is_empty()).count()).unwrap_or(0)
+}
+
+/// The number behind `gemini-` in the name of a model.
+fn generation(model: &str) -> Option<u32> {
+    let (_, version) = model.split_once("gemini-")?;
+    version.split(['.', '-']).next()?.parse().ok()
+}
+
+/// The price lists' word for Google's: Vertex says how the traffic was paid for and adds the tier.
+fn tier(word: String) -> String {
+    let upper = word.to_ascii_uppercase();
+    let upper = upper.strip_prefix("SERVICE_TIER_").unwrap_or(&upper);
+    match upper {
+        "PROVISIONED_THROUGHPUT" => "provisioned".to_owned(),
+        "UNSPECIFIED" | "TRAFFIC_TYPE_UNSPECIFIED" => "standard".to_owned(),
+        _ if upper.ends_with("PRIORITY") => "priority".to_owned(),
+        _ if upper.ends_with("FLEX") => "flex".to_owned(),
+        _ => word,
+    }
+}
+
+const TEXT_KEYS: &[&[u8]] = &[b"\"text\""];
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_parts_come_to_the_whole_whatever_the_details_say(
+            [prompt, tools, cached, candidates, thoughts] in any::<[u16; 5]>(),
+            details in prop::collection::vec((0_usize..4, 0_usize..5, any::<u16>()), 0..12),
+        ) {
+            let keys = ["promptTokensDetails", "toolUsePromptTokensDetails",
+                "cacheTokensDetails", "candidatesTokensDetails"];
+            let kinds = ["TEXT", "AUDIO", "IMAGE", "VIDEO", "DOCUMENT"];
+            let list = |wanted: usize| {
+                let of_key = details.iter().filter(|(key, ..)| *key == wanted);
+                let entries = of_key.map(|(_, kind, count)| {
+                    format!(r#"{{"modality":"{}","tokenCount":{count}}}"#, kinds[*kind])
+                });
+                format!(r#""{}":[{}]"#, keys[wanted], entries.collect::<Vec<_>>().join(","))
+            };
+            let lists = (0..4).map(list).collect::<Vec<_>>().join(",");
+            let usage = format!(
+                r#"{{"promptTokenCount":{prompt},"toolUsePromptTokenCount":{tools},
+                "cachedContentTokenCount":{cached},"candidatesTokenCount":{candidates},
+                "thoughtsTokenCount":{thoughts},{lists}}}"#
+            );
+            let mut figures = Figures::default();
+            figures.take(&Object::of(usage.as_bytes()).unwrap());
+            let quantities =
+                PerUnit::sum(&figures.input().unwrap(), &figures.output().unwrap());
+            let usage = tollgate_pricing::Usage { quantities, provider_cost: None };
+            prop_assert_eq!(usage.input_tokens(), u64::from(prompt) + u64::from(tools));
+            prop_assert_eq!(usage.output_tokens(), u64::from(candidates) + u64::from(thoughts));
+            prop_assert_eq!(usage.cached_input_tokens(), u64::from(cached.min(prompt)));
+        }
+    }
+
+    #[test]
+    fn a_search_costs_by_the_model_that_made_it() {
+        let searches = |model: Option<&str>, asked: Option<&str>| {
+            let asked = asked.map(str::to_owned);
+            let mut google = Google::new(Api::GenerateContent, &HeaderMap::new(), asked, 1);
+            google.facts.model = model.map(str::to_owned);
+            google.searches = 3;
+            google.billed_searches()
+        };
+        assert_eq!(searches(Some("gemini-2.5-pro"), Some("gemini-3-pro")), 1);
+        assert_eq!(searches(Some("gemini-3-pro-preview"), None), 3);
+        assert_eq!(searches(Some("models/gemini-1.5-flash"), None), 1);
+        assert_eq!(searches(None, Some("gemini-2.0-flash")), 1);
+        assert_eq!(searches(None, Some("gemini-flash-latest")), 3, "by the newer rule");
+        assert_eq!(searches(None, None), 3);
+    }
+
+    #[test]
+    fn tiers_have_the_words_of_the_price_lists() {
+        let table = [
+            ("ON_DEMAND", "ON_DEMAND"),
+            ("ON_DEMAND_PRIORITY", "priority"),
+            ("ON_DEMAND_FLEX", "flex"),
+            ("PROVISIONED_THROUGHPUT", "provisioned"),
+            ("TRAFFIC_TYPE_UNSPECIFIED", "standard"),
+            ("SERVICE_TIER_FLEX", "flex"),
+            ("standard", "standard"),
+            ("priority", "priority"),
+        ];
+        for (word, expected) in table {
+            assert_eq!(tier(word.to_owned()), expected, "{word}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+use super::events::MAX_EVENT_BYTES;
+
+/// Takes a stream of JSON apart that comes as one array or as one object a line, wherever the pieces
+/// are cut: each object outside all others is an item. Holds at most one item, of at most
+/// [`MAX_EVENT_BYTES`]; a longer one is passed over.
+#[derive(Default)]
+pub(super) struct ObjectReader {
+    item: Vec<u8>,
+    /// Braces and brackets that are open within the item; none between items.
+    depth: usize,
+    in_string: bool,
+    after_backslash: bool,
+    /// The present item is beyond the bound.
+    skipping: bool,
+}
+
+impl ObjectReader {
+    /// Reads on to the end of the next item; false when `bytes` are used up.
+    pub(super) fn step(&mut self, bytes: &mut &[u8]) -> bool {
+        if self.depth == 0 {
+            self.item.clear();
+            self.item.shrink_to(super::events::KEPT_CAPACITY_BYTES);
+            self.skipping = false;
+        }
+        let all = *bytes;
+        let mut start = 0;
+        for (place, &byte) in all.iter().enumerate() {
+            let within = self.depth > 0;
+            if self.in_string {
+                match byte {
+                    _ if self.after_backslash => self.after_backslash = false,
+                    b'\\' => self.after_backslash = true,
+                    b'"' => self.in_string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' if !within => {
+                    start = place;
+                    self.depth = 1;
+                }
+                b'{' | b'[' if within => self.depth = self.depth.saturating_add(1),
+                b'}' | b']' if within => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        let end = place.saturating_add(1);
+                        self.keep(all.get(start..end).unwrap_or_default());
+                        *bytes = all.get(end..).unwrap_or_default();
+                        return true;
+                    }
+                }
+                _ => {}
+            }
+        }
+        if self.depth > 0 {
+            self.keep(all.get(start..).unwrap_or_default());
+        }
+        *bytes = &[];
+        false
+    }
+
+    /// The item that has just ended; empty if it was too long.
+    pub(super) fn item(&self) -> &[u8] {
+        &self.item
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.item.len().saturating_add(bytes.len()) > MAX_EVENT_BYTES {
+            self.skipping = true;
+            self.item = Vec::new();
+        }
+        if !self.skipping {
+            self.item.extend_from_slice(bytes);
+        }
+    }
+
+    /// How much memory the reader holds.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.item.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items(pieces: &[&[u8]]) -> Vec<String> {
+        let mut reader = ObjectReader::default();
+        let mut items = Vec::new();
+        for piece in pieces {
+            let mut bytes = *piece;
+            while reader.step(&mut bytes) {
+                items.push(String::from_utf8(reader.item().to_vec()).unwrap());
+            }
+        }
+        items
+    }
+
+    #[test]
+    fn arrays_and_lines_at_every_cut_give_the_same_items() {
+        let first = r#"{"a":"} ] \" {\\","b":[{"c":1}]}"#;
+        let texts = [
+            format!("[{first},\r\n{{}}\n , {{\"d\":[]}} ]"),
+            format!("{first}\n{{}}\n{{\"d\":[]}}\n"),
+            format!("  [\"{{\", 7, null, {first}{{}}{{\"d\":[]}}"),
+        ];
+        for text in texts {
+            let expected = [first, "{}", "{\"d\":[]}"];
+            for cut in 0..=text.len() {
+                let (a, b) = text.as_bytes().split_at(cut);
+                assert_eq!(items(&[a, b]), expected, "{text} cut at {cut}");
+            }
+            let bytes: Vec<_> = text.as_bytes().chunks(1).collect();
+            assert_eq!(items(&bytes), expected, "{text} byte by byte");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_no_json_is_no_item() {
+        for text in ["", "{", "[{\"a\":1", "}}}]]", "\"{}\"", "null", "{\"a\":\"}"] {
+            assert!(items(&[text.as_bytes()]).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_item_without_an_end_costs_bounded_memory_and_reading_goes_on_behind_it() {
+        let mut reader = ObjectReader::default();
+        assert!(!reader.step(&mut &b"{\"a\":\""[..]));
+        let piece = vec![b'x'; 64 * 1024];
+        for _ in 0..(20 * 1024 * 1024 / piece.len()) {
+            assert!(!reader.step(&mut &piece[..]));
+            assert!(reader.capacity() <= 2 * MAX_EVENT_BYTES, "{}", reader.capacity());
+        }
+        let mut rest = &b"\"}{\"b\":1}"[..];
+        assert!(reader.step(&mut rest) && reader.item().is_empty());
+        assert!(reader.step(&mut rest));
+        assert_eq!(reader.item(), b"{\"b\":1}");
+    }
+}

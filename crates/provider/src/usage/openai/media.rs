@@ -1,0 +1,201 @@
+//! Speech in, speech out, and images: OpenAI's endpoints that are billed by tokens for some models
+//! and by seconds, characters or images for others.
+//!
+//! | endpoint | reported | else |
+//! |---|---|---|
+//! | transcription | `usage` (tokens or seconds), `duration` | the last timestamp of subtitles, the length of the sound that was sent |
+//! | speech | `usage` in the last event of a stream | the characters that were sent |
+//! | images | `usage`, the images in the answer | how many were asked for |
+
+use tollgate_pricing::PerUnit;
+
+use super::OpenAi;
+use crate::dialect::Api;
+use crate::number::micros;
+use crate::object::Object;
+use crate::request::CallBody;
+use crate::usage::extractor::Extract;
+use crate::usage::json::mentions;
+use crate::usage::{EventKind, Found};
+
+/// Gathers what an answer says.
+pub(in crate::usage) struct Media {
+    usage: OpenAi,
+    api: Api,
+    /// Microseconds of sound, as the answer states them, and as its last timestamp tells them.
+    heard: Option<u64>,
+    told: Option<u64>,
+    images: Option<u64>,
+    /// Microseconds of sound that were sent, by their size if nothing else tells.
+    sent: u64,
+    characters: u64,
+    asked_images: u64,
+    /// Whether the model is one that is billed by tokens, which nothing reports.
+    by_tokens: bool,
+    /// The whole answer is there.
+    closed: bool,
+}
+
+/// Tokens of sound for a second of it, and for a character that is read aloud: what the prices for
+/// minutes and for tokens of the same models come to, rounded up.
+const TOKENS_PER_SECOND_HEARD: u64 = 17;
+const TOKENS_PER_CHARACTER_READ: u64 = 2;
+const CHARACTERS_PER_TOKEN: u64 = 4;
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
+impl Media {
+    pub(in crate::usage) fn new(api: Api, request: &CallBody) -> Self {
+        let by_tokens = request.model.as_deref().is_some_and(|model| model.contains("gpt-"));
+        Self {
+            usage: OpenAi::new(api, false),
+            api,
+            heard: None,
+            told: None,
+            images: None,
+            sent: request.audio_micros,
+            characters: request.characters,
+            asked_images: request.choices.max(1),
+            by_tokens,
+            closed: false,
+        }
+    }
+
+    fn is_last(name: &[u8]) -> bool {
+        matches!(name, b"transcript.text.done" | b"speech.audio.done")
+    }
+
+    /// What is known without a report: a stated length or count is as good as one. The last
+    /// timestamp is not: silence may follow it, and a cut answer has another.
+    fn unreported(&self, found: &mut Found) {
+        let mut tokens = (PerUnit::default(), PerUnit::default());
+        let stated = match self.api {
+            Api::Transcription => {
+                let length = self.heard.or(self.told).unwrap_or(self.sent);
+                found.others.input_second = length;
+                if self.by_tokens {
+                    let seconds = length.div_ceil(MICROS_PER_SECOND);
+                    tokens.0.input_audio = seconds.saturating_mul(TOKENS_PER_SECOND_HEARD);
+                    found.others.input_second = 0;
+                    tokens.1.output = super::super::estimate::tokens(found.text_bytes);
+                } else {
+                    // The text costs nothing beside the sound.
+                    found.text_bytes = 0;
+                }
+                self.heard.is_some() && !self.by_tokens
+            }
+            Api::Speech => {
+                found.others.input_characters = self.characters;
+                if self.by_tokens {
+                    tokens.0.input = self.characters.div_ceil(CHARACTERS_PER_TOKEN);
+                    tokens.1.output_audio =
+                        self.characters.saturating_mul(TOKENS_PER_CHARACTER_READ);
+                }
+                false
+            }
+            _ => {
+                found.others.image = self.images.unwrap_or(self.asked_images);
+                self.images.is_some()
+            }
+        };
+        found.input = Some(tokens.0);
+        found.output = Some(tokens.1);
+        found.is_final = stated && self.closed;
+    }
+}
+
+impl Extract for Media {
+    fn ends(&self) -> &'static [&'static [u8]] {
+        match self.api {
+            Api::Transcription | Api::Speech => &[
+                b"event: transcript.text.done",
+                b"event: speech.audio.done",
+                b"data: {\"type\":\"transcript.text.done\"",
+                b"data: {\"type\":\"speech.audio.done\"",
+            ],
+            // Each image has an event of its own at its end.
+            _ => &[],
+        }
+    }
+
+    fn ends_stream(&self, name: &[u8], data: &[u8]) -> bool {
+        let unnamed = name.is_empty()
+            && [&b"transcript.text.done"[..], b"speech.audio.done"]
+                .iter()
+                .any(|end| memchr::memmem::find(data, end).is_some());
+        let says_so = |event: Object<'_>| {
+            event.text("type").is_some_and(|kind| Self::is_last(kind.as_bytes()))
+        };
+        Self::is_last(name) || (unnamed && Object::of(data).is_some_and(says_so))
+    }
+
+    /// Sound is not kept to be read.
+    fn tells_text(&self) -> bool {
+        self.api != Api::Speech
+    }
+
+    fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
+        if mentions(data, b"\"usage\"") || mentions(data, b"\"error\"") {
+            self.usage.event(name, data);
+            self.closed = true;
+            self.usage.closed = true;
+            if let Some(event) = Object::of(data)
+                && event.text("type").is_some_and(|kind| kind.ends_with(".completed"))
+            {
+                self.images = Some(self.images.unwrap_or(0).saturating_add(1));
+            }
+        } else {
+            let text = crate::usage::json::text_bytes(data, &[b"\"delta\""]);
+            self.usage.text_bytes = self.usage.text_bytes.saturating_add(text);
+        }
+        EventKind::Content
+    }
+
+    fn body(&mut self, body: &[u8]) -> bool {
+        self.closed = true;
+        if let Some(answer) = Object::of(body) {
+            self.usage.body(body);
+            self.heard = answer.get("duration").and_then(|length| micros(text_of(length.get())));
+            if answer.get("data").is_some() {
+                let images = answer.objects("data").len();
+                self.images = u64::try_from(images).ok();
+            }
+            return true;
+        }
+        self.told = last_timestamp(body);
+        self.usage.text_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
+        true
+    }
+
+    fn found(mut self: Box<Self>) -> Found {
+        let usage = std::mem::replace(&mut self.usage, OpenAi::new(self.api, false));
+        let mut found = Box::new(usage).found();
+        if found.input.is_none() && found.others.input_second > 0 {
+            // `usage` states seconds and nothing else.
+            found.input = Some(PerUnit::default());
+            found.output = Some(PerUnit::default());
+            found.is_final = self.closed;
+        }
+        if found.input.is_none() {
+            self.unreported(&mut found);
+        }
+        found
+    }
+}
+
+/// A number that may stand in quotes.
+fn text_of(json: &str) -> &str {
+    json.trim_matches('"')
+}
+
+/// The end of the last line of subtitles (SRT, WebVTT), in microseconds.
+fn last_timestamp(body: &[u8]) -> Option<u64> {
+    let at = memchr::memmem::rfind(body, b"-->")?;
+    let rest = String::from_utf8_lossy(body.get(at..)?.get(3..)?);
+    let stamp = rest.split_whitespace().next()?.replace(',', ".");
+    let mut length: u64 = 0;
+    for (place, part) in stamp.rsplit(':').enumerate() {
+        let scale = 60_u64.checked_pow(u32::try_from(place).ok()?)?;
+        length = length.checked_add(micros(part)?.checked_mul(scale)?)?;
+    }
+    Some(length)
+}

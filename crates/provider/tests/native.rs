@@ -1,0 +1,342 @@
+//! Bodies in the providers' own formats: where the model stands, what they can use at most, and what
+//! a managed key may not name.
+
+use awc::http::Method;
+use serde_json::{Value, json};
+use tollgate_provider::{
+    CallBody, Endpoint, OutputBound, ProviderSettings, ProviderTable, UsageBound,
+};
+
+const GEMINI: &str = "https://generativelanguage.googleapis.com/v1beta/models/gemini-3-pro";
+const BEDROCK: &str = "https://bedrock-runtime.eu-central-1.amazonaws.com/model";
+const OPENAI: &str = "https://api.openai.com/v1";
+
+fn table() -> ProviderTable {
+    let mut table = ProviderTable::builtin();
+    let azure =
+        ProviderSettings { resource: Some("res".to_owned()), ..ProviderSettings::default() };
+    let bedrock =
+        ProviderSettings { region: Some("eu-central-1".to_owned()), ..ProviderSettings::default() };
+    for (name, settings) in [("azure", azure), ("bedrock", bedrock)] {
+        let configured = table.configure(name, settings);
+        assert!(configured.is_ok(), "{configured:?}");
+    }
+    table
+}
+
+fn endpoint(url: &str) -> Endpoint {
+    let resolved = table().resolve(&Method::POST, url);
+    resolved.unwrap_or_else(|error| unreachable!("{url}: {error}"))
+}
+
+fn read(url: &str, body: &Value) -> Result<(CallBody, UsageBound), String> {
+    let endpoint = endpoint(url);
+    let body = body.to_string();
+    let call = CallBody::read(body.as_bytes(), Some("application/json"), &endpoint, true);
+    let call = call.map_err(|issues| {
+        issues.iter().map(|issue| issue.path.join(".")).collect::<Vec<_>>().join(" ")
+    })?;
+    let bound = call.bound(&endpoint);
+    Ok((call, bound))
+}
+
+fn accepted(url: &str, body: Value) -> (CallBody, UsageBound) {
+    read(url, &body).unwrap_or_else(|issues| unreachable!("{url} {body}: {issues}"))
+}
+
+fn unbounded(url: &str, body: Value) -> Option<String> {
+    accepted(url, body).1.unbounded.map(|path| path.join("."))
+}
+
+#[test]
+fn the_model_is_read_from_where_the_endpoint_has_it() {
+    let generate = format!("{GEMINI}:generateContent?key=secret");
+    let converse = format!("{BEDROCK}/eu.anthropic.claude-v1%3A0/converse");
+    let table = [
+        (generate.as_str(), json!({"contents": []}), Some("gemini-3-pro")),
+        (converse.as_str(), json!({"messages": []}), Some("eu.anthropic.claude-v1:0")),
+        (
+            "https://res.openai.azure.com/openai/deployments/mine/chat/completions?api-version=2024-10-21",
+            json!({"messages": []}),
+            Some("mine"),
+        ),
+        ("https://api.deepgram.com/v1/listen?model=nova-3", json!({"url": "x"}), Some("nova-3")),
+        ("https://api.deepgram.com/v1/read", json!({"text": "x"}), None),
+        (
+            "https://api.elevenlabs.io/v1/text-to-speech/voice",
+            json!({"text": "x", "model_id": "eleven_v3"}),
+            Some("eleven_v3"),
+        ),
+        ("https://api.elevenlabs.io/v1/text-to-speech/voice", json!({"text": "x"}), None),
+        ("https://api.cohere.com/v2/rerank", json!({"model": "rerank-v4"}), Some("rerank-v4")),
+        ("https://api.openai.com/v1/images/generations", json!({"prompt": "x"}), None),
+        ("https://api.mistral.ai/v1/ocr", json!({"model": "ocr"}), Some("ocr")),
+    ];
+    for (url, body, model) in table {
+        assert_eq!(accepted(url, body).0.model.as_deref(), model, "{url}");
+    }
+    for (url, issue) in [
+        ("https://api.mistral.ai/v1/ocr", "model"),
+        ("https://api.openai.com/v1/audio/speech", "model"),
+        ("https://res.openai.azure.com/openai/v1/chat/completions", "model"),
+    ] {
+        assert_eq!(read(url, &json!({})).unwrap_err(), issue, "{url}");
+    }
+}
+
+#[test]
+fn each_format_bounds_its_answer_by_its_own_field() {
+    let generate = format!("{GEMINI}:generateContent");
+    let converse = format!("{BEDROCK}/m/converse");
+    let invoke = format!("{BEDROCK}/m/invoke");
+    let table = [
+        (&generate, json!({"generationConfig": {"maxOutputTokens": 7}}), OutputBound::Stated(7)),
+        (&generate, json!({"generation_config": {"max_output_tokens": 8}}), OutputBound::Stated(8)),
+        (
+            &generate,
+            json!({"generationConfig": {"maxOutputTokens": 7},
+                   "generation_config": {"max_output_tokens": 8}}),
+            OutputBound::Stated(8),
+        ),
+        // A field of another format may be ignored, so it bounds nothing.
+        (&generate, json!({"max_tokens": 7}), OutputBound::Unstated),
+        (&converse, json!({"inferenceConfig": {"maxTokens": 9}}), OutputBound::Stated(9)),
+        (&converse, json!({"max_tokens": 9}), OutputBound::Unstated),
+        (&invoke, json!({"max_tokens": 9}), OutputBound::Stated(9)),
+        (&invoke, json!({"max_gen_len": 9}), OutputBound::Stated(9)),
+        (&invoke, json!({"textGenerationConfig": {"maxTokenCount": 9}}), OutputBound::Stated(9)),
+        (&invoke, json!({"inferenceConfig": {"max_new_tokens": 9}}), OutputBound::Stated(9)),
+        (&invoke, json!({"max_tokens": 9, "max_gen_len": 12}), OutputBound::Stated(12)),
+    ];
+    for (url, body, expected) in table {
+        assert_eq!(accepted(url, body.clone()).1.output, expected, "{url} {body}");
+    }
+    let three = json!({"generationConfig": {"candidateCount": 3}});
+    assert_eq!(accepted(&generate, three).1.answers, 3);
+    for (url, body, issue) in [
+        (
+            &generate,
+            json!({"generationConfig": {"maxOutputTokens": -1}}),
+            "generationConfig.maxOutputTokens",
+        ),
+        (&converse, json!({"inferenceConfig": {"maxTokens": "x"}}), "inferenceConfig.maxTokens"),
+        (&invoke, json!({"max_tokens": 1.5}), "max_tokens max_tokens"),
+    ] {
+        assert_eq!(read(url, &body).unwrap_err(), issue, "{body}");
+    }
+}
+
+#[test]
+fn a_field_of_money_that_stands_twice_is_refused_in_every_format() {
+    let generate = endpoint(&format!("{GEMINI}:generateContent"));
+    for (body, issue) in [
+        (r#"{"generationConfig":{},"generationConfig":{}}"#, "generationConfig"),
+        (
+            r#"{"generationConfig":{"maxOutputTokens":1,"maxOutputTok\u0065ns":9}}"#,
+            "generationConfig.maxOutputTokens",
+        ),
+    ] {
+        let refused = CallBody::inspect(body.as_bytes(), &generate, true).unwrap_err();
+        assert_eq!(refused[0].path.join("."), issue, "{body}");
+    }
+}
+
+#[test]
+fn what_is_stored_is_not_for_the_managed_key_in_any_format() {
+    let generate = format!("{GEMINI}:streamGenerateContent?alt=sse");
+    let part = |part: Value| json!({"contents": [{"parts": [part]}]});
+    let table = [
+        (generate.clone(), json!({"cachedContent": "cachedContents/x"}), "cachedContent"),
+        (generate.clone(), json!({"cached_content": "cachedContents/x"}), "cached_content"),
+        (
+            generate.clone(),
+            part(json!({"fileData": {"fileUri": "https://x/files/1"}})),
+            "contents.0.parts.0.fileData.fileUri",
+        ),
+        (
+            generate,
+            part(json!({"file_data": {"file_uri": "gs://x"}})),
+            "contents.0.parts.0.file_data.file_uri",
+        ),
+        (
+            format!("{BEDROCK}/m/converse"),
+            json!({"messages": [{"content": [{"image": {"source": {"s3Location":
+                {"uri": "s3://bucket/x"}}}}]}]}),
+            "messages.0.content.0.image.source.s3Location.uri",
+        ),
+        (
+            "https://api.cohere.com/v1/chat".to_owned(),
+            json!({"conversation_id": "x"}),
+            "conversation_id",
+        ),
+        (
+            "https://api.mistral.ai/v1/ocr".to_owned(),
+            json!({"model": "m", "document": {"file_id": "x"}}),
+            "document.file_id",
+        ),
+    ];
+    for (url, body, issue) in table {
+        assert_eq!(read(&url, &body).unwrap_err(), issue, "{url} {body}");
+        let own = CallBody::inspect(body.to_string().as_bytes(), &endpoint(&url), false).unwrap();
+        assert!(own.bound(&endpoint(&url)).unbounded.is_some(), "{url} {body}");
+    }
+    let called_back = endpoint("https://api.deepgram.com/v1/listen?model=m&callback=https://x");
+    let refused = CallBody::read(b"sound", Some("audio/wav"), &called_back, true).unwrap_err();
+    assert_eq!(refused[0].path, ["callback"]);
+}
+
+#[test]
+fn tools_that_run_at_google_or_amazon_leave_the_cost_without_a_bound() {
+    let generate = format!("{GEMINI}:generateContent");
+    for tool in ["googleSearch", "google_search", "codeExecution", "urlContext", "googleMaps"] {
+        let body = json!({"tools": [{tool: {}}], "generationConfig": {"maxOutputTokens": 1}});
+        assert_eq!(unbounded(&generate, body), Some(format!("tools.0.{tool}")));
+    }
+    let function = json!({"tools": [{"functionDeclarations": [{"name": "googleSearch",
+        "parameters": {"properties": {"googleSearch": {"type": "string"}}}}]}]});
+    assert_eq!(unbounded(&generate, function), None);
+    let converse = format!("{BEDROCK}/m/converse");
+    let grounded = json!({"toolConfig": {"tools": [{"systemTool": {"name": "nova_grounding"}}]}});
+    assert_eq!(unbounded(&converse, grounded).as_deref(), Some("toolConfig.tools.0.systemTool"));
+    for field in ["additionalModelRequestFields", "guardrailConfig", "performanceConfig"] {
+        assert_eq!(unbounded(&converse, json!({field: {"x": 1}})).as_deref(), Some(field));
+    }
+}
+
+#[test]
+fn images_count_and_documents_have_no_length() {
+    let generate = format!("{GEMINI}:generateContent");
+    let inline = |kind: &str| json!({"contents": [{"parts": [{"inlineData": {"mimeType": kind, "data": "AAAA"}}]}]});
+    let (_, image) = accepted(&generate, inline("image/png"));
+    assert!(image.unbounded.is_none() && image.input_tokens > 50_000);
+    assert!(unbounded(&generate, inline("application/pdf")).is_some());
+    assert!(unbounded(&generate, inline("video/mp4")).is_some());
+}
+
+#[test]
+fn what_is_no_token_is_counted_by_its_unit() {
+    let speech = json!({"model": "tts-1", "input": "né\u{1f600}\n", "voice": "x"});
+    let (_, bound) = accepted(&format!("{OPENAI}/audio/speech"), speech);
+    assert_eq!((bound.others.input_characters, bound.unbounded), (4, None));
+    let spoken = json!({"text": "four"});
+    let (_, bound) =
+        accepted("https://api.elevenlabs.io/v1/text-to-speech/v/stream", spoken.clone());
+    assert_eq!(bound.others.input_characters, 8, "a character costs up to two credits");
+    let (_, bound) = accepted("https://api.deepgram.com/v1/speak?model=aura", spoken);
+    assert_eq!(bound.others.input_characters, 4);
+    let images = json!({"model": "gpt-image-1", "prompt": "x", "n": 3});
+    let (_, bound) = accepted(&format!("{OPENAI}/images/generations"), images);
+    assert_eq!((bound.others.image, bound.answers), (3, 3));
+    let predicted = json!({"instances": [{"prompt": "x"}], "parameters": {"sampleCount": 2}});
+    let url = "https://generativelanguage.googleapis.com/v1beta/models/imagen-4:predict";
+    assert_eq!(accepted(url, predicted).1.others.image, 2);
+    assert_eq!(accepted(url, json!({"instances": []})).1.others.image, 4);
+}
+
+/// A form as a client sends it.
+fn form(fields: &[(&str, &str)], file: &[u8]) -> Vec<u8> {
+    let mut form = Vec::new();
+    for (name, value) in fields {
+        form.extend_from_slice(
+            format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+                .as_bytes(),
+        );
+    }
+    form.extend_from_slice(
+        b"--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n",
+    );
+    form.extend_from_slice(file);
+    form.extend_from_slice(b"\r\n--x--\r\n");
+    form
+}
+
+/// Ten seconds at 8,000 bytes a second.
+fn wav() -> Vec<u8> {
+    let mut file = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x40\x1f\0\0".to_vec();
+    file.extend_from_slice(&8_000_u32.to_le_bytes());
+    file.extend_from_slice(b"\x01\0\x08\0data\0\0\0\0");
+    file.extend_from_slice(&vec![0; 80_000]);
+    file
+}
+
+#[test]
+fn a_form_names_its_model_and_its_sound_has_a_length() {
+    let url = format!("{OPENAI}/audio/transcriptions");
+    let endpoint = endpoint(&url);
+    let kind = Some("multipart/form-data; boundary=x");
+    let read = |body: &[u8]| CallBody::read(body, kind, &endpoint, true);
+    let call = read(&form(&[("model", "whisper-1"), ("stream", "true")], &wav())).unwrap();
+    assert_eq!((call.model.as_deref(), call.stream), (Some("whisper-1"), true));
+    let bound = call.bound(&endpoint);
+    assert_eq!((bound.others.input_second, bound.unbounded), (10_000_000, None));
+    // What is packed has no length that the body tells.
+    let call = read(&form(&[("model", "whisper-1")], b"ID3 packed")).unwrap();
+    assert_eq!(call.bound(&endpoint).unbounded, Some(vec!["file".to_owned()]));
+    for (fields, issue) in [
+        (&[][..], "model"),
+        (&[("model", "")][..], "model"),
+        (&[("model", "a"), ("model", "b")][..], "model"),
+        (&[("model", "a"), ("stream", "perhaps")][..], "stream"),
+        (&[("model", "a"), ("n", "-1")][..], "n"),
+    ] {
+        let refused = read(&form(fields, b"x")).unwrap_err();
+        assert_eq!(refused[0].path, [issue], "{fields:?}");
+    }
+    let whole = form(&[("model", "a")], b"x");
+    for cut in 0..whole.len() - 4 {
+        assert!(read(&whole[..cut]).is_err(), "cut at {cut}");
+    }
+}
+
+#[test]
+fn sound_may_be_the_whole_body() {
+    let endpoint = endpoint("https://api.deepgram.com/v1/listen?model=nova-3");
+    let call = CallBody::read(&wav(), Some("audio/wav"), &endpoint, true).unwrap();
+    assert_eq!(call.model.as_deref(), Some("nova-3"));
+    let bound = call.bound(&endpoint);
+    assert_eq!(bound.others.input_second, 10_000_000);
+    assert_eq!(bound.unbounded, Some(vec!["audio".to_owned()]), "options multiply the price");
+}
+
+#[test]
+fn usage_is_asked_of_azure_only_in_versions_that_know_the_question() {
+    let asks = |url: &str| {
+        let body = br#"{"model":"m","stream":true,"messages":[]}"#;
+        CallBody::inspect(body, &endpoint(url), true).unwrap().inserts_usage()
+    };
+    let deployment = "https://res.openai.azure.com/openai/deployments/d/chat/completions";
+    for (version, knows) in [
+        ("?api-version=2024-09-01-preview", true),
+        ("?api-version=2024-10-21", true),
+        ("?api-version=2025-04-01-preview", true),
+        ("?api-version=2024-08-01-preview", false),
+        ("?api-version=2024-06-01", false),
+        ("?api-version=2024-10-01", false),
+        ("?api-version=nonsense", false),
+        ("?api-version=9999", false),
+        ("", false),
+    ] {
+        assert_eq!(asks(&format!("{deployment}{version}")), knows, "{version}");
+    }
+    assert!(asks("https://res.openai.azure.com/openai/v1/chat/completions"));
+    for (url, knows) in [
+        ("https://api.mistral.ai/v1/chat/completions", false),
+        ("https://openrouter.ai/api/v1/chat/completions", false),
+        ("https://api.perplexity.ai/chat/completions", false),
+        ("https://api.groq.com/openai/v1/chat/completions", true),
+        ("https://generativelanguage.googleapis.com/v1beta/openai/chat/completions", true),
+    ] {
+        assert_eq!(asks(url), knows, "{url}");
+    }
+}
+
+#[test]
+fn models_that_search_unasked_have_no_bound() {
+    let body = json!({"model": "sonar", "max_tokens": 5, "messages": []});
+    let url = "https://api.perplexity.ai/chat/completions";
+    assert_eq!(unbounded(url, body).as_deref(), Some("model"));
+    let url = "https://api.groq.com/openai/v1/chat/completions";
+    let body = |model: &str| json!({"model": model, "max_tokens": 5, "messages": []});
+    assert_eq!(unbounded(url, body("groq/compound-mini")).as_deref(), Some("model"));
+    assert_eq!(unbounded(url, body("llama-3.3-70b-versatile")), None);
+}

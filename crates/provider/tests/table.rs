@@ -1,0 +1,193 @@
+//! The provider table, row by row: where the operator's key may be used, and where it may not.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use awc::http::Method;
+use tollgate_provider::{ProviderSettings, ProviderTable, ProvidersDocument};
+
+/// Every built-in provider, with a place to call.
+fn table() -> ProviderTable {
+    let mut table = ProviderTable::builtin();
+    let azure =
+        ProviderSettings { resource: Some("res".to_owned()), ..ProviderSettings::default() };
+    let bedrock =
+        ProviderSettings { region: Some("eu-central-1".to_owned()), ..ProviderSettings::default() };
+    for (name, settings) in [("azure", azure), ("bedrock", bedrock)] {
+        let configured = table.configure(name, settings);
+        assert!(configured.is_ok(), "{configured:?}");
+    }
+    table
+}
+
+const METHODS: [Method; 6] =
+    [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD];
+
+/// Paths that a provider has, or a sibling of it, and that open the account of whoever owns the key.
+const ELSEWHERE: [&str; 74] = [
+    "/files",
+    "/files/f",
+    "/files/f/content",
+    "/uploads",
+    "/uploads/u/parts",
+    "/batches",
+    "/batches/b",
+    "/batches/b/cancel",
+    "/batch/jobs",
+    "/fine_tuning/jobs",
+    "/fine-tunes",
+    "/finetuning/finetuned-models",
+    "/assistants",
+    "/assistants/a",
+    "/threads",
+    "/threads/t/runs",
+    "/vector_stores",
+    "/vector_stores/v/search",
+    "/responses/r",
+    "/responses/r/cancel",
+    "/responses/r/input_items",
+    "/responses/compact",
+    "/chat/completions/c",
+    "/chat/completions/c/messages",
+    "/chat/deferred-completion/d",
+    "/conversations",
+    "/conversations/c/items",
+    "/organization/admin_api_keys",
+    "/organization/usage/completions",
+    "/organizations/me",
+    "/containers",
+    "/containers/c/files",
+    "/evals",
+    "/videos",
+    "/videos/v",
+    "/realtime/sessions",
+    "/realtime/client_secrets",
+    "/realtime",
+    "/messages/batches",
+    "/messages/batches/m/results",
+    "/skills",
+    "/agents",
+    "/agents/completions",
+    "/conversations/c",
+    "/libraries",
+    "/datasets",
+    "/embed-jobs",
+    "/connectors",
+    "/models/m/copy",
+    "/cachedContents",
+    "/cachedContents/c",
+    "/tunedModels",
+    "/corpora",
+    "/models/m:batchGenerateContent",
+    "/models/m:predictLongRunning",
+    "/models/m:asyncBatchEmbedContent",
+    "/operations/o",
+    "/projects/p/locations/l/batchPredictionJobs",
+    "/model/m/async-invoke",
+    "/async-invoke",
+    "/guardrail/g/version/v/apply",
+    "/deployments",
+    "/deployments/d",
+    "/deployments/d/batches",
+    "/deployments/d/extensions/chat/completions",
+    "/voices",
+    "/voices/add",
+    "/history",
+    "/user",
+    "/user/subscription",
+    "/projects",
+    "/projects/p/keys",
+    "/credits",
+    "/generation",
+];
+
+/// A path that a pattern stands for.
+fn instance(pattern: &str) -> String {
+    let segments = pattern.split('/').map(|segment| match segment.split_once('}') {
+        Some((_, ending)) if segment.starts_with('{') => format!("x{ending}"),
+        _ => segment.to_owned(),
+    });
+    segments.collect::<Vec<_>>().join("/")
+}
+
+#[test]
+fn every_row_of_every_provider_takes_the_managed_key() {
+    let table = table();
+    let mut rows = 0;
+    for provider in table.iter() {
+        for base in &provider.base_urls {
+            for mount in &provider.mounts {
+                for row in mount.operations() {
+                    let base = base.as_str().trim_end_matches('/');
+                    let url = format!("{base}{}{}", mount.path, instance(row.path));
+                    let found = table.resolve(&row.method, &url);
+                    let found = found.unwrap_or_else(|error| unreachable!("{url}: {error}"));
+                    assert_eq!(found.provider.name, provider.name, "{url}");
+                    assert_eq!(found.dialect, mount.dialect, "{url}");
+                    assert_eq!(found.operation, Some(row), "{} {url}", row.method);
+                    assert_eq!(found.metered(), row.metered, "{} {url}", row.method);
+                    assert!(found.allows_managed_key(), "{} {url}", row.method);
+                    rows += 1;
+                }
+            }
+        }
+    }
+    assert!(rows > 200, "{rows} rows");
+}
+
+/// What is listed anywhere, and what lies beside it, asked of everybody with every method: the key
+/// may go where the very row stands, and nowhere else.
+#[test]
+fn every_other_path_of_every_provider_is_refused_with_the_managed_key() {
+    let table = table();
+    let everywhere: BTreeSet<String> = table
+        .iter()
+        .flat_map(|provider| &provider.mounts)
+        .flat_map(|mount| mount.operations().map(|row| instance(row.path)))
+        .chain(ELSEWHERE.iter().map(|path| (*path).to_owned()))
+        .collect();
+    let (mut refused, mut allowed) = (0, 0);
+    for provider in table.iter() {
+        for mount in &provider.mounts {
+            for path in &everywhere {
+                for method in METHODS {
+                    let base = provider.base_urls[0].as_str().trim_end_matches('/');
+                    let url = format!("{base}{}{path}", mount.path);
+                    let Ok(found) = table.resolve(&method, &url) else { continue };
+                    let listed = provider.mounts.iter().any(|mount| {
+                        mount.operations().any(|row| {
+                            let full = format!("{base}{}{}", mount.path, instance(row.path));
+                            row.method == method && (full == url || is_instance(&full, &url))
+                        })
+                    });
+                    assert_eq!(found.allows_managed_key(), listed, "{method} {url}");
+                    *(if listed { &mut allowed } else { &mut refused }) += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 10_000 && allowed > 200, "{refused} refused, {allowed} allowed");
+}
+
+/// Whether `url` differs from the instance `row` of a pattern in nothing but the segments `x`.
+fn is_instance(row: &str, url: &str) -> bool {
+    let (row, url): (Vec<_>, Vec<_>) = (row.split('/').collect(), url.split('/').collect());
+    let alike = |(row, url): (&&str, &&str)| match row.strip_prefix('x') {
+        Some("") => !url.is_empty(),
+        Some(ending) if ending.starts_with(':') => {
+            url.strip_suffix(ending).is_some_and(|rest| !rest.is_empty() && !rest.contains(':'))
+        }
+        _ => row == url,
+    };
+    row.len() == url.len() && row.iter().zip(&url).all(alike)
+}
+
+#[test]
+fn the_document_is_what_the_table_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/PROVIDERS.md");
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == ProvidersDocument.to_string(),
+        "write it anew: cargo run -p tollgate-provider --example providers > docs/PROVIDERS.md"
+    );
+}

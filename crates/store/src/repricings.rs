@@ -1,0 +1,439 @@
+//! Pricing settled records again, by prices that were not known when they were settled, and moving
+//! what that makes a difference.
+//!
+//! A walk goes over the records by their ids, without a transaction of its own. What differs is
+//! written in small transactions, in each of which the records are locked, read and reckoned again:
+//! whoever comes second, another operator or a late settlement, finds what the first has done. Rows
+//! are locked in the usual order, records before wallets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use diesel::prelude::*;
+use time::Date;
+use tollgate_domain::repricing::{Repriced, Shares, is_priced_by_list, price_again, reprice};
+use tollgate_domain::{
+    MerchantId, PendingRecord, RequestId, RequestRecord, Timestamp, TransactionKind,
+};
+use tollgate_pricing::{Amount, AppliedPrices, ModelPattern, Overflow, PriceBook, PriceSource};
+
+use crate::Store;
+use crate::conn::Conn;
+use crate::dialect::{self, Lock};
+use crate::entries::{Entries, Reason};
+use crate::error::StoreError;
+use crate::requests::to_records;
+use crate::rows::{RequestRow, WalletRow, to_json};
+use crate::schema::{repricings, requests};
+
+/// How many records are read at a time.
+const READ: i64 = 1_000;
+/// How many are written in one transaction at most.
+const WRITTEN: usize = 100;
+/// How often a transaction that lost a deadlock, or found the database busy, is tried again.
+const ATTEMPTS: usize = 5;
+/// Ids grow with time, but for a clock that is set back: so much later the walk has certainly left
+/// the days it was asked for.
+const SLACK_MILLIS: i64 = 24 * 60 * 60 * 1_000;
+
+/// Which records are priced again.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// Admitted on this UTC day or later.
+    pub from: Date,
+    /// Admitted on this UTC day or earlier.
+    pub to: Date,
+    /// Of this provider.
+    pub provider: Option<String>,
+    /// Of models like this, as their records name them.
+    pub model: Option<ModelPattern>,
+    /// Of this merchant.
+    pub merchant_id: Option<MerchantId>,
+}
+
+/// A record that was priced again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repricing {
+    /// The record.
+    pub request_id: RequestId,
+    /// Whose it is.
+    pub merchant_id: MerchantId,
+    /// Its provider.
+    pub provider: String,
+    /// Its model.
+    pub model: Option<String>,
+    /// When it was admitted.
+    pub created_at: Timestamp,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of pricing a record again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It costs what it did.
+    Same,
+    /// There is no price for it: it stays as it is.
+    NoPrice,
+    /// It would cost more than an amount can say: it stays as it is.
+    TooMuch,
+    /// A balance would leave the range of an amount: nothing moved.
+    OutOfRange(Box<Change>),
+    /// It costs something else. What that comes to is booked, unless it was only looked at.
+    Differs(Box<Change>),
+}
+
+/// What is different at other prices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What the provider charged by the record and its earlier repricings.
+    pub base_before: Amount,
+    /// What it charges by these prices.
+    pub base_after: Amount,
+    /// How much more each pays; negative is given back.
+    pub more: Shares,
+    /// Whether the service charge had to stay: its rate cannot be told.
+    pub service_charge_kept: bool,
+    /// The prices.
+    pub applied: Vec<AppliedPrices>,
+}
+
+#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[diesel(table_name = repricings)]
+pub(crate) struct RepricingRow {
+    request_id: String,
+    number: i32,
+    base_before: i64,
+    base_after: i64,
+    wallet_delta: i64,
+    merchant_delta: i64,
+    applied: String,
+    created_at: i64,
+}
+
+/// What the repricings of a record come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Earlier {
+    number: i32,
+    base: Option<i64>,
+    pub(crate) wallet_delta: i64,
+    pub(crate) merchant_delta: i64,
+}
+
+impl Earlier {
+    fn shares(&self) -> Shares {
+        Shares {
+            wallet: Amount::from_units(self.wallet_delta),
+            merchant: Amount::from_units(self.merchant_delta),
+        }
+    }
+}
+
+/// What the repricings of records come to whose ids are above one and up to another.
+pub(crate) fn earlier(
+    conn: &mut Conn,
+    above: &str,
+    up_to: &str,
+) -> Result<BTreeMap<String, Earlier>, StoreError> {
+    let rows: Vec<RepricingRow> = repricings::table
+        .filter(repricings::request_id.gt(above))
+        .filter(repricings::request_id.le(up_to))
+        .order((repricings::request_id, repricings::number))
+        .select(RepricingRow::as_select())
+        .load(conn)?;
+    Ok(by_request(rows))
+}
+
+/// The same of these records.
+fn earlier_of(
+    conn: &mut Conn,
+    request_ids: &[String],
+) -> Result<BTreeMap<String, Earlier>, StoreError> {
+    let rows: Vec<RepricingRow> = repricings::table
+        .filter(repricings::request_id.eq_any(request_ids))
+        .order((repricings::request_id, repricings::number))
+        .select(RepricingRow::as_select())
+        .load(conn)?;
+    Ok(by_request(rows))
+}
+
+fn by_request(rows: Vec<RepricingRow>) -> BTreeMap<String, Earlier> {
+    let mut all: BTreeMap<String, Earlier> = BTreeMap::new();
+    for row in rows {
+        let sum = all.entry(row.request_id).or_default();
+        sum.number = row.number;
+        sum.base = Some(row.base_after);
+        sum.wallet_delta = sum.wallet_delta.saturating_add(row.wallet_delta);
+        sum.merchant_delta = sum.merchant_delta.saturating_add(row.merchant_delta);
+    }
+    all
+}
+
+impl Store {
+    /// Prices the records of `scope` again by `book`, at the prices of their days, and tells of each.
+    /// Unless it is only a look, what differs is booked before it is told. A call that is on its
+    /// way is passed by.
+    ///
+    /// # Errors
+    /// Those of the store: what was told as booked stays booked, and the rest is found by doing it
+    /// again.
+    pub async fn reprice(
+        &self,
+        scope: &Scope,
+        book: &PriceBook,
+        only_look: bool,
+        mut tell: impl FnMut(Repricing),
+    ) -> Result<(), StoreError> {
+        let mut after = RequestId::least(Timestamp::at_midnight(scope.from)).to_string();
+        loop {
+            let (asked, from, prices) = (scope.clone(), after.clone(), book.clone());
+            let step = self.read(move |conn| look(conn, &asked, &from, &prices)).await?;
+            let (differing, rest): (Vec<_>, Vec<_>) = step
+                .found
+                .into_iter()
+                .partition(|one| !only_look && matches!(one.outcome, Outcome::Differs(_)));
+            rest.into_iter().for_each(&mut tell);
+            for together in differing.chunks(WRITTEN) {
+                let ids: Vec<_> = together.iter().map(|one| one.request_id.to_string()).collect();
+                self.book_repricings(ids, book).await?.into_iter().for_each(&mut tell);
+            }
+            match step.next {
+                Some(next) => after = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn book_repricings(
+        &self,
+        ids: Vec<String>,
+        book: &PriceBook,
+    ) -> Result<Vec<Repricing>, StoreError> {
+        let mut attempt = 1;
+        loop {
+            let (ids, prices, now) = (ids.clone(), book.clone(), self.0.context.clock.now());
+            match self.write(move |conn| write(conn, &ids, &prices, now)).await {
+                Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
+                done => return done,
+            }
+        }
+    }
+}
+
+/// A stretch of the walk.
+struct Step {
+    found: Vec<Repricing>,
+    /// After which id it goes on; `None` at its end.
+    next: Option<String>,
+}
+
+fn look(conn: &mut Conn, scope: &Scope, after: &str, book: &PriceBook) -> Result<Step, StoreError> {
+    let mut query = requests::table
+        .filter(requests::request_id.gt(after))
+        .order(requests::request_id)
+        .limit(READ)
+        .select(RequestRow::as_select())
+        .into_boxed();
+    if let Some(merchant_id) = scope.merchant_id {
+        query = query.filter(requests::merchant_id.eq(merchant_id.to_string()));
+    }
+    let mut rows: Vec<RequestRow> = query.load(conn)?;
+    let Some(last) = rows.last() else { return Ok(Step { found: Vec::new(), next: None }) };
+    let next = last.request_id.clone();
+    let begin = Timestamp::at_midnight(scope.from).unix_micros();
+    let end = scope.to.next_day().map(Timestamp::at_midnight);
+    let end = end.unwrap_or(Timestamp::from_unix_micros(i64::MAX));
+    let goes_on = i64::try_from(rows.len()).is_ok_and(|count| count == READ)
+        && last.created_at < end.plus_millis(SLACK_MILLIS).unix_micros();
+    let earlier = earlier(conn, after, &next)?;
+    rows.retain(|row| (begin..end.unix_micros()).contains(&row.created_at) && !row.is_pending());
+    let records = to_records(conn, &rows)?;
+    let mut found = Vec::new();
+    for (row, record) in rows.iter().zip(records) {
+        let is_asked_for = scope.provider.as_ref().is_none_or(|name| *name == record.provider)
+            && scope.model.as_ref().is_none_or(|pattern| {
+                record.model.as_ref().is_some_and(|model| pattern.matches(model))
+            });
+        if is_asked_for && is_priced_by_list(&record) {
+            let earlier = earlier.get(&row.request_id).copied().unwrap_or_default();
+            let outcome = reckon(&row.to_pending()?, &record, earlier, book);
+            found.push(repricing(record, outcome));
+        }
+    }
+    Ok(Step { found, next: goes_on.then_some(next) })
+}
+
+fn repricing(record: RequestRecord, outcome: Outcome) -> Repricing {
+    Repricing {
+        request_id: record.request_id,
+        merchant_id: record.merchant_id,
+        provider: record.provider,
+        model: record.model,
+        created_at: record.created_at,
+        outcome,
+    }
+}
+
+/// What a record differs by from what it costs by `book`, its earlier repricings counted in.
+fn reckon(
+    pending: &PendingRecord,
+    record: &RequestRecord,
+    earlier: Earlier,
+    book: &PriceBook,
+) -> Outcome {
+    let reckoned = || -> Result<Outcome, Overflow> {
+        let priced = price_again(pending, record, book)?;
+        if priced.source == PriceSource::Unpriced {
+            return Ok(Outcome::NoPrice);
+        }
+        let base_before = match earlier.base {
+            Some(units) => Amount::from_units(units),
+            None => record.priced.base.total()?,
+        };
+        let base_after = priced.base.total()?;
+        let Repriced { shares, service_charge_kept } = reprice(pending, record, priced.base)?;
+        let more = shares.minus(Shares::of(record).plus(earlier.shares())?)?;
+        if base_before == base_after && more.is_nothing() {
+            return Ok(Outcome::Same);
+        }
+        let applied = priced.applied;
+        let change = Change { base_before, base_after, more, service_charge_kept, applied };
+        Ok(Outcome::Differs(Box::new(change)))
+    };
+    reckoned().unwrap_or(Outcome::TooMuch)
+}
+
+/// Prices records again and books what that makes a difference; `ids` ascend.
+fn write(
+    conn: &mut Conn,
+    ids: &[String],
+    book: &PriceBook,
+    now: Timestamp,
+) -> Result<Vec<Repricing>, StoreError> {
+    let rows = dialect::lock_requests(conn, ids)?;
+    let records = to_records(conn, &rows)?;
+    let earlier = earlier_of(conn, ids)?;
+    let mut reckoned = Vec::with_capacity(rows.len());
+    let mut wallet_ids = BTreeSet::new();
+    for (row, record) in rows.iter().zip(records) {
+        let earlier = earlier.get(&row.request_id).copied().unwrap_or_default();
+        let outcome = match is_priced_by_list(&record) {
+            true => reckon(&row.to_pending()?, &record, earlier, book),
+            false => Outcome::Same,
+        };
+        if let Outcome::Differs(change) = &outcome {
+            let moves = moves(row, change.more);
+            wallet_ids.extend(moves.iter().map(|one| one.wallet_id.to_owned()));
+        }
+        reckoned.push((row, earlier.number.saturating_add(1), repricing(record, outcome)));
+    }
+    let wallet_ids: Vec<_> = wallet_ids.into_iter().collect();
+    let wallets = dialect::wallets(conn, &wallet_ids, Lock::Rows)?;
+    let mut books = Books {
+        wallets: wallets.into_iter().map(|row| (row.wallet_id.clone(), row)).collect(),
+        entries: Entries::new(now),
+        rows: Vec::new(),
+    };
+    let mut done = Vec::with_capacity(reckoned.len());
+    for (row, number, mut one) in reckoned {
+        if let Outcome::Differs(change) = &one.outcome
+            && !books.book(row, number, change, now)?
+        {
+            one.outcome = Outcome::OutOfRange(change.clone());
+        }
+        done.push(one);
+    }
+    books.write(conn)?;
+    Ok(done)
+}
+
+/// What a wallet has to pay more.
+struct Move<'a> {
+    wallet_id: &'a str,
+    part: &'a str,
+    more: i64,
+}
+
+fn moves(row: &RequestRow, more: Shares) -> Vec<Move<'_>> {
+    let wallet = row.wallet_id.as_deref().map(|id| (id, "wallet", more.wallet));
+    let merchant = (row.merchant_wallet_id.as_str(), "merchant", more.merchant);
+    let moves = wallet.into_iter().chain([merchant]);
+    moves
+        .filter(|(_, _, more)| !more.is_zero())
+        .map(|(wallet_id, part, more)| Move { wallet_id, part, more: more.units() })
+        .collect()
+}
+
+/// What a transaction changes: read under lock, changed in memory, written back once.
+struct Books {
+    wallets: BTreeMap<String, WalletRow>,
+    entries: Entries,
+    rows: Vec<RepricingRow>,
+}
+
+impl Books {
+    /// Books a change; whether the balances have room for it. If not, nothing is changed.
+    fn book(
+        &mut self,
+        row: &RequestRow,
+        number: i32,
+        change: &Change,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let moves = moves(row, change.more);
+        let has_room = |one: &Move<'_>| {
+            let balance = self.wallets.get(one.wallet_id).map_or(0, |wallet| wallet.balance);
+            let on_same = moves.iter().filter(|other| other.wallet_id == one.wallet_id);
+            // The lines are booked one after the other, and each must leave a balance.
+            let lines = on_same.map(|other| i128::from(other.more));
+            let after = lines.scan(i128::from(balance), |balance, more| {
+                *balance -= more;
+                Some(*balance)
+            });
+            one.more.checked_neg().is_some()
+                && after.into_iter().all(|balance| i64::try_from(balance).is_ok())
+        };
+        if !moves.iter().all(has_room) {
+            return Ok(false);
+        }
+        let request_id = &row.request_id;
+        for one in &moves {
+            let wallet = self
+                .wallets
+                .get_mut(one.wallet_id)
+                .ok_or_else(|| StoreError::missing("wallet", one.wallet_id))?;
+            let reason = Reason {
+                kind: TransactionKind::Correction,
+                request_id: Some(request_id),
+                description: Some("repriced".to_owned()),
+                idempotency_key: Some(format!("repricing:{request_id}:{number}:{}", one.part)),
+            };
+            let booked = self.entries.move_balance(wallet, one.more.saturating_neg(), reason)?;
+            booked.ok_or_else(|| StoreError::Corrupt {
+                what: "balance (it would leave the range of an amount)",
+                value: one.wallet_id.to_owned(),
+            })?;
+        }
+        self.rows.push(RepricingRow {
+            request_id: request_id.clone(),
+            number,
+            base_before: change.base_before.units(),
+            base_after: change.base_after.units(),
+            wallet_delta: change.more.wallet.units(),
+            merchant_delta: change.more.merchant.units(),
+            applied: to_json(&change.applied),
+            created_at: now.unix_micros(),
+        });
+        Ok(true)
+    }
+
+    fn write(self, conn: &mut Conn) -> Result<(), StoreError> {
+        let wallets: Vec<_> = self.wallets.into_values().collect();
+        if !wallets.is_empty() {
+            dialect::save_wallets(conn, &wallets)?;
+        }
+        if !self.rows.is_empty() {
+            dialect::insert_repricings(conn, &self.rows)?;
+        }
+        self.entries.write(conn)
+    }
+}
