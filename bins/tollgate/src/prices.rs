@@ -162,7 +162,8 @@ fn report(changes: &[Change], json: bool) {
         let lines: Vec<_> = changes.iter().map(|change| json!(change).to_string()).collect();
         return print(&lines);
     }
-    let mut lines: BTreeMap<(Kind, &str, &str, Option<Date>, bool), Vec<String>> = BTreeMap::new();
+    type Line<'a> = (Kind, &'a str, &'a str, Option<Date>, bool);
+    let mut lines: BTreeMap<Line<'_>, Vec<String>> = BTreeMap::new();
     for change in changes {
         let key = (change.kind, &*change.provider, &*change.model, change.from, change.refused);
         let text = match (change.old, change.new) {

@@ -1,5 +1,7 @@
 //! Model ids: how rows name them, and the forms in which one id may be listed.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 /// A model id, exact or with `*` for any run of characters: `gpt-4o` is exact, `gpt-4o*` matches
@@ -16,7 +18,16 @@ impl ModelPattern {
 
     /// Whether `model` matches.
     pub fn matches(&self, model: &str) -> bool {
-        let (pattern, model) = (self.0.to_ascii_lowercase(), model.to_ascii_lowercase());
+        self.matches_lower(&model.to_ascii_lowercase())
+    }
+
+    /// Whether an id in lower case matches. Looked up for every call, so nothing is copied that
+    /// need not be.
+    fn matches_lower(&self, model: &str) -> bool {
+        let pattern = match self.0.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => Cow::Owned(self.0.to_ascii_lowercase()),
+            false => Cow::Borrowed(self.0.as_str()),
+        };
         let Some((start, rest)) = pattern.split_once('*') else { return pattern == model };
         let Some(mut model) = model.strip_prefix(start) else { return false };
         let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
@@ -32,7 +43,7 @@ impl ModelPattern {
     /// something else than what it was tuned from, so only patterns that say so are for it.
     pub(crate) fn prices(&self, form: &str) -> bool {
         let own = !form.starts_with("ft:") || self.0 == "*" || self.0.starts_with("ft:");
-        own && self.matches(form)
+        own && self.matches_lower(form)
     }
 
     /// The pattern as it was written.

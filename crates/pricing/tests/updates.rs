@@ -43,6 +43,17 @@ fn a_list_imported_twice_changes_nothing_the_second_time() {
 }
 
 #[test]
+fn the_embedded_catalogue_imported_onto_itself_changes_nothing() {
+    let file = tollgate_pricing::Catalog::embedded().unwrap().file().clone();
+    let list = || Imported { rows: file.rows.clone(), ..Imported::default() };
+    for format in [Format::GenaiPrices, Format::Litellm] {
+        let (same, changes) = take(&file, list(), format);
+        assert_eq!(changes, []);
+        assert!(same == file, "{format:?}");
+    }
+}
+
+#[test]
 fn a_changed_price_ends_the_day_before_and_the_past_stays() {
     let old = file(
         r#"{"provider": "openai", "models": ["m", "n"], "prices": {"input": "2", "output": "8"}}"#,
@@ -169,6 +180,18 @@ fn filling_in_adds_what_is_missing_and_changes_nothing() {
     assert_eq!(standard(row("dear")), "input 3, output 8");
     assert_eq!((row("dear").tiers.len(), row("dear").max_output_tokens), (0, Some(100)));
     assert_eq!(row("new").prices.cached_input, "1".parse().ok());
+}
+
+#[test]
+fn what_is_filled_in_says_nothing_of_the_past() {
+    let mut catalog = file(
+        r#"{"provider": "openai", "models": ["m"], "prices": {"input": "2"}},
+           {"provider": "openai", "models": ["m"], "effective_from": "2026-03-13", "prices": {"input": "2"}}"#,
+    );
+    let keys = r#""input_cost_per_token": 2e-06, "search_context_cost_per_query": 0.01"#;
+    catalog.fill(litellm(&openai("m", keys)), TODAY);
+    let rows: Vec<_> = catalog.rows.iter().map(standard).collect();
+    assert_eq!(rows, ["input 2", "input 2, web_search 0.01"]);
 }
 
 #[test]
