@@ -4,8 +4,8 @@ usage: oracle.py PRICE_LINES DIFFERENCES [SEED]
 
 PRICE_LINES is the built example `price_lines` of tollgate-pricing. DIFFERENCES lists what may
 differ: `provider model kind: reason`, with shell patterns for provider and model. The kinds are
-`missing` (we have no price), `hours` (a price by the time of day, where we take the dearest),
-`tier` (a call served in a tier) and `price`. The exit code is 1 when something else differs, or,
+`missing` (we have no price), `hours` (a price by the time of day on a day before the last that the
+list prices), `tier` (a call served in a tier) and `price`. The exit code is 1 when something else differs, or,
 with the usual seed, when an entry of the list is not needed.
 """
 
@@ -38,6 +38,8 @@ MOMENTS = [
         (2026, 9, 30, 20), (2026, 11, 21, 2), (2026, 11, 21, 12), (2027, 3, 1, 2),
     ]
 ]
+# Where prices depend on the time of day: at, before and after the hours at which they change, too.
+TIMES = [(hour, minute, second) for hour in range(24) for minute, second in [(0, 0), (30, 0), (59, 59)]]
 # Prompts below, at and above the lengths at which prices step, and any other.
 LENGTHS = [1_000, 32_000, 100_000, 128_000, 200_000, 256_000, 272_000, 512_000]
 TIERS = [("processing", "batch"), ("service_tier", "priority"), ("service_tier", "flex"),
@@ -134,12 +136,25 @@ def usage_of(prices, dice):
     return theirs, ours
 
 
-def hours(model, moment):
-    """Whether the model has prices by the time of day and this is not the dearest of it."""
+def by_hours(model):
+    """Whether the model has prices by the time of day."""
     lists = model.prices if isinstance(model.prices, list) else []
-    windows = [one.constraint for one in lists
-               if isinstance(one.constraint, types.TimeOfDateConstraint)]
-    return bool(windows) and not any(window.active(moment) for window in windows)
+    return any(isinstance(one.constraint, types.TimeOfDateConstraint) for one in lists)
+
+
+def moments(model):
+    if not by_hours(model):
+        return MOMENTS
+    days = dict.fromkeys(moment.date() for moment in MOMENTS)
+    return [datetime.datetime(day.year, day.month, day.day, *time, tzinfo=datetime.UTC)
+            for day in days for time in TIMES]
+
+
+def before_hours(model, moment):
+    """Whether the model has prices by the time of day, and others by date that hold from later on."""
+    dates = [one.constraint.start_date for one in model.prices
+             if isinstance(one.constraint, types.StartDateConstraint)] if by_hours(model) else []
+    return bool(dates) and moment.date() < max(dates)
 
 
 def cases(seed):
@@ -157,7 +172,7 @@ def cases(seed):
             if model is None:
                 continue
             owner = next(one for one in providers if any(model is each for each in one.models))
-            for moment in MOMENTS:
+            for moment in moments(model):
                 prices = model.get_prices(moment)
                 if not any(price is not None for price in prices.__dict__.values()):
                     continue
@@ -181,8 +196,9 @@ def cases(seed):
                         audio = prices.audio_hours * theirs["audio_seconds"] / 3600
                         expected = expected[0] + audio, expected[1] - audio
                     call = {"provider": name, "model": ref, "on": moment.date().isoformat(),
+                            "time": moment.time().isoformat("milliseconds"),
                             "tiers": list(context.values()) if context else [], "quantities": ours}
-                    kind = "hours" if hours(model, moment) else "tier" if context else "price"
+                    kind = "hours" if before_hours(model, moment) else "tier" if context else "price"
                     yield call, expected, kind
 
 

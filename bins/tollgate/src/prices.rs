@@ -24,7 +24,7 @@ pub(crate) enum PricesCommand {
         /// Only those of this provider.
         #[arg(long)]
         provider: Option<String>,
-        /// Only the row that prices this model, at each provider that can.
+        /// Only the rows that price this model, at each provider that can.
         #[arg(long)]
         model: Option<String>,
         /// The day (UTC) of the prices; today unless named.
@@ -212,7 +212,7 @@ fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, 
         None => config.prices.rows().map(|(row, _)| &*row.provider).collect(),
     };
     for provider in providers {
-        if let Some(Listed { row, pattern, source }) = config.prices.find(provider, model, on) {
+        for Listed { row, pattern, source } in config.prices.find_all(provider, model, on) {
             // A price of another provider that stands in for this one's is shown as what it is.
             print(&shown(row, source, Some((provider, pattern.as_str())), json));
         }
@@ -259,11 +259,12 @@ fn shown(
     };
     let from = row.effective_from.map(|day| format!(", from {day}")).unwrap_or_default();
     let to = row.effective_to.map(|day| format!(", to {day}")).unwrap_or_default();
+    let hours = row.hours.map(|hours| format!(", at {hours} UTC")).unwrap_or_default();
     let word = if list == PriceSource::Custom { "custom" } else { "catalog" };
     let source = row.source.as_deref().map(|source| format!(": {source}")).unwrap_or_default();
     let free = if row.free { ", free" } else { "" };
     let mut lines = vec![
-        format!("{at} {models} ({word}{source}{from}{to}{free})"),
+        format!("{at} {models} ({word}{source}{from}{to}{hours}{free})"),
         format!("    {}", prices(&row.prices)),
     ];
     let banded = |before: &str, bands: &[Band]| -> Vec<String> {

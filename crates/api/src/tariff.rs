@@ -20,14 +20,14 @@ pub struct Tariff<'a> {
     pub prices: &'a PriceBook,
     /// What to do without a price.
     pub unpriced: Unpriced,
-    /// When: prices are those of its day, in UTC.
+    /// When: prices are those of its day and hour, in UTC.
     pub at: Timestamp,
 }
 
 impl<'a> Tariff<'a> {
     /// The price row of a model.
     pub fn find(&self, provider: &str, model: Option<&str>) -> Option<Listed<'a>> {
-        self.prices.find(provider, model?, self.at.date())
+        self.prices.find(provider, model?, self.at)
     }
 
     /// What a call costs at its provider. A cost that no amount has room for leaves it unpriced.
@@ -50,6 +50,7 @@ impl<'a> Tariff<'a> {
             models: model.as_slice(),
             tiers: &[],
             on: self.at.date(),
+            time: Some(self.at.time()),
             usage: &usage,
             parts: &[],
         });

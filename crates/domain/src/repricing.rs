@@ -72,7 +72,7 @@ pub fn is_priced_by_list(record: &RequestRecord) -> bool {
         && usage.quantities != tollgate_pricing::PerUnit::default()
 }
 
-/// Prices a record by `book`, at the prices of the day on which it was admitted: its parts in its
+/// Prices a record by `book`, at the prices of the moment at which it was admitted: its parts in its
 /// tiers, as the prices that were applied tell. Of one without a price neither was kept: then it is
 /// its model at the standard price.
 ///
@@ -92,6 +92,7 @@ pub fn price_again(
         models: &models,
         tiers: record.applied.first().map_or(&[], |applied| &applied.tiers),
         on: record.created_at.date(),
+        time: Some(record.created_at.time()),
         usage: &record.priced.usage,
         parts: &parts,
     })

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use time::format_description::well_known::Rfc3339;
-use time::{Date, OffsetDateTime};
+use time::{Date, OffsetDateTime, Time};
+use tollgate_pricing::Moment;
 
 /// An instant in UTC, to the microsecond. Written as ISO 8601.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,9 +54,21 @@ impl Timestamp {
         self.to_datetime().date()
     }
 
+    /// The time of the day in UTC.
+    pub fn time(self) -> Time {
+        self.to_datetime().time()
+    }
+
     pub(crate) fn to_datetime(self) -> OffsetDateTime {
         OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000)
             .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    }
+}
+
+impl From<Timestamp> for Moment {
+    fn from(at: Timestamp) -> Self {
+        let at = at.to_datetime();
+        (at.date(), at.time()).into()
     }
 }
 

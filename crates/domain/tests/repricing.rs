@@ -152,6 +152,7 @@ fn parts_and_tiers_of_the_applied_prices_are_priced_again_each_by_its_model() {
         models: &["m"],
         tiers: &["priority".to_owned()],
         on: NOW.date(),
+        time: Some(NOW.time()),
         usage: &usage,
         parts: &parts,
     };

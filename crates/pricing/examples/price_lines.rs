@@ -1,7 +1,7 @@
 //! Prices one call a line: JSON in, JSON out, by the prices that ship with this crate or those of
 //! a catalogue file named as the argument.
 //!
-//! `{"provider": "openai", "model": "gpt-4o", "on": "2026-11-21", "tiers": [], "quantities":
+//! `{"provider": "openai", "model": "gpt-4o", "on": "2026-11-21", "time": "02:00:00.0", "tiers": [], "quantities":
 //! {"input": 10}}` gives `{"input": "0.0000250000", "output": "0.0000000000", "pattern": "gpt-4o"}`,
 //! and `{}` where there is no price.
 
@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::{BufRead, Write};
 
 use serde::Deserialize;
-use time::Date;
+use time::{Date, Time};
 use tollgate_pricing::{Catalog, PerUnit, PriceBook, Served, Usage};
 
 #[derive(Deserialize)]
@@ -17,6 +17,8 @@ struct Call {
     provider: String,
     model: String,
     on: Date,
+    #[serde(default)]
+    time: Option<Time>,
     #[serde(default)]
     tiers: Vec<String>,
     quantities: PerUnit<u64>,
@@ -37,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             models: &[&call.model],
             tiers: &call.tiers,
             on: call.on,
+            time: call.time,
             usage: &usage,
             parts: &[],
         })?;

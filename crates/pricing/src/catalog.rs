@@ -1,10 +1,11 @@
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
-use time::Date;
+use time::{Date, Time};
 
+use crate::hours::{Hours, Moment};
 use crate::model::{ModelPattern, forms};
 use crate::price_row::PriceRow;
 
@@ -12,8 +13,9 @@ use crate::price_row::PriceRow;
 ///
 /// A model is looked up by its id as it stands, then by its other forms (without a path, a region or
 /// the date of a snapshot), then by patterns, longer ones before shorter. A pattern that says more than
-/// the id that was found without its date or region goes before it. Of the rows that hold on a day,
-/// the one that took effect last counts. Clones share the list.
+/// the id that was found without its date or region goes before it. Of the rows that hold at a moment,
+/// the one that took effect last counts, and of those of one day the one for some hours goes before the
+/// one for all others. Clones share the list.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog(Arc<Lists>);
 
@@ -21,9 +23,11 @@ pub struct Catalog(Arc<Lists>);
 struct Lists {
     file: CatalogFile,
     providers: HashMap<String, ProviderPrices>,
+    /// When the hours begin that rows are for.
+    begins: BTreeSet<Time>,
 }
 
-/// Places in the rows, newest first.
+/// Places in the rows, newest first, those for some hours before those for all.
 #[derive(Debug, Default)]
 struct ProviderPrices {
     /// By ids in lower case.
@@ -86,8 +90,10 @@ impl CatalogFile {
 impl From<CatalogFile> for Catalog {
     fn from(mut file: CatalogFile) -> Self {
         let mut providers: HashMap<String, ProviderPrices> = HashMap::new();
+        let mut begins = BTreeSet::new();
         for (place, row) in file.rows.iter_mut().enumerate() {
             row.bands.sort_by_key(|band| band.above_input_tokens);
+            begins.extend(row.hours.map(Hours::begin));
             let prices = providers.entry(row.provider.clone()).or_default();
             for model in &row.models {
                 match model.is_exact() {
@@ -99,16 +105,16 @@ impl From<CatalogFile> for Catalog {
                 }
             }
         }
-        let since = |place: usize| file.rows.get(place).and_then(|row| row.effective_from);
+        let rank = |place: usize| file.rows.get(place).map(PriceRow::rank);
         for prices in providers.values_mut() {
             for places in prices.exact.values_mut() {
-                places.sort_by_key(|&place| std::cmp::Reverse(since(place)));
+                places.sort_by_key(|&place| std::cmp::Reverse(rank(place)));
             }
             prices.patterns.sort_by_key(|(model, place)| {
-                std::cmp::Reverse((model.literal_len(), since(*place)))
+                std::cmp::Reverse((model.literal_len(), rank(*place)))
             });
         }
-        Self(Arc::new(Lists { file, providers }))
+        Self(Arc::new(Lists { file, providers, begins }))
     }
 }
 
@@ -162,32 +168,36 @@ impl Catalog {
     /// whose place no later one has taken for each of their models.
     pub fn rows_on(&self, on: Date) -> impl Iterator<Item = &PriceRow> {
         let held = || self.0.file.rows.iter().filter(move |row| row.holds(on));
-        let mut latest: HashMap<(&str, &str), Option<Date>> = HashMap::new();
+        let mut latest: HashMap<(&str, &str, Option<Hours>), Option<Date>> = HashMap::new();
         for row in held() {
             for model in &row.models {
-                let since = latest.entry((&row.provider, model.as_str())).or_default();
+                let since = latest.entry((&row.provider, model.as_str(), row.hours)).or_default();
                 *since = row.effective_from.max(*since);
             }
         }
         held().filter(move |row| {
-            let mut models = row.models.iter();
-            models.any(|model| {
-                latest.get(&(&*row.provider, model.as_str())) == Some(&row.effective_from)
+            row.models.iter().any(|model| {
+                let latest = |hours| latest.get(&(&*row.provider, model.as_str(), hours)).copied();
+                latest(row.hours) == Some(row.effective_from)
+                    // A later row for the whole day takes the place of one for some hours, too.
+                    && latest(None).is_none_or(|since| since <= row.effective_from)
             })
         })
     }
 
-    /// The row for `model` at `provider` on the UTC day `on`.
-    pub fn find(&self, provider: &str, model: &str, on: Date) -> Option<Listed<'_>> {
-        self.find_at(provider, model, on).or_else(|| {
+    /// The row for `model` at `provider` at a moment; without a time of the day, the one for the hours
+    /// that no other row is for.
+    pub fn find(&self, provider: &str, model: &str, at: impl Into<Moment>) -> Option<Listed<'_>> {
+        let at = at.into();
+        self.find_at(provider, model, at).or_else(|| {
             let others = self.0.file.fallbacks.get(provider)?;
-            others.iter().find_map(|other| self.find_at(other, model, on))
+            others.iter().find_map(|other| self.find_at(other, model, at))
         })
     }
 
-    fn find_at(&self, provider: &str, model: &str, on: Date) -> Option<Listed<'_>> {
+    fn find_at(&self, provider: &str, model: &str, at: Moment) -> Option<Listed<'_>> {
         let prices = self.0.providers.get(provider)?;
-        let in_effect = |&place: &usize| self.0.file.rows.get(place).filter(|row| row.holds(on));
+        let in_effect = |&place: &usize| self.0.file.rows.get(place).filter(|row| row.holds_at(at));
         let forms = forms(provider, model);
         let exact = forms.iter().enumerate().find_map(|(place, form)| {
             let row = prices.exact.get(form)?.iter().find_map(in_effect)?;
@@ -262,10 +272,26 @@ impl PriceBook {
         custom.chain(self.catalog.rows_on(on).map(|row| (row, PriceSource::Catalog)))
     }
 
-    /// The row for `model` at `provider` on the UTC day `on`.
-    pub fn find(&self, provider: &str, model: &str, on: Date) -> Option<Listed<'_>> {
-        let custom = self.custom.find(provider, model, on);
+    /// The row for `model` at `provider` at a moment; without a time of the day, the one for the hours
+    /// that no other row is for.
+    pub fn find(&self, provider: &str, model: &str, at: impl Into<Moment>) -> Option<Listed<'_>> {
+        let at = at.into();
+        let custom = self.custom.find(provider, model, at);
         let custom = custom.map(|listed| Listed { source: PriceSource::Custom, ..listed });
-        custom.or_else(|| self.catalog.find(provider, model, on))
+        custom.or_else(|| self.catalog.find(provider, model, at))
+    }
+
+    /// Every row that prices `model` at `provider` at some hour of the UTC day `on`: the one for most
+    /// of the day, then those for some hours.
+    pub fn find_all(&self, provider: &str, model: &str, on: Date) -> Vec<Listed<'_>> {
+        let mut all: Vec<_> = self.find(provider, model, on).into_iter().collect();
+        let begins = self.custom.0.begins.union(&self.catalog.0.begins);
+        let at_hours = begins.filter_map(|&begin| self.find(provider, model, (on, begin)));
+        for listed in at_hours.filter(|listed| listed.row.hours.is_some()) {
+            if !all.iter().any(|known| std::ptr::eq(known.row, listed.row)) {
+                all.push(listed);
+            }
+        }
+        all
     }
 }

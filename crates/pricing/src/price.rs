@@ -1,12 +1,13 @@
 //! From what was used to what it costs: the one place where a usage meets a price list.
 
 use serde::{Deserialize, Serialize};
-use time::Date;
+use time::{Date, Time};
 
 use crate::amount::Amount;
 use crate::base_cost::BaseCost;
 use crate::catalog::{Listed, PriceBook, PriceSource};
 use crate::exact::Overflow;
+use crate::hours::{Hours, Moment};
 use crate::model::ModelPattern;
 use crate::usage::{PerUnit, Unit, UnitPrices, Usage};
 
@@ -32,6 +33,8 @@ pub struct Served<'a> {
     pub tiers: &'a [String],
     /// The UTC day of the call.
     pub on: Date,
+    /// The UTC time of the call; without it, prices of some hours are passed over.
+    pub time: Option<Time>,
     /// What was used in all.
     pub usage: &'a Usage,
     /// What of it each model used, where several served the call. What no part has is the call's
@@ -52,6 +55,9 @@ pub struct AppliedPrices {
     /// The first day of the row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_from: Option<Date>,
+    /// The hours of the day that the row is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hours: Option<Hours>,
     /// The tiers it was served in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<String>,
@@ -88,8 +94,8 @@ impl PriceBook {
     /// # Errors
     /// [`Overflow`] when the cost is beyond the range of an [`Amount`].
     pub fn price(&self, served: &Served<'_>) -> Result<Priced, Overflow> {
-        let own =
-            served.models.iter().find_map(|model| self.find(served.provider, model, served.on));
+        let at = Moment { day: served.on, time: served.time };
+        let own = served.models.iter().find_map(|model| self.find(served.provider, model, at));
         let mut priced = Priced::default();
         let mut sources = Vec::new();
         let mut rest = served.usage.quantities;
@@ -99,7 +105,7 @@ impl PriceBook {
                 *rest.get_mut(unit) = left;
             }
             let model = part.model.as_deref();
-            let listed = model.and_then(|model| self.find(served.provider, model, served.on));
+            let listed = model.and_then(|model| self.find(served.provider, model, at));
             sources.push(priced.add(served, listed.or(own), Some(part.clone()))?);
         }
         if rest != PerUnit::default() || served.parts.is_empty() {
@@ -141,6 +147,7 @@ impl Priced {
             list: listed.source,
             source: listed.row.source.clone(),
             effective_from: listed.row.effective_from,
+            hours: listed.row.hours,
             tiers: served.tiers.to_vec(),
             above_input_tokens: selected.above_input_tokens,
             prices: selected.prices,

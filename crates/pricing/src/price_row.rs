@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use time::Date;
 
+use crate::hours::{Hours, Moment};
 use crate::model::ModelPattern;
 use crate::rate::Rate;
 use crate::usage::{Unit, UnitPrices};
@@ -82,6 +83,10 @@ pub struct PriceRow {
     /// The last day (UTC) of these prices; absent means until a later row takes their place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_to: Option<Date>,
+    /// The hours of the day (UTC) at which these prices hold; absent means at all that no other row
+    /// of the same model and day is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hours: Option<Hours>,
     /// Where the figures come from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
@@ -114,10 +119,22 @@ pub struct Selected {
 }
 
 impl PriceRow {
-    /// Whether the row holds on the UTC day `on`.
+    /// Whether the row holds on the UTC day `on`, if only at some of its hours.
     pub fn holds(&self, on: Date) -> bool {
         self.effective_from.is_none_or(|from| from <= on)
             && self.effective_to.is_none_or(|to| on <= to)
+    }
+
+    /// Whether the row holds at that moment.
+    pub fn holds_at(&self, at: Moment) -> bool {
+        let in_hours = |hours: Hours| at.time.is_some_and(|time| hours.contain(time));
+        self.holds(at.day) && self.hours.is_none_or(in_hours)
+    }
+
+    /// What orders the rows of one model: the greatest that holds counts. The latest do, and of those
+    /// of one day the ones for some hours before the one for all others.
+    pub(crate) fn rank(&self) -> (Option<Date>, bool) {
+        (self.effective_from, self.hours.is_some())
     }
 
     /// The prices for a call whose whole prompt has `input_tokens`, served in `tiers`.

@@ -68,18 +68,6 @@ mod of_genai_prices {
     }
 
     #[test]
-    fn of_prices_by_the_time_of_day_the_dearest_holds_and_a_note_says_so() {
-        let list = genai_prices(
-            r#"{"id": "m", "match": {"equals": "m"}, "prices": [
-                {"prices": {"input_mtok": 1, "output_mtok": 5}},
-                {"constraint": {"start_time": "01:00:00+00:00", "end_time": "04:00:00+00:00"},
-                 "prices": {"input_mtok": 2, "output_mtok": 4}}]}"#,
-        );
-        assert_eq!(standard(&list.rows[0]), "input 2, output 5");
-        assert!(has_note(&list, "m", "time of day"));
-    }
-
-    #[test]
     fn variants_are_tiers_as_factors_where_they_are_one() {
         let list = genai_prices(
             r#"{"id": "m", "match": {"equals": "m"},
@@ -200,6 +188,33 @@ mod of_litellm {
         assert_eq!(in_tier(row, 0, "eu"), "input 2.2, output 8.8");
         assert_eq!(in_tier(row, 0, "us"), "input 2.4, output 9.6");
         assert_eq!(row.tiers.len(), 5);
+    }
+
+    #[test]
+    fn what_costs_as_much_as_the_unit_it_falls_back_to_does_so_in_tiers_and_bands_too() {
+        let list = litellm(
+            r#""m": {"litellm_provider": "gemini",
+                "input_cost_per_token": 5e-07, "input_cost_per_image_token": 5e-07,
+                "output_cost_per_token": 3e-06, "output_cost_per_reasoning_token": 3e-06,
+                "input_cost_per_token_above_200k_tokens": 1e-06,
+                "input_cost_per_token_flex": 2.5e-07, "output_cost_per_token_flex": 1.5e-06,
+                "input_cost_per_token_priority": 9e-07, "output_cost_per_token_priority": 5.4e-06,
+                "output_cost_per_reasoning_token_priority": 6e-06,
+                "input_cost_per_image_token_priority": 5e-07},
+               "r": {"litellm_provider": "gemini", "input_cost_per_token": 5e-07,
+                "output_cost_per_token": 3e-06, "output_cost_per_reasoning_token": 4e-06,
+                "output_cost_per_token_flex": 1.5e-06}"#,
+        );
+        let [m, r] = list.rows.as_slice() else { panic!("{list:?}") };
+        assert_eq!(standard(m), "input 0.5, input_image 0.5, output 3");
+        let above = prices(&m.prices_for::<&str>(200_001, &[]).prices);
+        assert_eq!(above, "input 1, input_image 1, output 3");
+        assert_eq!(in_tier(m, 0, "flex"), "input 0.25, input_image 0.25, output 1.5");
+        // What a tier names counts.
+        let priority = "input 0.9, input_image 0.5, output 5.4, reasoning 6";
+        assert_eq!(in_tier(m, 0, "priority"), priority);
+        // Reasoning with a price of its own keeps it.
+        assert_eq!(in_tier(r, 0, "flex"), "input 0.5, output 1.5, reasoning 4");
     }
 
     #[test]

@@ -625,6 +625,7 @@ fn after_any_number_of_repricings_the_ledger_is_that_of_the_last_prices() {
                 models: &[names[which]],
                 tiers: &[],
                 on: START.date(),
+                time: Some(START.time()),
                 usage: &usage,
                 parts: &[],
             };

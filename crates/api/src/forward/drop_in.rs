@@ -95,13 +95,13 @@ impl Route {
     /// widest would match it too. Then longer patterns go before shorter, and among equals the
     /// configured order decides.
     fn served(&self, http: &HttpRequest, model: &str, managed: bool, app: &App) -> Vec<Served> {
-        let today = app.clock.now().date();
+        let now = app.clock.now();
         let mut found: Vec<(Rank, Served)> = Vec::new();
         let callable = |provider: &&Arc<Provider>| !managed || provider.takes_managed_calls();
         for provider in app.providers.iter().filter(callable) {
             let prefixed = model.strip_prefix(provider.name.as_str());
             let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
-            let price = |model| app.prices.find(&provider.price_list, model, today);
+            let price = |model| app.prices.find(&provider.price_list, model, now);
             // What is found only because the provider's name is passed over is sent without it.
             let as_it_stands =
                 |listed: &Listed<'_>| named.is_none() || listed.pattern.matches(model);

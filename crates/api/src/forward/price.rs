@@ -163,6 +163,7 @@ fn input_estimate(body: &CallBody, endpoint: &Endpoint, tariff: &Tariff<'_>) -> 
         models: model.as_slice(),
         tiers: &[],
         on: tariff.at.date(),
+        time: Some(tariff.at.time()),
         usage: &usage,
         parts: &[],
     });
@@ -174,8 +175,8 @@ fn input_estimate(body: &CallBody, endpoint: &Endpoint, tariff: &Tariff<'_>) -> 
     }
 }
 
-/// Prices what was read from an answer: by the model that served it, at the prices of the day on
-/// which the call came in. A provider may serve under a name that no list has; then what was asked
+/// Prices what was read from an answer: by the model that served it, at the prices of the
+/// moment at which the call came in. A provider may serve under a name that no list has; then what was asked
 /// for is priced.
 pub(super) fn reading(
     reading: &Reading,
@@ -194,6 +195,7 @@ pub(super) fn reading(
         models: &models,
         tiers: &reading.tiers,
         on: came_in.date(),
+        time: Some(came_in.time()),
         usage: &reading.usage,
         parts: &reading.parts,
     });

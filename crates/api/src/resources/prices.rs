@@ -19,7 +19,7 @@ struct PriceView<'a> {
 }
 
 /// `GET /prices`: the rows that hold on a day, the operator's own first. With `model` only those by
-/// which that model would be priced, one for each provider.
+/// which that model would be priced at each provider, of which one or more may be for some hours.
 pub(crate) async fn list(
     app: web::Data<App>,
     _caller: Caller,
@@ -46,8 +46,9 @@ pub(crate) async fn list(
     let wanted = |row: &PriceRow| match query.get("model") {
         Some(model) => app
             .prices
-            .find(provider.unwrap_or(&row.provider), model, on)
-            .is_some_and(|listed| std::ptr::eq(listed.row, row)),
+            .find_all(provider.unwrap_or(&row.provider), model, on)
+            .iter()
+            .any(|listed| std::ptr::eq(listed.row, row)),
         None => provider.is_none_or(|provider| provider == row.provider),
     };
     // The list of a day is the same as long as the process runs, so places in it are a cursor.

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use time::Date;
+use time::{Date, Time};
 
 use super::fill::{name_source, on_top};
 use super::{Format, Imported, tidy};
 use crate::catalog::{Catalog, CatalogFile};
+use crate::hours::{Hours, Moment};
 use crate::model::ModelPattern;
 use crate::price_row::{PriceRow, TierPrices};
 use crate::rate::Rate;
@@ -124,11 +125,12 @@ impl CatalogFile {
             let known = |day: &Date| old_rows.iter().any(|row| row.effective_from == Some(*day));
             let days: BTreeSet<Date> = later.chain([update.from]).collect();
             for day in days {
-                let (old, new) = (in_effect(old_rows, day), in_effect(rows, day));
+                let of_day = |rows: &[PriceRow]| -> BTreeMap<String, Rate> {
+                    in_effect(rows, day).into_iter().flat_map(figures).collect()
+                };
+                let (old, new) = (of_day(old_rows), of_day(rows));
                 let expected = day > update.from && known(&day);
                 let from = (day > update.from && !expected).then_some(day);
-                let prices = |row: Option<&PriceRow>| row.map(figures).unwrap_or_default();
-                let (old, new) = (prices(old), prices(new));
                 let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
                 for name in names {
                     let (old, new) = (old.get(name).copied(), new.get(name).copied());
@@ -209,8 +211,18 @@ fn single(rows: &[PriceRow]) -> BTreeMap<Key, Vec<PriceRow>> {
     single
 }
 
-fn in_effect(rows: &[PriceRow], on: Date) -> Option<&PriceRow> {
-    rows.iter().filter(|row| row.holds(on)).max_by_key(|row| row.effective_from)
+/// The rows of one model that hold on a day: the latest for the whole day, and those for some hours
+/// that are no older.
+fn in_effect(rows: &[PriceRow], on: Date) -> Vec<&PriceRow> {
+    let mut latest: BTreeMap<Option<Hours>, &PriceRow> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.holds(on)) {
+        let known = latest.entry(row.hours).or_insert(row);
+        if row.effective_from > known.effective_from {
+            *known = row;
+        }
+    }
+    let since = latest.get(&None).and_then(|row| row.effective_from);
+    latest.into_values().filter(|row| row.effective_from >= since).collect()
 }
 
 /// Takes a list's rows for one pattern into ours: what holds on the first day, and what is to come.
@@ -219,26 +231,29 @@ fn take(own: &mut Vec<PriceRow>, new: Vec<PriceRow>, from: Date) {
         *own = new;
         return;
     }
-    let to_come = new.iter().filter(|row| row.effective_from.is_some_and(|day| day > from));
-    let mut steps: Vec<(Date, &PriceRow)> =
-        to_come.filter_map(|row| Some((row.effective_from?, row))).collect();
-    steps.extend(in_effect(&new, from).map(|row| (from, row)));
-    steps.sort_by_key(|(day, _)| *day);
-    for (day, row) in steps {
-        let old = in_effect(own, day).cloned();
-        let merged = merged(old.as_ref(), row);
-        let same_prices = old.as_ref().is_some_and(|old| {
-            (old.prices, &old.bands, &old.tiers, old.free)
-                == (merged.prices, &merged.bands, &merged.tiers, merged.free)
-        });
+    let to_come = new.iter().filter_map(|row| row.effective_from).filter(|day| *day > from);
+    let days: BTreeSet<Date> = to_come.chain([from]).collect();
+    for day in days {
+        let rows = in_effect(&new, day);
+        if rows.is_empty() {
+            continue;
+        }
+        let old: Vec<PriceRow> = in_effect(own, day).into_iter().cloned().collect();
+        let merged = merged_day(&old, &rows);
+        let same = |one: &PriceRow, other: &PriceRow| {
+            (one.hours, one.prices, &one.bands, &one.tiers, one.free)
+                == (other.hours, other.prices, &other.bands, &other.tiers, other.free)
+        };
+        let same_prices = old.len() == merged.len()
+            && merged.iter().all(|row| old.iter().any(|known| same(known, row)));
         if same_prices {
-            let place = own.iter_mut().find(|one| Some(&**one) == old.as_ref());
-            if let Some(place) = place {
-                place.max_output_tokens = merged.max_output_tokens;
+            for place in own.iter_mut().filter(|one| old.contains(one)) {
+                let row = merged.iter().find(|row| row.hours == place.hours);
+                place.max_output_tokens = row.and_then(|row| row.max_output_tokens);
             }
             continue;
         }
-        // A row that begins on that very day is corrected; an older one ends.
+        // Rows that begin on that very day are corrected; older ones end.
         own.retain(|one| one.effective_from != Some(day));
         for one in own.iter_mut().filter(|one| one.holds(day)) {
             one.effective_to = day.previous_day();
@@ -247,8 +262,37 @@ fn take(own: &mut Vec<PriceRow>, new: Vec<PriceRow>, from: Date) {
         let until =
             own.iter().filter_map(|one| one.effective_from).filter(|next| *next > day).min();
         let effective_to = until.and_then(Date::previous_day);
-        own.push(PriceRow { effective_from: Some(day), effective_to, ..merged });
+        let of_day = merged.into_iter().map(|row| PriceRow {
+            effective_from: Some(day),
+            effective_to,
+            ..row
+        });
+        own.extend(of_day);
     }
+}
+
+/// What a list says of a model on a day over what our rows say: for the whole day, and for some hours.
+/// What it has no row for stays, unless it is the list's own or in the way of one.
+fn merged_day(old: &[PriceRow], new: &[&PriceRow]) -> Vec<PriceRow> {
+    let of = |hours: Option<Hours>| old.iter().find(|row| row.hours == hours);
+    let mut rows: Vec<PriceRow> = new
+        .iter()
+        .map(|row| {
+            let known = of(row.hours).or_else(|| of(None));
+            PriceRow { hours: row.hours, ..merged(known, row) }
+        })
+        .collect();
+    let stays = |row: &&PriceRow| {
+        let overlap = |other: Hours| row.hours.is_some_and(|hours| hours.overlap(other));
+        let in_the_way = new.iter().any(|other| {
+            other.hours == row.hours
+                || other.hours.is_some_and(overlap)
+                || other.source == row.source
+        });
+        !in_the_way
+    };
+    rows.extend(old.iter().filter(stays).cloned());
+    rows
 }
 
 /// What a list says of a model, and what our row says besides.
@@ -282,8 +326,16 @@ fn merged(old: Option<&PriceRow>, new: &PriceRow) -> PriceRow {
     row
 }
 
-/// Every price of a row by name, those of bands and tiers too.
+/// Every price of a row by name, those of bands and tiers too, with the hours it is for.
 fn figures(row: &PriceRow) -> BTreeMap<String, Rate> {
+    let figures = priced(row).into_iter();
+    match row.hours {
+        Some(hours) => figures.map(|(name, rate)| (format!("{name} {hours}"), rate)).collect(),
+        None => figures.collect(),
+    }
+}
+
+fn priced(row: &PriceRow) -> BTreeMap<String, Rate> {
     let mut figures = BTreeMap::new();
     let mut add = |before: &str, prices: &UnitPrices, behind: &str| {
         for &unit in Unit::ALL {
@@ -323,16 +375,41 @@ impl Catalog {
         let ids = rows.flat_map(|row| row.models.iter().map(move |model| (row, model)));
         let ids: BTreeSet<Key> =
             ids.filter(|(_, model)| model.is_exact()).map(|(row, model)| key(row, model)).collect();
+        let by_hours: Vec<(&PriceRow, Hours)> = self
+            .file()
+            .rows
+            .iter()
+            .chain(&other.file().rows)
+            .filter(|row| row.holds(on))
+            .filter_map(|row| Some((row, row.hours?)))
+            .collect();
         for (provider, model) in ids {
-            let rows = (self.find(&provider, &model, on), other.find(&provider, &model, on));
-            let (Some(mine), Some(theirs)) = rows else { continue };
-            let (mine, theirs) = (figures(mine.row), figures(theirs.row));
-            for (figure, first) in &mine {
-                if let Some(second) = theirs.get(figure).filter(|second| differ(*first, **second)) {
+            // Lists may divide the day otherwise, so they are compared at each time at which the
+            // hours of either begin or end.
+            let of_model = by_hours.iter().filter(|(row, _)| {
+                row.provider == provider && row.models.iter().any(|one| one.matches(&model))
+            });
+            let times: BTreeSet<Time> =
+                of_model.flat_map(|(_, hours)| [hours.begin(), hours.end()]).collect();
+            let mut moments: Vec<Moment> =
+                times.into_iter().map(|time| Moment::from((on, time))).collect();
+            if moments.is_empty() {
+                moments.push(on.into());
+            }
+            for at in moments {
+                let rows = (self.find(&provider, &model, at), other.find(&provider, &model, at));
+                let (Some(mine), Some(theirs)) = rows else { continue };
+                let (mine, theirs) = (priced(mine.row), priced(theirs.row));
+                for (figure, first) in &mine {
+                    let second = theirs.get(figure).filter(|second| differ(*first, **second));
+                    let Some(second) = second else { continue };
+                    let time = at
+                        .time
+                        .map(|time| format!(" from {:02}:{:02}", time.hour(), time.minute()));
                     found.insert(Disagreement {
                         provider: provider.clone(),
                         model: model.clone(),
-                        figure: figure.clone(),
+                        figure: format!("{figure}{}", time.unwrap_or_default()),
                         first: *first,
                         second: *second,
                     });

@@ -52,7 +52,7 @@ impl CatalogFile {
                         // bounds them all.
                         mine.max_output_tokens = mine.max_output_tokens.max(row.max_output_tokens);
                         // The other list's prices are of one day: they say nothing of the past.
-                        if mine.effective_from >= since {
+                        if mine.effective_from >= since && mine.hours == row.hours {
                             add(mine, &row, id, &mut notes);
                         }
                     }

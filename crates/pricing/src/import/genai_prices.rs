@@ -7,12 +7,15 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use time::Date;
 
 use super::number::{self, Scale};
 use super::patterns::Clause;
-use super::{Format, ImportError, Imported, Note};
+use super::{Format, ImportError, Imported, Note, time_of_day};
+use crate::hours::Hours;
+use crate::model::ModelPattern;
 use crate::price_row::{Band, PriceRow, TierPrices};
 use crate::rate::Rate;
 use crate::usage::{Unit, UnitPrices};
@@ -58,6 +61,18 @@ struct Constraint {
     start_date: Option<Date>,
     #[serde(default)]
     start_time: Option<String>,
+    #[serde(default)]
+    end_time: Option<String>,
+    /// Conditions that are not known here.
+    #[serde(flatten)]
+    others: BTreeMap<String, IgnoredAny>,
+}
+
+impl Constraint {
+    fn hours(&self) -> Option<Hours> {
+        let minute = |text: &Option<String>| time_of_day::minute(text.as_deref()?);
+        Hours::new(minute(&self.start_time)?, minute(&self.end_time)?)
+    }
 }
 
 /// A price, with steps by the length of the prompt.
@@ -80,6 +95,16 @@ struct RawStep {
 }
 
 type Prices = BTreeMap<&'static str, (Unit, Stepped)>;
+
+/// A tier, since when it has prices of its own, and these.
+type OfTier<'a> = (&'a str, Option<Date>, Prices);
+
+/// Prices at some hours of the day.
+struct Hourly {
+    since: Option<Date>,
+    hours: Hours,
+    prices: Prices,
+}
 
 /// Our names of the providers, by theirs.
 const PROVIDERS: [(&str, &str); 19] = [
@@ -197,71 +222,104 @@ impl Reader<'_> {
                 vec![Conditional { constraint: None, prices }]
             }
         };
+        let variants = self.variants(model.price_variants.as_deref().unwrap_or_default());
         // The list in force is the last whose condition is met, or else the first.
         let mut dated: BTreeMap<Option<Date>, Prices> = BTreeMap::new();
-        let mut hourly: Vec<Prices> = Vec::new();
+        let mut hourly: Vec<Hourly> = Vec::new();
+        let mut all_day: Vec<Prices> = Vec::new();
         for (place, list) in lists.iter().enumerate() {
             let prices = self.prices(&list.prices);
-            match &list.constraint {
-                Some(Constraint { start_time: Some(_), .. }) => hourly.push(prices),
-                Some(Constraint { start_date, .. }) if place > 0 => {
-                    dated.insert(*start_date, prices);
+            let constraint = list.constraint.as_ref().filter(|_| place > 0);
+            for other in list.constraint.iter().flat_map(|one| one.others.keys()) {
+                self.note(format!("the condition {other} of a price is not carried over"));
+            }
+            match constraint {
+                Some(one) if one.start_time.is_some() || one.end_time.is_some() => {
+                    // Its day is that of the prices before it: it is from then on that the list
+                    // states hours.
+                    let since = dated.keys().max().copied().flatten();
+                    match one.hours() {
+                        Some(hours) => hourly.push(Hourly { since, hours, prices }),
+                        None => all_day.push(prices),
+                    }
                 }
-                _ => {
-                    dated.insert(None, prices);
+                constraint => {
+                    dated.insert(constraint.and_then(|one| one.start_date), prices);
                 }
             }
         }
-        if !hourly.is_empty() {
-            self.note("has prices by the time of day: the dearest is taken for the whole day");
+        if !all_day.is_empty() {
+            self.note("has prices by the time of day that cannot be read: the dearest are taken for the whole day");
         }
-        let variants = self.variants(model.price_variants.as_deref().unwrap_or_default());
         let days: Vec<_> = dated.keys().copied().collect();
         let ends = days.iter().skip(1).copied().chain([None]);
-        let mut rows: Vec<PriceRow> = Vec::new();
-        for ((effective_from, mut prices), until) in dated.into_iter().zip(ends) {
-            for dearer in &hourly {
+        let mut steps: Vec<Vec<PriceRow>> = Vec::new();
+        for ((since, mut prices), until) in dated.into_iter().zip(ends) {
+            for dearer in &all_day {
                 dearest(&mut prices, dearer);
             }
-            let (standard, bands) = in_bands(&prices);
-            let mut row = PriceRow {
-                provider: self.provider.to_owned(),
-                models: models.clone(),
-                effective_from,
-                source: Some(Format::GenaiPrices.name().to_owned()),
-                prices: standard,
-                bands,
-                ..PriceRow::default()
+            let mut step = vec![self.row(&models, since, None, &prices, (&variants, until))];
+            // Where hours overlap the last list counts.
+            let of_day: Vec<_> = hourly.iter().filter(|one| one.since == since).collect();
+            let last = |minute| of_day.iter().rposition(|one| one.hours.contain_minute(minute));
+            for (hours, place) in Hours::runs(last) {
+                let Some(one) = place.and_then(|place| of_day.get(place)) else { continue };
+                step.push(self.row(&models, since, hours, &one.prices, (&variants, until)));
+            }
+            let alike = |(one, other): (&PriceRow, &PriceRow)| {
+                PriceRow { effective_from: one.effective_from, ..other.clone() } == *one
             };
-            let mut tiers: BTreeMap<&str, Prices> = BTreeMap::new();
-            // A variant that begins while these prices hold is theirs from the start: its day is
-            // the one on which the list began to state it.
-            let begun = |since: Option<Date>| until.is_none_or(|until| since < Some(until));
-            for (tier, _, own) in variants.iter().filter(|(_, since, _)| begun(*since)) {
-                let tier = tiers.entry(tier).or_default();
-                for (key, price) in own {
-                    // Of two variants for one key the first counts.
-                    tier.entry(*key).or_insert_with(|| price.clone());
-                }
-            }
-            for (tier, own) in tiers {
-                let mut all = prices.clone();
-                all.extend(own);
-                let (prices, bands) = in_bands(&all);
-                let tier_prices = TierPrices::Prices { prices: Box::new(prices), bands };
-                row.tiers.insert(tier.to_owned(), tier_prices);
-            }
-            let unchanged = rows.last().is_some_and(|last| {
-                PriceRow { effective_from: row.effective_from, ..last.clone() } == row
-            });
+            let unchanged = steps
+                .last()
+                .is_some_and(|last| last.len() == step.len() && last.iter().zip(&step).all(alike));
             if !unchanged {
-                rows.push(row);
+                steps.push(step);
             }
         }
-        Ok(rows)
+        Ok(steps.into_iter().flatten().collect())
     }
 
-    fn variants<'v>(&mut self, variants: &'v [Variant]) -> Vec<(&'v str, Option<Date>, Prices)> {
+    fn row(
+        &self,
+        models: &[ModelPattern],
+        effective_from: Option<Date>,
+        hours: Option<Hours>,
+        prices: &Prices,
+        (variants, until): (&[OfTier<'_>], Option<Date>),
+    ) -> PriceRow {
+        let (standard, bands) = in_bands(prices);
+        let mut row = PriceRow {
+            provider: self.provider.to_owned(),
+            models: models.to_vec(),
+            effective_from,
+            hours,
+            source: Some(Format::GenaiPrices.name().to_owned()),
+            prices: standard,
+            bands,
+            ..PriceRow::default()
+        };
+        let mut tiers: BTreeMap<&str, Prices> = BTreeMap::new();
+        // A variant that begins while these prices hold is theirs from the start: its day is the one
+        // on which the list began to state it.
+        let begun = |since: Option<Date>| until.is_none_or(|until| since < Some(until));
+        for (tier, _, own) in variants.iter().filter(|(_, since, _)| begun(*since)) {
+            let tier = tiers.entry(tier).or_default();
+            for (key, price) in own {
+                // Of two variants for one key the first counts.
+                tier.entry(*key).or_insert_with(|| price.clone());
+            }
+        }
+        for (tier, own) in tiers {
+            let mut all = prices.clone();
+            all.extend(own);
+            let (prices, bands) = in_bands(&all);
+            let tier_prices = TierPrices::Prices { prices: Box::new(prices), bands };
+            row.tiers.insert(tier.to_owned(), tier_prices);
+        }
+        row
+    }
+
+    fn variants<'v>(&mut self, variants: &'v [Variant]) -> Vec<OfTier<'v>> {
         let mut read = Vec::new();
         for variant in variants.iter().filter(|variant| !variant.prices.is_empty()) {
             match tier_of(&variant.when) {

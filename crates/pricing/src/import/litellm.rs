@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use super::number::{self, Scale};
-use super::{Format, ImportError, Imported, Note};
+use super::{Format, ImportError, Imported, Note, time_of_day};
 use crate::model::ModelPattern;
 use crate::price_row::{Band, PriceRow, TierPrices};
 use crate::rate::Rate;
@@ -110,7 +110,7 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
     let mut read = Imported::default();
     let mut unknown: BTreeMap<String, usize> = BTreeMap::new();
     // By provider and id, and by the place of their provider among ours.
-    let mut found: BTreeMap<(&str, String), (usize, PriceRow)> = BTreeMap::new();
+    let mut found: BTreeMap<(&str, String), (usize, Vec<PriceRow>)> = BTreeMap::new();
     for (name, raw) in models {
         let Ok(keys) = serde_json::from_str::<Keys>(raw.get()) else { continue };
         let Some(theirs) = text_of(&keys, "litellm_provider").filter(|_| name != "sample_spec")
@@ -131,6 +131,7 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
         };
         let mut reader = Reader { provider, model: &name, keys: &keys, notes: Vec::new() };
         let row = reader.row(id);
+        let rows = reader.by_hours(row);
         let notes = reader.notes;
         let earlier = found.get(&(*provider, id.to_ascii_lowercase()));
         // What stands under the provider's name before what stands without.
@@ -138,13 +139,13 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
             continue;
         }
         read.notes.extend(notes);
-        found.insert((provider, id.to_ascii_lowercase()), (place, row));
+        found.insert((provider, id.to_ascii_lowercase()), (place, rows));
     }
     for (theirs, count) in unknown {
         let text = format!("{count} models of a provider not known here");
         read.notes.push(Note::new(&theirs, "", text));
     }
-    let rows = found.into_values().map(|(_, row)| row).collect();
+    let rows = found.into_values().flat_map(|(_, rows)| rows).collect();
     Ok((read, rows))
 }
 
@@ -206,11 +207,6 @@ impl Reader<'_> {
         let mut factors: Vec<(String, Rate)> = Vec::new();
         for (key, raw) in self.keys {
             match key.as_str() {
-                "off_peak_pricing" => {
-                    self.note(
-                        "has prices by the time of day: the dearest is taken for the whole day",
-                    );
-                }
                 "provider_specific_entry" => {
                     let entries: Keys = serde_json::from_str(raw.get()).unwrap_or_default();
                     for (tier, raw) in
@@ -260,6 +256,30 @@ impl Reader<'_> {
             row.tiers.entry(tier).or_insert(TierPrices::Factor { factor });
         }
         row
+    }
+
+    /// The row for most of the day and those for the hours of the peak, where the list names both.
+    fn by_hours(&mut self, row: PriceRow) -> Vec<PriceRow> {
+        let Some(raw) = self.keys.get("off_peak_pricing") else { return vec![row] };
+        let keys: Keys = serde_json::from_str(raw.get()).unwrap_or_default();
+        let peak = time_of_day::peak(&keys);
+        let Some(peak) = peak.filter(|_| row.bands.is_empty() && row.tiers.is_empty()) else {
+            self.note("has prices by the time of day: the dearest is taken for the whole day");
+            return vec![row];
+        };
+        if peak.not_on_all_days {
+            self.note(
+                "is cheaper all day on some days of the week: its hours are taken for every day",
+            );
+        }
+        let prices: Vec<_> = keys.iter().filter_map(|(key, raw)| self.price(key, raw)).collect();
+        let (off_peak, _) = in_bands(&prices, None);
+        let prices = over(&row.prices, &off_peak);
+        let hours =
+            peak.hours.into_iter().map(|hours| PriceRow { hours: Some(hours), ..row.clone() });
+        let mut rows: Vec<_> = hours.collect();
+        rows.push(PriceRow { prices, ..row });
+        rows
     }
 
     fn price<'k>(&mut self, key: &'k str, raw: &RawValue) -> Option<Price<'k>> {
@@ -318,6 +338,20 @@ impl Reader<'_> {
     }
 }
 
+/// Prices in the place of others: where they name none, the others' stay. But what costs as much
+/// there as the unit it falls back to does so here, too.
+fn over(below: &UnitPrices, above: &UnitPrices) -> UnitPrices {
+    let mut units = *below;
+    // Parents stand before their children.
+    for &unit in Unit::ALL {
+        let parent = |prices: &UnitPrices| unit.parent().and_then(|parent| prices.price(parent));
+        let follows = below.get(unit).is_some() && *below.get(unit) == parent(below);
+        let others = if follows { parent(&units) } else { *below.get(unit) };
+        *units.get_mut(unit) = above.get(unit).or(others);
+    }
+    units
+}
+
 /// The prices of a tier, or of none, below all bounds of the prompt's length and above each.
 fn in_bands(prices: &[Price<'_>], tier: Option<&str>) -> (UnitPrices, Vec<Band>) {
     let list = |tier: Option<&str>, above: Option<u64>| {
@@ -327,26 +361,18 @@ fn in_bands(prices: &[Price<'_>], tier: Option<&str>) -> (UnitPrices, Vec<Band>)
         }
         units
     };
-    let over = |below: UnitPrices, above: &UnitPrices| {
-        let mut units = below;
-        for &unit in Unit::ALL {
-            let own = above.get(unit).or(*below.get(unit));
-            *units.get_mut(unit) = own;
-        }
-        units
-    };
     let mut starts: Vec<u64> = prices.iter().filter_map(|price| price.above).collect();
     starts.sort_unstable();
     starts.dedup();
     let standard = list(None, None);
     let base = match tier {
-        Some(_) => over(standard, &list(tier, None)),
+        Some(_) => over(&standard, &list(tier, None)),
         None => standard,
     };
     let (mut in_standard, mut bands) = (standard, Vec::new());
     let mut below = base;
     for start in starts {
-        in_standard = over(in_standard, &list(None, Some(start)));
+        in_standard = over(&in_standard, &list(None, Some(start)));
         let own = list(tier, Some(start));
         below = match tier {
             // A tier without prices for long prompts: the standard's, unless its own are dearer.
@@ -357,7 +383,7 @@ fn in_bands(prices: &[Price<'_>], tier: Option<&str>) -> (UnitPrices, Vec<Band>)
                 }
                 dearer
             }
-            _ => over(below, &own),
+            _ => over(&below, &own),
         };
         bands.push(Band { above_input_tokens: start, prices: below });
     }

@@ -10,6 +10,7 @@ mod litellm;
 mod number;
 mod patterns;
 mod tidy;
+mod time_of_day;
 mod write;
 
 use std::collections::BTreeMap;

@@ -1,10 +1,13 @@
 //! What rows must be like, and how they are put in order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
+
+use time::Date;
 
 use super::Note;
 use crate::catalog::CatalogFile;
+use crate::hours::Hours;
 use crate::model::ModelPattern;
 use crate::price_row::{Band, PriceRow, TierPrices};
 use crate::rate::Rate;
@@ -168,7 +171,7 @@ fn factor_between(
 }
 
 /// Makes one row of those that differ in nothing but their models, in the order of provider, id
-/// and day.
+/// day and hours.
 pub(super) fn group(rows: &mut Vec<PriceRow>) {
     let mut grouped: Vec<PriceRow> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
@@ -188,7 +191,9 @@ pub(super) fn group(rows: &mut Vec<PriceRow>) {
         row.models.dedup();
     }
     let first = |row: &PriceRow| row.models.first().map(|one| one.as_str().to_ascii_lowercase());
-    grouped.sort_by_cached_key(|row| (row.provider.clone(), first(row), row.effective_from));
+    grouped.sort_by_cached_key(|row| {
+        (row.provider.clone(), first(row), row.effective_from, row.hours)
+    });
     *rows = grouped;
 }
 
@@ -212,7 +217,7 @@ impl fmt::Display for Mistake {
 /// Everything that is wrong with a catalogue file that parses.
 pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
     let mut found = Vec::new();
-    let mut listed = BTreeSet::new();
+    let mut listed: BTreeMap<(&str, String, Option<Date>), Vec<Option<Hours>>> = BTreeMap::new();
     for (place, row) in file.rows.iter().enumerate() {
         let name = row.models.first().map_or("no model", ModelPattern::as_str);
         let subject = format!("{} {name}", row.provider);
@@ -246,10 +251,21 @@ pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
             }
         }
         for model in &row.models {
-            let id = (&row.provider, model.as_str().to_ascii_lowercase(), row.effective_from);
-            if !listed.insert(id) {
-                mistake(format!("{} is listed twice for the same day", model.as_str()));
+            let model = model.as_str();
+            let id = (&*row.provider, model.to_ascii_lowercase(), row.effective_from);
+            let others = listed.entry(id).or_default();
+            if others.contains(&row.hours) {
+                let same = if row.hours.is_some() { "day and hours" } else { "day" };
+                mistake(format!("{model} is listed twice for the same {same}"));
+            } else if let Some(hours) = row.hours {
+                let other = others.iter().flatten().find(|other| other.overlap(hours));
+                if let Some(other) = other {
+                    mistake(format!(
+                        "hours: {hours} overlap {other}, for which {model} is listed, too"
+                    ));
+                }
             }
+            others.push(row.hours);
         }
     }
     found

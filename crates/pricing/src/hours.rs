@@ -1,0 +1,274 @@
+//! Hours of the day: prices that hold only at some, and the moment at which a price is asked for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use time::{Date, Time};
+
+/// Minutes of a day.
+pub(crate) const DAY: u16 = 24 * 60;
+
+/// When a price is asked for: a UTC day, and the time of the day where it is known. Without it the
+/// rows for some hours are passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The UTC day.
+    pub day: Date,
+    /// The UTC time of the day.
+    pub time: Option<Time>,
+}
+
+impl From<Date> for Moment {
+    fn from(day: Date) -> Self {
+        Self { day, time: None }
+    }
+}
+
+impl From<(Date, Time)> for Moment {
+    fn from((day, time): (Date, Time)) -> Self {
+        Self { day, time: Some(time) }
+    }
+}
+
+/// Hours of every day (UTC), to the minute: `{"from": "01:00", "to": "04:00"}`. The end is not part
+/// of them; one before the begin is that of the next day.
+///
+/// ```
+/// use tollgate_pricing::Hours;
+///
+/// let night: Hours = serde_json::from_str(r#"{"from": "22:30", "to": "06:00"}"#)?;
+/// assert!(night.contain(time::Time::MIDNIGHT));
+/// assert_eq!(night.to_string(), "22:30 to 06:00");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub struct Hours {
+    /// The first minute of the day.
+    from: Minute,
+    /// The minute behind the last.
+    to: Minute,
+}
+
+/// Hours as they are written.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    from: Minute,
+    to: Minute,
+}
+
+/// A minute of the day: `"16:30"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Minute(u16);
+
+impl Minute {
+    /// So many minutes after midnight, were the days one after the other.
+    pub(crate) fn new(minutes: u16) -> Self {
+        Self(minutes % DAY)
+    }
+
+    fn time(self) -> Time {
+        let part = |number: u16| u8::try_from(number).unwrap_or_default();
+        Time::from_hms(part(self.0 / 60), part(self.0 % 60), 0).unwrap_or(Time::MIDNIGHT)
+    }
+
+    /// How many minutes after midnight.
+    pub(crate) const fn after_midnight(self) -> u16 {
+        self.0
+    }
+}
+
+impl FromStr for Minute {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let two = |part: &str, below: u16| {
+            let digits = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+            part.parse::<u16>().ok().filter(|number| digits && *number < below)
+        };
+        let minutes = text.split_once(':').and_then(|(hour, minute)| {
+            let (hour, minute) = (two(hour, 24)?, two(minute, 60)?);
+            hour.checked_mul(60)?.checked_add(minute)
+        });
+        minutes.map(Self).ok_or("must be a time of the day, from \"00:00\" to \"23:59\"")
+    }
+}
+
+impl TryFrom<String> for Minute {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Minute> for String {
+    fn from(minute: Minute) -> Self {
+        minute.to_string()
+    }
+}
+
+impl fmt::Display for Minute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}:{:02}", self.0 / 60, self.0 % 60)
+    }
+}
+
+impl TryFrom<Written> for Hours {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        let Written { from, to } = written;
+        Self::new(from, to).ok_or("from and to must differ: what holds all day has no hours")
+    }
+}
+
+impl From<Hours> for Written {
+    fn from(Hours { from, to }: Hours) -> Self {
+        Self { from, to }
+    }
+}
+
+impl Hours {
+    /// The hours between two minutes; `None` where they are one.
+    pub(crate) fn new(from: Minute, to: Minute) -> Option<Self> {
+        (from != to).then_some(Self { from, to })
+    }
+
+    /// Whether a time of the day (UTC) is among them.
+    pub fn contain(self, time: Time) -> bool {
+        self.contain_minute(u16::from(time.hour()) * 60 + u16::from(time.minute()))
+    }
+
+    /// When they begin.
+    pub fn begin(self) -> Time {
+        self.from.time()
+    }
+
+    /// The first time of the day behind them.
+    pub fn end(self) -> Time {
+        self.to.time()
+    }
+
+    /// Whether some minute is among these and among others.
+    pub fn overlap(self, other: Self) -> bool {
+        self.contain_minute(other.from.0) || other.contain_minute(self.from.0)
+    }
+
+    pub(crate) fn contain_minute(self, minute: u16) -> bool {
+        let (Minute(from), Minute(to)) = (self.from, self.to);
+        match from < to {
+            true => (from..to).contains(&minute),
+            false => minute >= from || minute < to,
+        }
+    }
+
+    /// The longest runs of minutes for which `value` says the same, midnight being no end; no hours
+    /// where it says the same all day.
+    pub(crate) fn runs<T: PartialEq>(value: impl Fn(u16) -> T) -> Vec<(Option<Self>, T)> {
+        let ends: Vec<u16> =
+            (0..DAY).filter(|&at| value(at) != value((at + DAY - 1) % DAY)).collect();
+        if ends.is_empty() {
+            return vec![(None, value(0))];
+        }
+        let next = ends.iter().skip(1).chain(ends.first());
+        ends.iter()
+            .zip(next)
+            .map(|(&from, &to)| (Self::new(Minute(from), Minute(to)), value(from)))
+            .collect()
+    }
+}
+
+impl fmt::Display for Hours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.from, self.to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::macros::time;
+
+    fn hours(from: &str, to: &str) -> Hours {
+        Hours::new(from.parse().unwrap(), to.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn hours_hold_from_their_first_minute_until_before_their_last() {
+        let day = hours("01:00", "04:30");
+        for (at, holds) in [
+            (time!(0:59:59.999), false),
+            (time!(1:00), true),
+            (time!(4:29:59.999_999_999), true),
+            (time!(4:30), false),
+        ] {
+            assert_eq!(day.contain(at), holds, "{at}");
+        }
+    }
+
+    #[test]
+    fn hours_may_pass_midnight() {
+        let night = hours("22:00", "00:30");
+        for (at, holds) in [
+            (time!(21:59), false),
+            (time!(22:00), true),
+            (time!(0:00), true),
+            (time!(0:29), true),
+            (time!(0:30), false),
+            (time!(12:00), false),
+        ] {
+            assert_eq!(night.contain(at), holds, "{at}");
+        }
+        let until_midnight = hours("10:00", "00:00");
+        assert!(until_midnight.contain(time!(23:59)));
+        assert!(!until_midnight.contain(time!(0:00)));
+    }
+
+    #[test]
+    fn hours_overlap_where_they_share_a_minute() {
+        let table = [
+            (("01:00", "04:00"), ("04:00", "06:00"), false),
+            (("01:00", "04:00"), ("03:59", "06:00"), true),
+            (("22:00", "02:00"), ("01:59", "03:00"), true),
+            (("22:00", "02:00"), ("02:00", "22:00"), false),
+            (("22:00", "02:00"), ("23:00", "23:01"), true),
+        ];
+        for ((a, b), (c, d), expected) in table {
+            let (one, other) = (hours(a, b), hours(c, d));
+            assert_eq!(one.overlap(other), expected, "{one}, {other}");
+            assert_eq!(other.overlap(one), expected, "{other}, {one}");
+        }
+    }
+
+    #[test]
+    fn times_that_are_none_are_refused() {
+        for text in ["24:00", "1:00", "01:60", "01:00:00", "+1:00", "", "01-00", "01:0a", "0１:00"]
+        {
+            assert!(text.parse::<Minute>().is_err(), "{text}");
+        }
+        for json in [
+            r#"{"from": "01:00", "to": "01:00"}"#,
+            r#"{"from": "01:00"}"#,
+            r#"{"from": "01:00", "to": "02:00", "zone": "UTC"}"#,
+            r#"{"from": 1, "to": 2}"#,
+        ] {
+            assert!(serde_json::from_str::<Hours>(json).is_err(), "{json}");
+        }
+        let text = r#"{"from":"22:00","to":"06:05"}"#;
+        let read: Hours = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        assert_eq!(read.begin(), time!(22:00));
+    }
+
+    #[test]
+    fn runs_go_through_midnight() {
+        let night = hours("22:00", "02:00");
+        let runs = Hours::runs(|minute| night.contain_minute(minute));
+        assert_eq!(runs, [(Some(hours("02:00", "22:00")), false), (Some(night), true)]);
+        assert_eq!(Hours::runs(|_| 7), [(None, 7)]);
+    }
+}
