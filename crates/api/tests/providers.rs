@@ -1,11 +1,7 @@
 //! Calls to the built-in providers, each in its own format, at their real prices: where the key
 //! goes, what is read of the answer, and what it costs.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail by panicking"
-)]
+#![expect(clippy::indexing_slicing, reason = "helpers of tests fail by panicking")]
 
 mod support;
 

@@ -28,14 +28,18 @@
 //! - **Memory is bounded**, whatever a provider sends: endless lines, bombs, huge bodies.
 //!
 //! # How to add a provider
-//! 1. If it speaks a dialect that is known, add a row to `BUILTIN` in `table/mod.rs`: name, base
-//!    URL, dialect, and whether `stream_options` may be inserted. That is all.
-//! 2. Otherwise add the dialect to [`Dialect`]: its word in the configuration, its rows
-//!    ([`Operation`]: method, path below the base URL, metered or free), how it takes its key, and
-//!    what it counts beyond the bytes of a body. A managed key is used on the rows and nowhere
-//!    else, so list only what is metered by an extractor, and what is free and harmless.
+//! 1. If it speaks a dialect that is known, add a row to `BUILTIN` in `table/builtin.rs`: name, base
+//!    URLs, the parts of its API with their dialects and rows, and whether `stream_options` may be
+//!    inserted; then write `docs/PROVIDERS.md` anew (`cargo run -p tollgate-provider --example
+//!    providers`). That is all.
+//! 2. Otherwise add the dialect to [`Dialect`]: its word in the configuration, its rows in
+//!    `dialect/rows.rs` ([`Operation`]: method, path below the base URL, metered or free, where the
+//!    model stands), how it takes its key, and what it counts beyond the bytes of a body. A managed
+//!    key is used on the rows and nowhere else, so list only what is metered by an extractor, and
+//!    what is free and harmless. What its bodies say of maxima and stored things belongs into
+//!    `request/native.rs`.
 //! 3. If it reports usage in a place of its own, add a file in `usage/` beside `openai.rs` and an
-//!    arm to each function of `usage/extractor.rs`. An extractor is pure: it is shown one event or
+//!    arm to the function in `usage/extractor.rs`. An extractor is pure: it is shown one event or
 //!    one body at a time, keeps the last value of each field that is not null, and in the end makes
 //!    **disjoint** quantities of them: what is contained in a total is taken out of it, what is
 //!    beside it is left alone. It names the lines that end a stream and the keys under which text

@@ -289,6 +289,34 @@ fn a_form_names_its_model_and_its_sound_has_a_length() {
 }
 
 #[test]
+fn a_form_is_taken_only_where_files_are() {
+    let kind = Some("multipart/form-data; boundary=x");
+    let body = form(&[("model", "cheap")], b"x");
+    for (url, taken) in [
+        (format!("{OPENAI}/audio/translations"), true),
+        (format!("{OPENAI}/images/edits"), true),
+        ("https://api.elevenlabs.io/v1/speech-to-text".to_owned(), true),
+        (format!("{OPENAI}/chat/completions"), false),
+        (format!("{OPENAI}/responses"), false),
+        (format!("{GEMINI}:generateContent"), false),
+        ("https://api.deepgram.com/v1/listen?model=m".to_owned(), false),
+    ] {
+        let body = match url.contains("elevenlabs") {
+            true => form(&[("model_id", "cheap")], b"x"),
+            false => body.clone(),
+        };
+        assert_eq!(CallBody::read(&body, kind, &endpoint(&url), true).is_ok(), taken, "{url}");
+    }
+}
+
+#[test]
+fn a_model_that_stands_twice_in_the_query_is_refused() {
+    let endpoint = endpoint("https://api.deepgram.com/v1/listen?model=cheap&%6dodel=dear");
+    let refused = CallBody::read(&wav(), Some("audio/wav"), &endpoint, true).unwrap_err();
+    assert_eq!(refused[0].path, ["model"]);
+}
+
+#[test]
 fn sound_may_be_the_whole_body() {
     let endpoint = endpoint("https://api.deepgram.com/v1/listen?model=nova-3");
     let call = CallBody::read(&wav(), Some("audio/wav"), &endpoint, true).unwrap();

@@ -96,7 +96,14 @@ impl CallBody {
             let issue = "answers are not sent elsewhere with the managed key; use your own";
             return Err(vec![Issue::at(["callback"], issue)]);
         }
+        if let Some(name) = endpoint.model_stands_twice() {
+            return Err(vec![Issue::at([name], "must not occur more than once in the query")]);
+        }
         match content_type.and_then(form::boundary) {
+            // A provider might read as JSON what is read as a form here.
+            Some(_) if !endpoint.takes_forms() => {
+                Err(vec![Issue::at([], "must be JSON: this endpoint takes no form")])
+            }
             Some(boundary) => form::inspect(body, &boundary, endpoint, managed),
             None if endpoint.api() == Api::Deepgram && !content_type.is_some_and(is_json) => {
                 let sound = sound::length(body);

@@ -58,6 +58,21 @@ impl Endpoint {
         }
     }
 
+    /// The parameter of the query that names the model, if it does so more than once.
+    pub(crate) fn model_stands_twice(&self) -> Option<&'static str> {
+        let ModelIn::Query(name) = self.operation?.model else { return None };
+        let models = self.url.query_pairs().filter(|(key, _)| key == name);
+        (models.count() > 1).then_some(name)
+    }
+
+    /// Whether a body may be a form: on endpoints that take files, and on those that nothing is
+    /// known of.
+    pub(crate) fn takes_forms(&self) -> bool {
+        self.operation.is_none_or(|operation| {
+            matches!(operation.api, Api::Transcription | Api::Images | Api::ElevenLabs)
+        })
+    }
+
     /// The value of a parameter of the query.
     pub(crate) fn query(&self, name: &str) -> Option<String> {
         let (_, value) = self.url.query_pairs().find(|(key, _)| key == name)?;

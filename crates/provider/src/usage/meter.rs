@@ -3,7 +3,7 @@ use std::ops::Range;
 use awc::http::header::{self, HeaderMap};
 use bytes::{Bytes, BytesMut};
 use tollgate_domain::UsageSource;
-use tollgate_pricing::{PerUnit, Usage};
+use tollgate_pricing::{Part, PerUnit, Usage};
 
 use super::decode::Decoder;
 use super::estimate;
@@ -192,7 +192,7 @@ impl ResponseMeter {
             model: found.facts.model,
             response_id: found.facts.response_id,
             created_unix_s: found.facts.created_unix_s,
-            parts: found.parts,
+            parts: few(found.parts),
             total_differs: found.total_differs && source == UsageSource::Reported,
             provider_error: found.facts.provider_error && self.accepted(),
             complete,
@@ -523,6 +523,13 @@ fn tiers(facts: &Facts) -> Vec<String> {
     let words = facts.service_tier.iter().chain(&facts.modes);
     let words = words.map(|word| word.to_ascii_lowercase());
     words.filter(|word| !word.is_empty() && !STANDARD.contains(&word.as_str())).collect()
+}
+
+/// As many parts as a record keeps. What the others used counts as the call's own model's.
+fn few(mut parts: Vec<Part>) -> Vec<Part> {
+    const MAX_PARTS: usize = 32;
+    parts.truncate(MAX_PARTS);
+    parts
 }
 
 /// Whether a body of this type is made of text, so that its bytes say something of its tokens.

@@ -87,6 +87,7 @@ pub(crate) struct Case {
     pub(crate) encoding: String,
     pub(crate) held: Option<String>,
     content_type: String,
+    endpoint: Endpoint,
     expected: Expected,
 }
 
@@ -118,7 +119,11 @@ fn case(path: &Path) -> Option<Case> {
         "frames" => "application/vnd.amazon.eventstream",
         _ => "application/json",
     };
+    let provider = name.split('_').next().unwrap_or_default();
+    let below = || format!("https://api.{provider}.com/v1{}", expected.path);
+    let url = expected.url.clone().unwrap_or_else(below);
     Some(Case {
+        endpoint: endpoint(&url),
         body: fs::read(path).ok()?,
         is_stream: ending == "sse",
         content_type: expected.content_type.clone().unwrap_or_else(|| content_type.to_owned()),
@@ -131,13 +136,6 @@ fn case(path: &Path) -> Option<Case> {
 }
 
 impl Case {
-    fn endpoint(&self) -> Endpoint {
-        let provider = self.name.split('_').next().unwrap_or_default();
-        let below = || format!("https://api.{provider}.com/v1{}", self.expected.path);
-        let url = self.expected.url.clone().unwrap_or_else(below);
-        endpoint(&url)
-    }
-
     /// A meter for the answer.
     pub(crate) fn meter(&self, strip: bool) -> ResponseMeter {
         let mut headers = HeaderMap::new();
@@ -157,7 +155,7 @@ impl Case {
         request.model.clone_from(&sent.model);
         request.stream = sent.stream;
         request.input_bytes = self.expected.request_bytes;
-        ResponseMeter::new(&self.endpoint(), self.status, &headers, &request, strip)
+        ResponseMeter::new(&self.endpoint, self.status, &headers, &request, strip)
     }
 
     /// Replays the body cut in pieces, removing the event that carries only usage.
@@ -313,7 +311,8 @@ fn pack(coding: &str, body: &[u8]) -> Vec<u8> {
         "zstd" => zstd::encode_all(body, 3),
         _ => {
             let mut packed = Vec::new();
-            let parameters = Default::default();
+            // The best quality takes most of the time of these tests.
+            let parameters = brotli::enc::BrotliEncoderParams { quality: 4, ..Default::default() };
             brotli::BrotliCompress(&mut &*body, &mut packed, &parameters).map(|_| packed)
         }
     };

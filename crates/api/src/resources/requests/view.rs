@@ -193,7 +193,7 @@ impl ModelUsageView {
             input_seconds,
             output_seconds,
             total_seconds: input_seconds.saturating_add(output_seconds),
-            cached_input_tokens: quantities.cached_input,
+            cached_input_tokens: usage.cached_input_tokens(),
             cache_write_tokens: usage.cache_write_tokens(),
             reasoning_tokens: quantities.reasoning,
             input_audio_tokens: quantities.input_audio,
