@@ -58,6 +58,56 @@ fn custom_prices_go_before_the_catalogue() {
 }
 
 #[test]
+fn prices_of_a_stand_in_hold_where_a_provider_has_none_of_its_own() {
+    let of = |provider: &str, model: &str, from: Option<Date>, input: u32| PriceRow {
+        provider: provider.to_owned(),
+        ..row(model, from, input)
+    };
+    let custom = [of("house", "a", None, 1), of("maker", "*", None, 2)];
+    let listed = [of("house", "b", None, 3), of("maker", "b", None, 4), of("other", "c", None, 5)];
+    let mut file = Catalog::new(listed).file().clone();
+    file.fallbacks = [("maker".to_owned(), vec!["other".to_owned()])].into();
+    let stand_ins = || [("house".to_owned(), "maker".to_owned())].into();
+    let input = |book: &PriceBook, provider: &str, model: &str| {
+        let found = book.find(provider, model, TODAY)?;
+        Some((found.source, found.row.prices.input?.to_string()))
+    };
+    let is = |source: PriceSource, price: &str| Some((source, price.to_owned()));
+
+    let book = PriceBook::new(Catalog::new(custom.clone()), file.clone().into());
+    let book = book.with_stand_ins(stand_ins());
+    assert_eq!(input(&book, "house", "a"), is(PriceSource::Custom, "1"));
+    // The operator's own of the stand-in go before the catalogue's of the provider.
+    assert_eq!(input(&book, "house", "b"), is(PriceSource::Custom, "2"));
+    assert_eq!(input(&book, "maker", "a"), is(PriceSource::Custom, "2"));
+
+    let book = PriceBook::new(Catalog::default(), file.into()).with_stand_ins(stand_ins());
+    assert_eq!(input(&book, "house", "b"), is(PriceSource::Catalog, "3"));
+    assert_eq!(input(&book, "maker", "b"), is(PriceSource::Catalog, "4"));
+    // The stand-in's own fallbacks.
+    assert_eq!(input(&book, "house", "c"), is(PriceSource::Catalog, "5"));
+    assert_eq!(input(&book, "house", "d"), None);
+    assert_eq!(book.find_all("house", "c", TODAY).len(), 1);
+}
+
+#[test]
+fn the_models_of_a_stand_in_are_listed_with_the_days_of_the_prices_that_count() {
+    let march = Some(date!(2026 - 03 - 13));
+    let of_maker = |model: &str| PriceRow {
+        provider: "maker".to_owned(),
+        effective_from: march,
+        ..row(model, None, 1)
+    };
+    let custom = Catalog::new([row("own", None, 1)]);
+    let listed = Catalog::new([of_maker("a"), of_maker("b"), row("a", None, 2)]);
+    let book = PriceBook::new(custom, listed);
+    let book = book.with_stand_ins([("house".to_owned(), "maker".to_owned())].into());
+    let models: Vec<_> = book.models("house", TODAY).into_iter().collect();
+    assert_eq!(models, [("a", None), ("b", march), ("own", None)]);
+    assert_eq!(book.models("maker", TODAY).len(), 2);
+}
+
+#[test]
 fn a_pattern_that_names_more_goes_before_an_id_found_without_its_date_or_region() {
     let catalog = Catalog::new([
         row("m", None, 1),
