@@ -3,7 +3,7 @@
 use time::Date;
 use time::macros::date;
 use tollgate_pricing::{
-    Catalog, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, UnitPrices, import,
+    Catalog, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, Unit, UnitPrices, import,
 };
 
 const TODAY: Date = date!(2026 - 11 - 21);
@@ -105,6 +105,26 @@ fn the_models_of_a_stand_in_are_listed_with_the_days_of_the_prices_that_count() 
     let models: Vec<_> = book.models("house", TODAY).into_iter().collect();
     assert_eq!(models, [("a", None), ("b", march), ("own", None)]);
     assert_eq!(book.models("maker", TODAY).len(), 2);
+}
+
+#[test]
+fn tokens_of_provisioned_capacity_cost_nothing_and_lower_no_bound() {
+    let factor = |factor: &str| serde_json::json!({"factor": factor});
+    let row: PriceRow = serde_json::from_value(serde_json::json!({
+        "provider": "google", "models": ["m"],
+        "prices": {"input": "2", "cached_input": "1", "output": "8", "web_search": "0.01"},
+        "tiers": {"fast": factor("2"), "us": factor("1.5"), "provisioned": factor("3")},
+    }))
+    .unwrap();
+    let selected = row.prices_for(9, &["us", "provisioned"]);
+    assert_eq!(selected.unlisted_tiers, Vec::<String>::new());
+    for &unit in Unit::ALL.iter().filter(|unit| unit.counts_tokens()) {
+        assert_eq!(selected.prices.price(unit), Some(Rate::ZERO), "{unit:?}");
+    }
+    assert_eq!(selected.prices.web_search, row.prices.web_search);
+    assert_eq!(row.dearest(9, &["provisioned"]), row.dearest::<&str>(9, &[]));
+    let all = row.dearest(9, &["fast", "us", "provisioned"]);
+    assert_eq!(all.output.map(|rate| rate.to_string()).as_deref(), Some("24"));
 }
 
 #[test]
