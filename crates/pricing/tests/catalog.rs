@@ -3,7 +3,8 @@
 use time::Date;
 use time::macros::date;
 use tollgate_pricing::{
-    Catalog, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, Unit, UnitPrices, import,
+    Catalog, CatalogFile, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, Unit, UnitPrices,
+    import,
 };
 
 const TODAY: Date = date!(2026 - 11 - 21);
@@ -125,6 +126,57 @@ fn tokens_of_provisioned_capacity_cost_nothing_and_lower_no_bound() {
     assert_eq!(row.dearest(9, &["provisioned"]), row.dearest::<&str>(9, &[]));
     let all = row.dearest(9, &["fast", "us", "provisioned"]);
     assert_eq!(all.output.map(|rate| rate.to_string()).as_deref(), Some("24"));
+}
+
+#[test]
+fn prices_of_nothing_are_mistakes_wherever_they_stand() {
+    let mistakes = |row: &str| {
+        let file = format!(r#"{{"rows": [{{"provider": "openai", {row}}}]}}"#);
+        let found = import::mistakes(&CatalogFile::from_json(&file).unwrap());
+        found.into_iter().map(|one| one.text).collect::<Vec<_>>().join("; ")
+    };
+    let priced =
+        |more: &str| mistakes(&format!(r#""models": ["m"], "prices": {{"input": "1"}}, {more}"#));
+    let free = |models: &str| {
+        mistakes(&format!(r#""models": [{models}], "free": true, "prices": {{"input": "0"}}"#))
+    };
+    assert_eq!(free(r#""m", "m:free""#), "");
+    assert_eq!(free(r#""m", "*-m""#), "free: *-m is a pattern, and only ids can be free");
+    let nothing = r#"[{"above_input_tokens": 5, "input": "0"}]"#;
+    assert_eq!(
+        priced(&format!(r#""bands": {nothing}"#)),
+        "bands: the one above 5 has no price above 0"
+    );
+    assert_eq!(
+        priced(&format!(r#""tiers": {{"t": {{"prices": {{"input": "1"}}, "bands": {nothing}}}}}"#)),
+        "tiers.t.bands: the one above 5 has no price above 0"
+    );
+    assert_eq!(
+        priced(r#""tiers": {"t": {"prices": {"input": "0"}}}"#),
+        "tiers.t: has no price above 0"
+    );
+    assert_eq!(
+        priced(r#""tiers": {"t": {"factor": "0"}}"#),
+        "tiers.t: a factor of 0 would make every token free"
+    );
+    assert_eq!(priced(r#""tiers": {"provisioned": {"factor": "0"}}"#), "");
+    assert_eq!(
+        mistakes(r#""models": ["m"], "prices": {}, "tiers": {"t": {"prices": {"input": "1"}}}"#),
+        "has no price above 0; if that is meant, set free"
+    );
+}
+
+#[test]
+fn nothing_that_an_operator_names_is_free_by_the_embedded_catalogue() {
+    let catalog = Catalog::embedded().unwrap();
+    for provider in ["openai", "azure"] {
+        let free =
+            |model: &str| catalog.find(provider, model, TODAY).is_some_and(|found| found.row.free);
+        assert!(free("omni-moderation-latest") && free("text-moderation-stable"));
+        assert!(!free("content-moderation") && !free("moderation"));
+    }
+    assert!(catalog.find("google", "gemma-3-house", TODAY).is_none());
+    assert!(catalog.find("google", "gemma-3-12b-it", TODAY).unwrap().row.free);
 }
 
 #[test]
