@@ -150,8 +150,5 @@ impl fmt::Display for ImportError {
     }
 }
 
-impl std::error::Error for ImportError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0)
-    }
-}
+// Its text says what its cause does.
+impl std::error::Error for ImportError {}
