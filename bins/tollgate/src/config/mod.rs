@@ -2,6 +2,7 @@
 
 mod section;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -129,6 +130,8 @@ impl Config {
 
 /// Puts `TOLLGATE_A__B=x` over `a.b`. The file itself is named by a variable, too.
 fn overlay(table: &mut Table, environment: impl IntoIterator<Item = (String, String)>) {
+    // The order of providers means something, and that of an environment is chance.
+    let environment: BTreeMap<_, _> = environment.into_iter().collect();
     for (name, value) in environment {
         let Some(path) = name.strip_prefix("TOLLGATE_").filter(|path| *path != "CONFIG") else {
             continue;
@@ -231,51 +234,109 @@ fn prices(
     providers: &ProviderTable,
     catalog: Option<&Path>,
 ) -> Option<PriceBook> {
-    let mut rows = Vec::new();
-    for (place, row) in root.rows("prices").into_iter().enumerate() {
-        let mut section = root.below(&format!("prices[{place}]"), row);
-        let provider: Option<String> = section.take("provider");
-        let model: Option<String> = section.take("model");
-        for (key, value) in [("provider", &provider), ("model", &model)] {
-            if value.is_none() {
-                section.mistake(key, "is required");
-            }
-        }
-        if provider.as_deref().is_some_and(|name| providers.get(name).is_none()) {
-            section.mistake("provider", "is not a provider, built-in or configured");
-        }
-        let mut prices = UnitPrices::default();
-        for &unit in Unit::ALL {
-            *prices.get_mut(unit) = section.take(unit.price_key());
-        }
-        let effective_from = section.take("effective_from").map(|Day(date)| date);
-        let effective_to = section.take("effective_to").map(|Day(date)| date);
-        if effective_from.zip(effective_to).is_some_and(|(from, to)| to < from) {
-            section.mistake("effective_to", "is before effective_from");
-        }
-        let max_output_tokens = section.take("max_output_tokens");
-        section.finish();
-        rows.push(PriceRow {
-            provider: provider.unwrap_or_default(),
-            models: vec![ModelPattern::new(model.unwrap_or_default())],
-            effective_from,
-            effective_to,
-            max_output_tokens,
-            prices,
-            ..PriceRow::default()
-        });
-    }
+    let tables = root.rows("prices").into_iter().enumerate();
+    let rows: Vec<_> = tables
+        .map(|(place, row)| price_row(root.below(&format!("prices[{place}]"), row), providers))
+        .collect();
     let catalog = match catalog {
         None => Catalog::embedded().map_err(|why| vec![why.to_string()]),
         Some(file) => read_catalog(file).map(Catalog::from),
     };
     match catalog {
-        Ok(catalog) => Some(PriceBook::new(Catalog::new(rows), catalog)),
+        Ok(catalog) => {
+            let stand_ins = stand_ins(root, providers, &catalog);
+            Some(PriceBook::new(Catalog::new(rows), catalog).with_stand_ins(stand_ins))
+        }
         Err(mistakes) => {
             mistakes.iter().for_each(|mistake| root.mistake("catalog", mistake));
             None
         }
     }
+}
+
+/// A row of `[[prices]]`. One that prices nothing would let calls through that cost something, so it
+/// has to say that this is meant.
+fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
+    let provider: Option<String> = section.take("provider");
+    let model: Option<String> = section.take("model");
+    for (key, value) in [("provider", &provider), ("model", &model)] {
+        if value.is_none() {
+            section.mistake(key, "is required");
+        }
+    }
+    if provider.as_deref().is_some_and(|name| providers.get(name).is_none()) {
+        section.mistake("provider", "is not a provider, built-in or configured");
+    }
+    if model.as_deref() == Some("") {
+        section.mistake("model", "must not be empty");
+    }
+    let says_free = section.has("free");
+    let free: Option<bool> = section.take("free");
+    let is_read = says_free == free.is_some();
+    let free = free.unwrap_or(false);
+    let (mut prices, mut named, mut read) = (UnitPrices::default(), 0_usize, Vec::new());
+    for &unit in Unit::ALL {
+        named = named.saturating_add(usize::from(section.has(unit.price_key())));
+        let price: Option<Rate> = section.take(unit.price_key());
+        read.extend(price);
+        *prices.get_mut(unit) = price;
+    }
+    // A figure that could not be read is a mistake of its own.
+    if read.len() == named && is_read {
+        match (read.iter().all(|price| price.is_zero()), free) {
+            (true, false) if named == 0 => {
+                section.mistake("", "names no price; what costs nothing has free = true");
+            }
+            (true, false) => {
+                section.mistake("", "has no price above 0; if that is meant, set free = true");
+            }
+            (false, true) => section.mistake("free", "has prices above 0"),
+            _ => (),
+        }
+    }
+    if free {
+        // So that nothing of a call is without a price.
+        prices.input = Some(Rate::ZERO);
+        prices.output = Some(Rate::ZERO);
+    }
+    let effective_from = section.take("effective_from").map(|Day(date)| date);
+    let effective_to = section.take("effective_to").map(|Day(date)| date);
+    if effective_from.zip(effective_to).is_some_and(|(from, to)| to < from) {
+        section.mistake("effective_to", "is before effective_from");
+    }
+    let max_output_tokens = section.take("max_output_tokens");
+    section.finish();
+    PriceRow {
+        provider: provider.unwrap_or_default(),
+        models: vec![ModelPattern::new(model.unwrap_or_default())],
+        effective_from,
+        effective_to,
+        free,
+        max_output_tokens,
+        prices,
+        ..PriceRow::default()
+    }
+}
+
+/// For each provider with a `price_list`, whose prices that are.
+fn stand_ins(
+    root: &mut Section<'_>,
+    providers: &ProviderTable,
+    catalog: &Catalog,
+) -> BTreeMap<String, String> {
+    // The catalogue also prices providers whose address has a name to fill in.
+    let rows = catalog.file().rows.iter();
+    let listed: BTreeSet<&str> = rows.map(|row| row.provider.as_str()).collect();
+    let mut stand_ins = BTreeMap::new();
+    for provider in providers.iter().filter(|one| one.price_list != one.name) {
+        let (name, list) = (&provider.name, &provider.price_list);
+        if providers.get(list).is_none() && !listed.contains(list.as_str()) {
+            let path = format!("providers.{name}.price_list");
+            root.mistake(&path, "is not a provider, built-in or configured");
+        }
+        stand_ins.insert(name.clone(), list.clone());
+    }
+    stand_ins
 }
 
 /// Reads a catalogue file, or says everything that is wrong with it.
@@ -306,6 +367,8 @@ impl FromStr for Day {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_pricing::PriceSource;
+
     use super::*;
 
     fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, Mistakes> {
@@ -388,6 +451,20 @@ mod tests {
                 "unknown field",
             ),
             (r#"{"provider": "a", "models": ["m"], "prices": {"input": "0"}}"#, "set free"),
+            (
+                r#"{"provider": "a", "models": ["m*"], "free": true, "prices": {"input": "0"}}"#,
+                "m* is a pattern",
+            ),
+            (
+                r#"{"provider": "a", "models": ["m"], "prices": {"input": "1"},
+                    "tiers": {"flex": {"factor": "0"}}}"#,
+                "a factor of 0",
+            ),
+            (
+                r#"{"provider": "a", "models": ["m"], "prices": {"input": "1"},
+                    "bands": [{"above_input_tokens": 5, "input": "0"}]}"#,
+                "has no price above 0",
+            ),
             (r#"{"provider": "a", "models": [], "prices": {"input": "1"}}"#, "at least one"),
             (
                 r#"{"provider": "a", "models": ["m", "M"], "prices": {"input": "1"}}"#,
@@ -409,6 +486,106 @@ mod tests {
             let [mistake] = mistakes.as_slice() else { panic!("{mistakes:?}") };
             assert!(mistake.starts_with("catalog: ") && mistake.contains(expected), "{mistake}");
         }
+    }
+
+    #[test]
+    fn a_row_that_prices_nothing_is_a_mistake_unless_it_is_meant() {
+        let mistakes = |keys: &str| match read(
+            &format!("[[prices]]\nprovider = \"openai\"\nmodel = \"m\"\n{keys}"),
+            &[],
+        ) {
+            Ok(_) => Vec::new(),
+            Err(Mistakes(mistakes)) => mistakes,
+        };
+        let table = [
+            ("", "prices[0]: names no price; what costs nothing has free = true"),
+            (
+                "max_output_tokens = 5",
+                "prices[0]: names no price; what costs nothing has free = true",
+            ),
+            ("free = false", "prices[0]: names no price; what costs nothing has free = true"),
+            (
+                "input = \"0\"\noutput = \"0.0\"",
+                "prices[0]: has no price above 0; if that is meant, set free = true",
+            ),
+            ("input = \"1\"\nfree = true", "prices[0].free: has prices above 0"),
+        ];
+        for (keys, expected) in table {
+            assert_eq!(mistakes(keys), [expected], "{keys}");
+        }
+        for keys in ["free = true", "input = \"0\"\nfree = true", "input = \"0\"\noutput = \"1\""] {
+            assert_eq!(mistakes(keys), Vec::<String>::new(), "{keys}");
+        }
+        // What cannot be read is one mistake, not two.
+        assert_eq!(mistakes("input = \"x\"").len(), 1);
+        assert_eq!(mistakes("free = \"maybe\"").len(), 1);
+        let Mistakes(mistakes) =
+            read("[[prices]]\nprovider = \"openai\"\nmodel = \"\"\ninput = \"1\"", &[])
+                .unwrap_err();
+        assert_eq!(mistakes, ["prices[0].model: must not be empty"]);
+    }
+
+    #[test]
+    fn what_is_free_leaves_no_token_without_a_price() {
+        let text = "[[prices]]\nprovider = \"openai\"\nmodel = \"m\"\nfree = true";
+        let config = read(text, &[]).unwrap();
+        let found = config.prices.find("openai", "m", time::macros::date!(2026 - 11 - 21)).unwrap();
+        assert_eq!(found.row.prices.price(Unit::Reasoning), Some(Rate::ZERO));
+        assert!(found.row.free);
+    }
+
+    const HOUSE: &str = "[providers.house]\nbase_url = \"https://house.example\"\n\
+        dialect = \"openai\"\nprice_list = ";
+
+    #[test]
+    fn prices_are_those_of_the_price_list_unless_the_provider_has_its_own() {
+        let own = "\n[[prices]]\nprovider = \"house\"\nmodel = \"gpt-4o\"\ninput = \"7\"";
+        let config = read(&format!("{HOUSE}\"openai\"{own}"), &[]).unwrap();
+        let find = |model| {
+            let found = config.prices.find("house", model, time::macros::date!(2026 - 11 - 21));
+            found.map(|found| (found.row.provider.as_str(), found.source))
+        };
+        assert_eq!(find("gpt-4o"), Some(("house", PriceSource::Custom)));
+        assert_eq!(find("gpt-4o-mini"), Some(("openai", PriceSource::Catalog)));
+    }
+
+    #[test]
+    fn an_unknown_price_list_is_a_mistake() {
+        let Mistakes(mistakes) = read(&format!("{HOUSE}\"opnai\""), &[]).unwrap_err();
+        let expected = "providers.house.price_list: is not a provider, built-in or configured";
+        assert_eq!(mistakes, [expected]);
+        // Built in, but without an address until it is configured.
+        assert!(read(&format!("{HOUSE}\"azure\""), &[]).is_ok());
+    }
+
+    #[test]
+    fn providers_keep_the_order_of_the_file_and_those_of_the_environment_follow_by_name() {
+        let text = r#"
+            [providers.zeta]
+            base_url = "https://zeta.example"
+            dialect = "openai"
+            [[prices]]
+            provider = "zeta"
+            model = "*"
+            input = "1"
+            [providers.openai]
+            [providers.alpha]
+            base_url = "https://alpha.example"
+            dialect = "anthropic"
+            [providers]
+            mistral = { stream_options = false }
+        "#;
+        let config = read(
+            text,
+            &[
+                ("TOLLGATE_PROVIDERS__XAI__API_KEY", "sk-1"),
+                ("TOLLGATE_PROVIDERS__OPENAI__API_KEY", "sk-2"),
+                ("TOLLGATE_PROVIDERS__GROQ__API_KEY", "sk-3"),
+            ],
+        )
+        .unwrap();
+        let names: Vec<_> = config.providers.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names[..6], ["zeta", "openai", "alpha", "mistral", "groq", "xai"]);
     }
 
     #[test]

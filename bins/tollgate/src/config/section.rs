@@ -17,6 +17,11 @@ impl<'a> Section<'a> {
         Self { path: path.to_owned(), table, mistakes }
     }
 
+    /// Whether a key stands here that nobody has taken yet.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
     /// Takes a scalar. The environment has only text, so a number or a flag in quotes is fine.
     pub(super) fn take<T>(&mut self, key: &str) -> Option<T>
     where
@@ -63,7 +68,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Takes a table of tables.
+    /// Takes a table of tables, in the order in which they stand.
     pub(super) fn tables(&mut self, key: &str) -> Vec<(String, Table)> {
         let Some(value) = self.table.remove(key) else { return Vec::new() };
         let Value::Table(tables) = value else {
@@ -92,10 +97,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Notes something that is wrong with a key.
+    /// Notes something that is wrong with a key, or without one with the whole table.
     pub(super) fn mistake(&mut self, key: &str, what: &str) {
-        let place =
-            if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
+        let place = match (self.path.as_str(), key) {
+            ("", key) => key.to_owned(),
+            (path, "") => path.to_owned(),
+            (path, key) => format!("{path}.{key}"),
+        };
         self.mistakes.push(format!("{place}: {what}"));
     }
 
