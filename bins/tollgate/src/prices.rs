@@ -96,8 +96,8 @@ pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow
             let update = Update { from: day(from), max_factor, only_missing };
             let list = read_list(format, &file)?;
             if notes {
-                let lines: Vec<_> = list.notes.iter().map(|note| format!("note: {note}")).collect();
-                print(&lines);
+                let others = list.notes.iter().filter(|note| !note.left_out);
+                print(&others.map(|note| format!("note: {note}")).collect::<Vec<_>>());
             }
             let into = into.or_else(|| config.catalog.clone());
             let catalog = match into.as_deref() {
@@ -127,10 +127,15 @@ pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow
     }
 }
 
+/// Reads a price list. A model of which prices cannot be read keeps its old ones, or has none, so it is
+/// always said which those are.
 fn read_list(format: Format, file: &Path) -> anyhow::Result<Imported> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    format.read(&text).with_context(|| format!("{} cannot be imported", file.display()))
+    let list =
+        format.read(&text).with_context(|| format!("{} cannot be imported", file.display()))?;
+    list.notes.iter().filter(|note| note.left_out).for_each(|note| eprintln!("note: {note}"));
+    Ok(list)
 }
 
 fn read_file(path: &Path) -> anyhow::Result<CatalogFile> {
@@ -201,7 +206,10 @@ fn report(changes: &[Change], json: bool) {
 }
 
 fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, json: bool) {
-    let of_provider = |row: &PriceRow| provider.is_none_or(|name| name == row.provider);
+    let stand_in = provider.and_then(|name| config.prices.stand_in(name));
+    let of_provider = |row: &PriceRow| {
+        provider.is_none_or(|name| name == row.provider || stand_in == Some(&*row.provider))
+    };
     let Some(model) = model else {
         let rows = config.prices.rows_on(on).filter(|(row, _)| of_provider(row));
         rows.for_each(|(row, list)| print(&shown(row, list, None, json)));
@@ -209,7 +217,10 @@ fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, 
     };
     let providers: BTreeSet<&str> = match provider {
         Some(provider) => [provider].into(),
-        None => config.prices.rows().map(|(row, _)| &*row.provider).collect(),
+        None => {
+            let named = config.prices.rows().map(|(row, _)| &*row.provider);
+            named.chain(config.prices.stood_in_for()).collect()
+        }
     };
     for provider in providers {
         for Listed { row, pattern, source } in config.prices.find_all(provider, model, on) {

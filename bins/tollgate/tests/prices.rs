@@ -93,6 +93,37 @@ fn a_new_catalogue_file_begins_as_a_copy_of_the_built_in_one() {
 }
 
 #[test]
+fn a_model_that_cannot_be_read_is_named_without_being_asked_for_and_keeps_its_prices() {
+    for figure in ["-1", "1e30", "\"dear\""] {
+        let folder = folder(figure);
+        let (code, text) = import(&folder, &[]);
+        let note =
+            "note: openai m: is left out, since it cannot be read: input_mtok is not a price: ";
+        assert!(text.contains(&format!("{note}{figure}")), "{text}");
+        assert_eq!(text.matches("input_mtok is not").count(), 1, "{text}");
+        assert_eq!(code, 0, "{text}");
+        assert!(written(&folder).contains(r#""prices": {"input": "2", "output": "8"}"#), "{text}");
+        let (_, text) = import(&folder, &["--notes"]);
+        assert_eq!(text.matches("input_mtok is not").count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn a_provider_is_listed_with_the_prices_of_its_price_list() {
+    let folder = folder("3");
+    let house = "[providers.house]\nbase_url = \"https://house.example\"\n\
+        dialect = \"openai\"\nprice_list = \"openai\"\n";
+    let text = format!("catalog = \"prices.json\"\n{house}");
+    std::fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+    let list = |more: &[&str]| {
+        let arguments = ["--config", "tollgate.toml", "prices", "list"];
+        run(folder.path(), &[arguments.as_slice(), more].concat()).1
+    };
+    assert!(list(&["--provider", "house"]).starts_with("openai m (catalog)"));
+    assert!(list(&["--model", "m"]).starts_with("house (as openai) m (catalog)"));
+}
+
+#[test]
 fn a_check_lists_disagreements_and_fails() {
     let folder = folder("3");
     let (code, text) =
