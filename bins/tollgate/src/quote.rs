@@ -261,20 +261,36 @@ fn hold_lines(bound: &Bound, most: &Quote, terms: &Terms<'_>) -> Vec<String> {
         return vec!["The call is free and holds nothing.".to_owned()];
     };
     let prices = cost.prices.unwrap_or_default();
-    let tokens = |count: String, price: Option<Rate>| match price {
-        Some(price) => format!("at most {count} tokens at {price} per million"),
-        None => format!("at most {count} tokens without a price"),
-    };
     let answers = match cost.answers {
         1 => cost.max_tokens.to_string(),
         answers => format!("{answers} x {}", cost.max_tokens),
     };
-    let mut output = tokens(answers, prices.output);
-    if let (1.., Some(price)) = (cost.tool_calls, prices.tool_call) {
-        output = format!("{output}, {} tool calls at {price} each", cost.tool_calls);
-    }
+    let mut others = cost.others;
+    others.tool_call = cost.tool_calls;
+    others.request = 1;
+    let others = |side| -> Vec<String> {
+        let units = Unit::ALL.iter().filter(|unit| unit.side() == side && !unit.counts_tokens());
+        let priced = units.filter_map(|&unit| {
+            let quantity = Some(*others.get(unit)).filter(|quantity| *quantity > 0)?;
+            Some(format!("at most {}", part(unit, quantity, Some(prices.price(unit)?))))
+        });
+        priced.collect()
+    };
+    // Of a model that is paid by something else no price of tokens is missing.
+    let by_tokens = prices.input.is_some() || prices.output.is_some();
+    let otherwise = [Side::Input, Side::Output].into_iter().any(|side| !others(side).is_empty());
+    let side = |side, tokens: String, price: Option<Rate>| {
+        let tokens = match price {
+            Some(price) => Some(format!("at most {tokens} tokens at {price} per million")),
+            None if otherwise && !by_tokens => None,
+            None => Some(format!("at most {tokens} tokens without a price")),
+        };
+        tokens.into_iter().chain(others(side)).collect::<Vec<_>>().join(", ")
+    };
+    let input = side(Side::Input, cost.input_tokens.to_string(), prices.input);
+    let output = side(Side::Output, answers, prices.output);
     let mut lines = vec![
-        line("input cost", most.base.input, &tokens(cost.input_tokens.to_string(), prices.input)),
+        line("input cost", most.base.input, &input),
         line("output cost", most.base.output, &output),
     ];
     lines.extend(owed_lines(most, terms, "hold"));

@@ -191,6 +191,48 @@ An estimate: service_tier leaves the cost without a bound.
 }
 
 #[test]
+fn a_hold_is_explained_by_the_units_that_have_prices() {
+    let site = Site::new("sqlite:DIR/tollgate.db", None);
+    let path = site.path().join("tollgate.toml");
+    let row = |model: &str, prices: &str| {
+        format!("[[prices]]\nprovider = \"house\"\nmodel = \"{model}\"\n{prices}\n")
+    };
+    let rows = [
+        row("speaker", "input_characters = \"15\""),
+        row("painter", "image = \"0.04\""),
+        row("asked", "input = \"1\"\nrequest = \"0.01\""),
+    ];
+    let first = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{first}\n{}", rows.concat())).unwrap();
+    let said = |path: &str, body: &str| {
+        std::fs::write(site.path().join("body.json"), body).unwrap();
+        let url = site.simulator.url(path);
+        text(&site, &["quote", "--url", &url, "--body", "body.json"])
+    };
+    let speech = r#"{"model": "speaker", "voice": "alloy", "input": "four"}"#;
+    let expected = "\
+input cost            0.0000600000  at most 4 input characters at 15 per million
+output cost           0.0000000000
+hold                  0.0000600000  USD
+";
+    assert_eq!(said("/v1/audio/speech", speech), expected);
+    let expected = "\
+input cost            0.0000000000
+output cost           0.0800000000  at most 2 image at 0.04 each
+hold                  0.0800000000  USD
+";
+    let images = r#"{"model": "painter", "prompt": "a house", "n": 2}"#;
+    assert_eq!(said("/v1/images/generations", images), expected);
+    let expected = "\
+input cost            0.0000460000  at most 46 tokens at 1 per million
+output cost           0.0100000000  at most 7 tokens without a price, at most 1 request at 0.01 each
+hold                  0.0100460000  USD
+";
+    let chat = r#"{"model":"asked","max_tokens":7,"messages":[]}"#;
+    assert_eq!(said("/v1/chat/completions", chat), expected);
+}
+
+#[test]
 fn what_is_wrong_is_said_with_all_its_issues() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
     std::fs::write(site.path().join("body.json"), r#"{"max_tokens": -1}"#).unwrap();
