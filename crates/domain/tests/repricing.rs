@@ -281,3 +281,25 @@ proptest! {
         prop_assert!(!repriced(after).service_charge_kept);
     }
 }
+
+#[test]
+fn a_record_is_priced_again_at_the_hour_of_its_admission() {
+    let peak: PriceRow = serde_json::from_str(
+        r#"{"provider": "house", "models": ["m"], "hours": {"from": "01:00", "to": "04:00"},
+            "prices": {"input": "2"}}"#,
+    )
+    .unwrap();
+    let day = PriceRow {
+        hours: None,
+        prices: UnitPrices { input: Some(1.into()), ..UnitPrices::default() },
+        ..peak.clone()
+    };
+    let book = PriceBook::new(Catalog::default(), Catalog::new([peak, day]));
+    let minutes = |minutes: i64| NOW.plus_millis(minutes * 60 * 1_000);
+    for (admitted, cost) in [(59, "1"), (60, "2"), (239, "2"), (240, "1")] {
+        let pending = PendingRecord { created_at: minutes(admitted), ..pending() };
+        let record = settle(&pending, &report(1_000_000, base(0)), None, 0, Rate::ZERO).record;
+        let again = price_again(&pending, &record, &book).unwrap();
+        assert_eq!(again.base.total(), Ok(amount(cost)), "{admitted} minutes after midnight");
+    }
+}

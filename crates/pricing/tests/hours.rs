@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{genai_prices, litellm, prices, standard};
+use common::{genai_prices, in_tier, litellm, models, prices, standard};
 use serde_json::json;
 use time::macros::{date, time};
 use time::{Date, Time};
@@ -179,6 +179,19 @@ fn prices_by_the_time_of_day_are_rows_for_hours_from_the_latest_day_on() {
 }
 
 #[test]
+fn tiers_are_those_of_the_hour() {
+    let list = genai_prices(
+        r#"{"id": "m", "match": {"equals": "m"}, "prices": [
+            {"prices": {"input_mtok": 1, "output_mtok": 4}},
+            {"constraint": {"start_time": "01:00:00Z", "end_time": "04:00:00Z"},
+             "prices": {"input_mtok": 2, "output_mtok": 8}}],
+            "price_variants": [{"when": {"processing": "batch"}, "prices": {"input_mtok": 0.5}}]}"#,
+    );
+    let in_batch: Vec<_> = list.rows.iter().map(|row| in_tier(row, 0, "batch")).collect();
+    assert_eq!(in_batch, ["input 0.5, output 4", "input 0.5, output 8"]);
+}
+
+#[test]
 fn where_hours_of_a_list_overlap_the_last_counts() {
     let list = genai_prices(
         r#"{"id": "m", "match": {"equals": "m"}, "prices": [
@@ -270,6 +283,7 @@ fn a_day_and_its_hours_change_together() {
     let (old, _) = take(&CatalogFile::default(), with_peak("1", "2"), Format::GenaiPrices);
     let (new, changes) = take(&old, with_peak("1", "3"), Format::GenaiPrices);
     assert_eq!(figures(&changes), ["input 01:00 to 04:00 2>3", "input 06:00 to 10:00 2>3"]);
+    assert!(new.rows.iter().all(|row| models(row) == ["m"]));
     let catalog = Catalog::from(new);
     let yesterday = date!(2026 - 11 - 20);
     for (day, at, price) in [

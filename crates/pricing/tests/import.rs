@@ -131,6 +131,129 @@ mod of_genai_prices {
     }
 }
 
+/// What a list has wrong in one model costs that model, with a note, and no other.
+mod what_is_odd {
+    use super::*;
+
+    const GOOD: &str = r#"{"id": "ok", "match": {"equals": "ok"}, "prices": {"input_mtok": 1}}"#;
+
+    fn left(list: &Imported) -> Vec<String> {
+        list.rows
+            .iter()
+            .map(|row| format!("{}: {}", models(row).join(" "), standard(row)))
+            .collect()
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_read_is_left_out_and_named() {
+        for (model, note) in [
+            (
+                r#"{"id": "m", "match": {"sounds_like": "m"}, "prices": {"input_mtok": 1}}"#,
+                "sounds_like",
+            ),
+            (r#"{"id": "m", "match": {"equals": "m"}}"#, "missing field `prices`"),
+            (r#"{"id": "m", "match": {"equals": "m"}, "prices": null}"#, "cannot be read"),
+            (r#"{"id": "m", "match": {"equals": "m"}, "prices": []}"#, "has no prices"),
+            (
+                r#"{"id": "m", "match": {"equals": "m"}, "prices": [
+                    {"constraint": {"start_date": "soon"}, "prices": {"input_mtok": 1}}]}"#,
+                "cannot be read",
+            ),
+            (
+                r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": -1, "output_mtok": 2}}"#,
+                "input_mtok is not a price: -1",
+            ),
+            (
+                r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 1, "output_mtok": 1e400}}"#,
+                "is left out: not all its prices can be read",
+            ),
+            (
+                r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok":
+                    {"base": 1, "tiers": [{"start": 9, "price": "more"}]}}}"#,
+                "not all its prices",
+            ),
+        ] {
+            let list = genai_prices(&format!("{model}, {GOOD}"));
+            assert_eq!(left(&list), ["ok: input 1"], "{model}");
+            assert!(has_note(&list, "m", note), "{model}: {:?}", list.notes);
+        }
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_read_is_left_out_and_named() {
+        let ok = r#""ok": {"litellm_provider": "openai", "input_cost_per_token": 1e-6}"#;
+        for (entry, note) in [
+            ("5", "names no provider"),
+            (r#"{"input_cost_per_token": 1e-6}"#, "names no provider"),
+            (r#"{"litellm_provider": "openai"}"#, "no price above 0"),
+            (
+                r#"{"litellm_provider": "openai", "input_cost_per_token": -1, "output_cost_per_token": 1}"#,
+                "input_cost_per_token is not a price: -1",
+            ),
+            (
+                r#"{"litellm_provider": "openai", "input_cost_per_token": 1, "output_cost_per_token": "?"}"#,
+                "is left out: not all its prices can be read",
+            ),
+        ] {
+            let list =
+                litellm(&format!(r#""m": {entry}, {ok}, "sample_spec": {{"mode": "chat"}}"#));
+            assert_eq!(left(&list), ["ok: input 1"], "{entry}");
+            assert!(has_note(&list, "m", note), "{entry}: {:?}", list.notes);
+        }
+    }
+
+    #[test]
+    fn of_two_models_of_one_id_the_first_counts() {
+        let list = genai_prices(
+            r#"{"id": "a", "match": {"equals": "m"}, "prices": {"input_mtok": 1}},
+               {"id": "b", "match": {"or": [{"equals": "M"}, {"equals": "n"}]}, "prices": {"input_mtok": 2}}"#,
+        );
+        assert_eq!(left(&list), ["m: input 1", "n: input 2"]);
+        assert!(has_note(&list, "b", "M is listed before"));
+    }
+
+    #[test]
+    fn an_id_that_is_empty_or_everything_is_left_out() {
+        let list = genai_prices(
+            r#"{"id": "a", "match": {"starts_with": ""}, "prices": {"input_mtok": 1}},
+               {"id": "b", "match": {"or": [{"equals": ""}, {"equals": "n"}]}, "prices": {"input_mtok": 2}}"#,
+        );
+        assert_eq!(left(&list), ["n: input 2"]);
+        assert!(has_note(&list, "*", "stands for every model"), "{:?}", list.notes);
+    }
+
+    #[test]
+    fn a_zero_or_nothing_in_a_band_or_tier_makes_nothing_free() {
+        let list = genai_prices(
+            r#"{"id": "m", "match": {"equals": "m"},
+                "prices": {"input_mtok": {"base": 1, "tiers": [{"start": 9, "price": 0}]}, "output_mtok": 2},
+                "price_variants": [{"when": {"processing": "batch"}, "prices": {"output_mtok": 0}},
+                    {"when": {"service_tier": "flex"},
+                     "constraint": {"start_time": "01:00:00Z", "end_time": "02:00:00Z"},
+                     "prices": {"input_mtok": 0.1}}]}"#,
+        );
+        let row = &list.rows[0];
+        assert_eq!(prices(&row.prices_for::<&str>(10, &[]).prices), "input 1, output 2");
+        assert_eq!(in_tier(row, 0, "batch"), "input 1, output 2");
+        assert!(!row.tiers.contains_key("flex"), "a tier at some hours");
+        let list = litellm(
+            r#""m": {"litellm_provider": "openai", "input_cost_per_token": 1e-6,
+                "regional_processing_uplift_multiplier_eu": -1,
+                "provider_specific_entry": {"us": "x", "fast": 0}}"#,
+        );
+        assert!(list.rows[0].tiers.is_empty());
+        for key in ["regional_processing_uplift_multiplier_eu", "us", "fast"] {
+            assert!(has_note(&list, "m", &format!("{key} is not a factor")), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_mark_of_the_byte_order_is_passed_over() {
+        assert!(Format::GenaiPrices.read("\u{feff}[]").is_ok());
+        assert!(Format::Litellm.read("\u{feff}{}").is_ok());
+    }
+}
+
 mod of_litellm {
     use super::*;
 

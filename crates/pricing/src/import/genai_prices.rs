@@ -4,7 +4,7 @@
 //! steps by the length of the prompt (a call beyond a step pays it for all tokens), a model several
 //! prices by date or time of day, and variants by how a call was served.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -25,7 +25,8 @@ struct Provider {
     id: String,
     #[serde(default)]
     fallback_model_providers: Option<Vec<String>>,
-    models: Vec<Model>,
+    /// Read one by one: a model that cannot be read is no reason to have none.
+    models: Vec<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -178,6 +179,8 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
     let providers: Vec<Provider> = serde_json::from_str(text).map_err(ImportError)?;
     let mut read = Imported::default();
     let mut rows = Vec::new();
+    let mut named = BTreeSet::new();
+    let mut unread = None;
     for provider in providers {
         let Some(name) = our_name(&provider.id) else {
             let text = format!("{} models of a provider not known here", provider.models.len());
@@ -191,11 +194,50 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
             read.fallbacks.insert(name.to_owned(), others);
         }
         for model in provider.models {
-            let mut reader = Reader { provider: name, model: &model.id, notes: &mut read.notes };
-            rows.extend(reader.model(&model)?);
+            let model: Model = match serde_json::from_str(model.get()) {
+                Ok(model) => model,
+                Err(why) => {
+                    #[derive(Deserialize)]
+                    struct Named {
+                        id: String,
+                    }
+                    let id = serde_json::from_str(model.get())
+                        .map_or_else(|_| "a model".to_owned(), |Named { id }| id);
+                    read.notes.push(Note::new(name, &id, format!("cannot be read: {why}")));
+                    unread.get_or_insert(why);
+                    continue;
+                }
+            };
+            let notes = &mut read.notes;
+            let mut reader = Reader { provider: name, model: &model.id, notes, unreadable: false };
+            match reader.model(&model) {
+                Ok(_) if reader.unreadable => {
+                    reader.note("is left out: not all its prices can be read")
+                }
+                Ok(own) => {
+                    // As the list itself does it, the first model that an id matches counts.
+                    let mut patterns: Vec<ModelPattern> =
+                        own.first().map(|row| row.models.clone()).unwrap_or_default();
+                    patterns.retain(|pattern| {
+                        let is_new = named.insert((name, pattern.as_str().to_ascii_lowercase()));
+                        if !is_new {
+                            reader.note(format!("{} is listed before", pattern.as_str()));
+                        }
+                        is_new
+                    });
+                    rows.extend(
+                        own.into_iter().map(|row| PriceRow { models: patterns.clone(), ..row }),
+                    );
+                }
+                Err(why) => reader.note(format!("cannot be read: {why}")),
+            }
         }
     }
-    Ok((read, rows))
+    // A list of which nothing can be read is in another format.
+    match unread.filter(|_| rows.is_empty()) {
+        Some(why) => Err(ImportError(why)),
+        None => Ok((read, rows)),
+    }
 }
 
 /// What reads the prices of one model.
@@ -203,6 +245,8 @@ struct Reader<'a> {
     provider: &'a str,
     model: &'a str,
     notes: &'a mut Vec<Note>,
+    /// Whether some price could not be read: without it the model would be too cheap.
+    unreadable: bool,
 }
 
 impl Reader<'_> {
@@ -210,18 +254,21 @@ impl Reader<'_> {
         self.notes.push(Note::new(self.provider, self.model, text));
     }
 
-    fn model(&mut self, model: &Model) -> Result<Vec<PriceRow>, ImportError> {
+    fn model(&mut self, model: &Model) -> Result<Vec<PriceRow>, serde_json::Error> {
         let (models, left_out) = model.r#match.patterns(self.provider);
         for what in left_out {
             self.note(format!("{what} are not carried over"));
         }
         let lists: Vec<Conditional> = match model.prices.get().trim_start().starts_with('[') {
-            true => serde_json::from_str(model.prices.get()).map_err(ImportError)?,
+            true => serde_json::from_str(model.prices.get())?,
             false => {
-                let prices = serde_json::from_str(model.prices.get()).map_err(ImportError)?;
+                let prices = serde_json::from_str(model.prices.get())?;
                 vec![Conditional { constraint: None, prices }]
             }
         };
+        if lists.is_empty() {
+            self.note("has no prices");
+        }
         let variants = self.variants(model.price_variants.as_deref().unwrap_or_default());
         // The list in force is the last whose condition is met, or else the first.
         let mut dated: BTreeMap<Option<Date>, Prices> = BTreeMap::new();
@@ -322,7 +369,11 @@ impl Reader<'_> {
     fn variants<'v>(&mut self, variants: &'v [Variant]) -> Vec<OfTier<'v>> {
         let mut read = Vec::new();
         for variant in variants.iter().filter(|variant| !variant.prices.is_empty()) {
-            match tier_of(&variant.when) {
+            let by_hours = |one: &Constraint| {
+                one.start_time.is_some() || one.end_time.is_some() || !one.others.is_empty()
+            };
+            let in_part = variant.constraint.as_ref().is_some_and(by_hours);
+            match tier_of(&variant.when).filter(|_| !in_part) {
                 Some(tier) => {
                     let since = variant.constraint.as_ref().and_then(|one| one.start_date);
                     read.push((tier, since, self.prices(&variant.prices)));
@@ -354,7 +405,11 @@ impl Reader<'_> {
                 Some(price) => {
                     prices.insert(key, (unit, price));
                 }
-                None => self.note(format!("{key} is not a price: {}", raw.get())),
+                None if raw.get() == "null" => (),
+                None => {
+                    self.unreadable = true;
+                    self.note(format!("{key} is not a price: {}", raw.get()));
+                }
             }
         }
         prices

@@ -112,9 +112,13 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
     // By provider and id, and by the place of their provider among ours.
     let mut found: BTreeMap<(&str, String), (usize, Vec<PriceRow>)> = BTreeMap::new();
     for (name, raw) in models {
-        let Ok(keys) = serde_json::from_str::<Keys>(raw.get()) else { continue };
-        let Some(theirs) = text_of(&keys, "litellm_provider").filter(|_| name != "sample_spec")
-        else {
+        let keys: Keys = serde_json::from_str(raw.get()).unwrap_or_default();
+        // Explains the format.
+        if name == "sample_spec" {
+            continue;
+        }
+        let Some(theirs) = text_of(&keys, "litellm_provider") else {
+            read.notes.push(Note::new("", &name, "names no provider"));
             continue;
         };
         let known = PROVIDERS.iter().enumerate().find(|(_, (listed, ..))| *listed == theirs);
@@ -129,10 +133,14 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
                 continue;
             }
         };
-        let mut reader = Reader { provider, model: &name, keys: &keys, notes: Vec::new() };
+        let mut reader =
+            Reader { provider, model: &name, keys: &keys, notes: Vec::new(), unreadable: false };
         let row = reader.row(id);
         let rows = reader.by_hours(row);
-        let notes = reader.notes;
+        if reader.unreadable {
+            reader.note("is left out: not all its prices can be read");
+        }
+        let (notes, rows) = (reader.notes, if reader.unreadable { Vec::new() } else { rows });
         let earlier = found.get(&(*provider, id.to_ascii_lowercase()));
         // What stands under the provider's name before what stands without.
         if earlier.is_some_and(|(at, _)| *at < place || (*at == place && name == id)) {
@@ -187,6 +195,8 @@ struct Reader<'a> {
     model: &'a str,
     keys: &'a Keys,
     notes: Vec<Note>,
+    /// Whether some price could not be read: without it the model would be too cheap.
+    unreadable: bool,
 }
 
 /// A price and where it applies: its tier, and above which length of the prompt.
@@ -212,13 +222,12 @@ impl Reader<'_> {
                     for (tier, raw) in
                         entries.iter().filter(|(tier, _)| ["us", "fast"].contains(&tier.as_str()))
                     {
-                        factors
-                            .extend(number::rate(raw, Scale::ONE).map(|one| (tier.clone(), one)));
+                        factors.extend(self.factor(tier, raw).map(|one| (tier.clone(), one)));
                     }
                 }
                 key => match FACTORS.iter().find(|(name, _)| *name == key) {
                     Some((_, tier)) => {
-                        let factor = number::rate(raw, Scale::ONE);
+                        let factor = self.factor(key, raw);
                         factors.extend(factor.map(|factor| ((*tier).to_owned(), factor)));
                     }
                     None => prices.extend(self.price(key, raw)),
@@ -256,6 +265,15 @@ impl Reader<'_> {
             row.tiers.entry(tier).or_insert(TierPrices::Factor { factor });
         }
         row
+    }
+
+    /// A factor on the prices of tokens; one of nothing is none.
+    fn factor(&mut self, key: &str, raw: &RawValue) -> Option<Rate> {
+        let factor = number::rate(raw, Scale::ONE).filter(|factor| !factor.is_zero());
+        if factor.is_none() && raw.get() != "null" {
+            self.note(format!("{key} is not a factor: {}", raw.get()));
+        }
+        factor
     }
 
     /// The row for most of the day and those for the hours of the peak, where the list names both.
@@ -332,6 +350,7 @@ impl Reader<'_> {
             Err(_) => number::rate(raw, scale),
         };
         if rate.is_none() && raw.get() != "null" {
+            self.unreadable = true;
             self.note(format!("{key} is not a price: {}", raw.get()));
         }
         Some(Price { tier: tier.map(|(_, name)| *name), above, unit, rate: rate? })

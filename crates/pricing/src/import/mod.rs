@@ -49,6 +49,8 @@ impl Format {
     /// # Errors
     /// [`ImportError`] when the text is not in this format at all.
     pub fn read(self, text: &str) -> Result<Imported, ImportError> {
+        // What some programs write before a text in UTF-8.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let (mut read, rows) = match self {
             Self::GenaiPrices => genai_prices::read(text)?,
             Self::Litellm => litellm::read(text)?,
@@ -137,8 +139,5 @@ impl fmt::Display for ImportError {
     }
 }
 
-impl std::error::Error for ImportError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0)
-    }
-}
+// Its text says what its cause does.
+impl std::error::Error for ImportError {}

@@ -64,6 +64,11 @@ pub(super) fn checked(rows: Vec<PriceRow>, notes: &mut Vec<Note>) -> Vec<PriceRo
             note("is left out: its figures are wrong by a factor of a thousand");
             continue;
         }
+        let named = row.models.len();
+        row.models.retain(|model| model.literal_len() > 0);
+        if row.models.len() < named {
+            note("an empty id, or one that stands for every model, is left out");
+        }
         if row.models.is_empty() {
             continue;
         }
@@ -119,6 +124,15 @@ fn without_zeros(row: &mut PriceRow) {
         }
     };
     clean(&mut row.prices);
+    let standard = row.prices;
+    // What has no parent would cost nothing in a band or tier: there the standard price stays.
+    let clean = |prices: &mut UnitPrices| {
+        clean(prices);
+        for &unit in Unit::ALL.iter().filter(|unit| unit.parent().is_none()) {
+            let own = prices.get(unit).or(*standard.get(unit));
+            *prices.get_mut(unit) = own;
+        }
+    };
     row.bands.iter_mut().for_each(|band| clean(&mut band.prices));
     for tier in row.tiers.values_mut() {
         if let TierPrices::Prices { prices, bands } = tier {
@@ -217,7 +231,8 @@ impl fmt::Display for Mistake {
 /// Everything that is wrong with a catalogue file that parses.
 pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
     let mut found = Vec::new();
-    let mut listed: BTreeMap<(&str, String, Option<Date>), Vec<Option<Hours>>> = BTreeMap::new();
+    type Named<'a> = (&'a str, String, Option<Date>);
+    let mut listed: BTreeMap<Named<'_>, Vec<Option<Hours>>> = BTreeMap::new();
     for (place, row) in file.rows.iter().enumerate() {
         let name = row.models.first().map_or("no model", ModelPattern::as_str);
         let subject = format!("{} {name}", row.provider);
@@ -239,6 +254,11 @@ pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
             && to < from
         {
             mistake(format!("effective_to: {to} is before effective_from {from}"));
+        }
+        for (tier, prices) in &row.tiers {
+            if matches!(prices, TierPrices::Factor { factor } if factor.is_zero()) {
+                mistake(format!("tiers.{tier}: a factor of 0 would make every token free"));
+            }
         }
         let own_bands = row.tiers.iter().filter_map(|(tier, prices)| match prices {
             TierPrices::Prices { bands, .. } => Some((format!("tiers.{tier}.bands"), bands)),

@@ -205,7 +205,11 @@ impl Extract for Google {
             output,
             others: PerUnit {
                 web_search: self.billed_searches(),
-                input_characters: self.characters.or_zero(),
+                // The same text, where its tokens are stated as well.
+                input_characters: match self.figures.input() {
+                    Some(_) => 0,
+                    None => self.characters.or_zero(),
+                },
                 image: self.image(),
                 ..PerUnit::default()
             },
