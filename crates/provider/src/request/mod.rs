@@ -152,6 +152,11 @@ impl CallBody {
         }
     }
 
+    /// How many answers are made at most; at least 1.
+    pub fn answers(&self) -> u64 {
+        self.choices.max(1)
+    }
+
     /// The tiers that the call asks for by name and that may cost more than the standard, each with
     /// the field that asks.
     pub fn tiers(&self) -> &[(&'static str, String)] {
