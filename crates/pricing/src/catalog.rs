@@ -243,19 +243,49 @@ pub enum PriceSource {
 pub struct PriceBook {
     custom: Catalog,
     catalog: Catalog,
+    /// For a provider, the one whose prices hold where it has none of its own.
+    stand_ins: Arc<BTreeMap<String, String>>,
 }
 
 impl PriceBook {
     /// A book of two lists; `custom` is looked up first.
     pub fn new(custom: Catalog, catalog: Catalog) -> Self {
-        Self { custom, catalog }
+        Self { custom, catalog, stand_ins: Arc::default() }
     }
 
-    /// The ids that either list has as they stand for `provider` on the UTC day `on`, in their
-    /// order, with the day on which their prices took effect.
-    pub fn models(&self, provider: &str, on: Date) -> BTreeMap<&str, Option<Date>> {
-        let mut models = self.catalog.models(provider, on);
-        models.extend(self.custom.models(provider, on));
+    /// The book with providers, by name, whose prices another provider's take the place of where they
+    /// have none of their own.
+    #[must_use]
+    pub fn with_stand_ins(mut self, stand_ins: BTreeMap<String, String>) -> Self {
+        self.stand_ins = Arc::new(stand_ins);
+        self
+    }
+
+    /// The provider whose prices hold for `provider` where it has none of its own.
+    pub fn stand_in(&self, provider: &str) -> Option<&str> {
+        self.stand_ins.get(provider).map(String::as_str).filter(|other| *other != provider)
+    }
+
+    /// The names that have a stand-in.
+    pub fn stood_in_for(&self) -> impl Iterator<Item = &str> {
+        self.stand_ins.keys().map(String::as_str)
+    }
+
+    /// Under which names the prices of a provider may be listed, its own first.
+    fn names<'a>(&'a self, provider: &'a str) -> impl DoubleEndedIterator<Item = &'a str> + Clone {
+        [Some(provider), self.stand_in(provider)].into_iter().flatten()
+    }
+
+    /// The ids that either list has as they stand for `provider` or its stand-in on the UTC day `on`,
+    /// in their order, with the day on which their prices took effect.
+    pub fn models<'a>(&'a self, provider: &str, on: Date) -> BTreeMap<&'a str, Option<Date>> {
+        let mut models = BTreeMap::new();
+        // What is looked up first comes last and stays.
+        for list in [&self.catalog, &self.custom] {
+            for name in self.names(provider).rev() {
+                models.extend(list.models(name, on));
+            }
+        }
         models
     }
 
@@ -273,12 +303,14 @@ impl PriceBook {
     }
 
     /// The row for `model` at `provider` at a moment; without a time of the day, the one for the hours
-    /// that no other row is for.
+    /// that no other row is for. The operator's own prices of the provider go before those of its
+    /// stand-in, and these before the catalogue's of the one and then of the other.
     pub fn find(&self, provider: &str, model: &str, at: impl Into<Moment>) -> Option<Listed<'_>> {
         let at = at.into();
-        let custom = self.custom.find(provider, model, at);
+        let names = self.names(provider);
+        let custom = names.clone().find_map(|name| self.custom.find(name, model, at));
         let custom = custom.map(|listed| Listed { source: PriceSource::Custom, ..listed });
-        custom.or_else(|| self.catalog.find(provider, model, at))
+        custom.or_else(|| names.clone().find_map(|name| self.catalog.find(name, model, at)))
     }
 
     /// Every row that prices `model` at `provider` at some hour of the UTC day `on`: the one for most

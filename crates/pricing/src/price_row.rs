@@ -69,6 +69,10 @@ pub enum TierPrices {
     },
 }
 
+/// The tier of calls that used capacity paid for in advance (Google's provisioned throughput): their
+/// tokens cost nothing more, whatever a row lists.
+pub(crate) const PROVISIONED: &str = "provisioned";
+
 /// The prices of some models at one provider, for a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -137,12 +141,14 @@ impl PriceRow {
         (self.effective_from, self.hours.is_some())
     }
 
-    /// The prices for a call whose whole prompt has `input_tokens`, served in `tiers`.
+    /// The prices for a call whose whole prompt has `input_tokens`, served in `tiers`. In the tier
+    /// `provisioned` tokens cost nothing: they were paid for in advance.
     pub fn prices_for<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> Selected {
         let (mut prices, mut bands) = (&self.prices, &self.bands);
         let mut factors = Vec::new();
         let mut unlisted_tiers = Vec::new();
-        for tier in tiers {
+        let is_provisioned = |tier: &&T| tier.as_ref() == PROVISIONED;
+        for tier in tiers.iter().filter(|tier| !is_provisioned(tier)) {
             match self.tiers.get(tier.as_ref()) {
                 Some(TierPrices::Factor { factor }) => factors.push(*factor),
                 Some(TierPrices::Prices { prices: own, bands: in_bands }) => {
@@ -158,6 +164,13 @@ impl PriceRow {
                 *price = factors.iter().fold(*price, |price, factor| price.times(*factor));
             }
         }
+        if tiers.iter().any(|tier| is_provisioned(&tier)) {
+            for &unit in Unit::ALL.iter().filter(|unit| unit.counts_tokens()) {
+                // The others take the price of these.
+                let named = matches!(unit, Unit::Input | Unit::Output);
+                *prices.get_mut(unit) = named.then_some(Rate::ZERO);
+            }
+        }
         Selected {
             prices,
             above_input_tokens: band.map(|band| band.above_input_tokens),
@@ -171,6 +184,9 @@ impl PriceRow {
     /// `tool_call`. Whatever a call of so many tokens turns out to be (cached, written to a cache,
     /// audio, reasoning), it costs no more than by these.
     pub fn dearest<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> UnitPrices {
+        // A call may go beyond what was paid for in advance: then it costs what the others say.
+        let charged = tiers.iter().map(AsRef::as_ref).filter(|tier| *tier != PROVISIONED);
+        let tiers: Vec<&str> = charged.collect();
         let reached = |bands: &[Band]| -> Vec<u64> {
             let starts = bands.iter().map(|band| band.above_input_tokens);
             starts
@@ -179,8 +195,8 @@ impl PriceRow {
                 .collect()
         };
         let mut served: Vec<Vec<&str>> = vec![Vec::new()];
-        served.extend(tiers.iter().map(|tier| vec![tier.as_ref()]));
-        served.push(tiers.iter().map(AsRef::as_ref).collect());
+        served.extend(tiers.iter().map(|tier| vec![*tier]));
+        served.push(tiers);
         let mut lists = Vec::new();
         for tiers in &served {
             let own = tiers.iter().filter_map(|tier| match self.tiers.get(*tier)? {

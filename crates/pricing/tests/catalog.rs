@@ -3,7 +3,8 @@
 use time::Date;
 use time::macros::date;
 use tollgate_pricing::{
-    Catalog, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, UnitPrices, import,
+    Catalog, CatalogFile, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, Unit, UnitPrices,
+    import,
 };
 
 const TODAY: Date = date!(2026 - 11 - 21);
@@ -55,6 +56,127 @@ fn custom_prices_go_before_the_catalogue() {
         Some(PriceSource::Catalog)
     );
     assert!(book.find("house", "unheard-of", TODAY).is_none());
+}
+
+#[test]
+fn prices_of_a_stand_in_hold_where_a_provider_has_none_of_its_own() {
+    let of = |provider: &str, model: &str, from: Option<Date>, input: u32| PriceRow {
+        provider: provider.to_owned(),
+        ..row(model, from, input)
+    };
+    let custom = [of("house", "a", None, 1), of("maker", "*", None, 2)];
+    let listed = [of("house", "b", None, 3), of("maker", "b", None, 4), of("other", "c", None, 5)];
+    let mut file = Catalog::new(listed).file().clone();
+    file.fallbacks = [("maker".to_owned(), vec!["other".to_owned()])].into();
+    let stand_ins = || [("house".to_owned(), "maker".to_owned())].into();
+    let input = |book: &PriceBook, provider: &str, model: &str| {
+        let found = book.find(provider, model, TODAY)?;
+        Some((found.source, found.row.prices.input?.to_string()))
+    };
+    let is = |source: PriceSource, price: &str| Some((source, price.to_owned()));
+
+    let book = PriceBook::new(Catalog::new(custom.clone()), file.clone().into());
+    let book = book.with_stand_ins(stand_ins());
+    assert_eq!(input(&book, "house", "a"), is(PriceSource::Custom, "1"));
+    // The operator's own of the stand-in go before the catalogue's of the provider.
+    assert_eq!(input(&book, "house", "b"), is(PriceSource::Custom, "2"));
+    assert_eq!(input(&book, "maker", "a"), is(PriceSource::Custom, "2"));
+
+    let book = PriceBook::new(Catalog::default(), file.into()).with_stand_ins(stand_ins());
+    assert_eq!(input(&book, "house", "b"), is(PriceSource::Catalog, "3"));
+    assert_eq!(input(&book, "maker", "b"), is(PriceSource::Catalog, "4"));
+    // The stand-in's own fallbacks.
+    assert_eq!(input(&book, "house", "c"), is(PriceSource::Catalog, "5"));
+    assert_eq!(input(&book, "house", "d"), None);
+    assert_eq!(book.find_all("house", "c", TODAY).len(), 1);
+}
+
+#[test]
+fn the_models_of_a_stand_in_are_listed_with_the_days_of_the_prices_that_count() {
+    let march = Some(date!(2026 - 03 - 13));
+    let of_maker = |model: &str| PriceRow {
+        provider: "maker".to_owned(),
+        effective_from: march,
+        ..row(model, None, 1)
+    };
+    let custom = Catalog::new([row("own", None, 1)]);
+    let listed = Catalog::new([of_maker("a"), of_maker("b"), row("a", None, 2)]);
+    let book = PriceBook::new(custom, listed);
+    let book = book.with_stand_ins([("house".to_owned(), "maker".to_owned())].into());
+    let models: Vec<_> = book.models("house", TODAY).into_iter().collect();
+    assert_eq!(models, [("a", None), ("b", march), ("own", None)]);
+    assert_eq!(book.models("maker", TODAY).len(), 2);
+}
+
+#[test]
+fn tokens_of_provisioned_capacity_cost_nothing_and_lower_no_bound() {
+    let factor = |factor: &str| serde_json::json!({"factor": factor});
+    let row: PriceRow = serde_json::from_value(serde_json::json!({
+        "provider": "google", "models": ["m"],
+        "prices": {"input": "2", "cached_input": "1", "output": "8", "web_search": "0.01"},
+        "tiers": {"fast": factor("2"), "us": factor("1.5"), "provisioned": factor("3")},
+    }))
+    .unwrap();
+    let selected = row.prices_for(9, &["us", "provisioned"]);
+    assert_eq!(selected.unlisted_tiers, Vec::<String>::new());
+    for &unit in Unit::ALL.iter().filter(|unit| unit.counts_tokens()) {
+        assert_eq!(selected.prices.price(unit), Some(Rate::ZERO), "{unit:?}");
+    }
+    assert_eq!(selected.prices.web_search, row.prices.web_search);
+    assert_eq!(row.dearest(9, &["provisioned"]), row.dearest::<&str>(9, &[]));
+    let all = row.dearest(9, &["fast", "us", "provisioned"]);
+    assert_eq!(all.output.map(|rate| rate.to_string()).as_deref(), Some("24"));
+}
+
+#[test]
+fn prices_of_nothing_are_mistakes_wherever_they_stand() {
+    let mistakes = |row: &str| {
+        let file = format!(r#"{{"rows": [{{"provider": "openai", {row}}}]}}"#);
+        let found = import::mistakes(&CatalogFile::from_json(&file).unwrap());
+        found.into_iter().map(|one| one.text).collect::<Vec<_>>().join("; ")
+    };
+    let priced =
+        |more: &str| mistakes(&format!(r#""models": ["m"], "prices": {{"input": "1"}}, {more}"#));
+    let free = |models: &str| {
+        mistakes(&format!(r#""models": [{models}], "free": true, "prices": {{"input": "0"}}"#))
+    };
+    assert_eq!(free(r#""m", "m:free""#), "");
+    assert_eq!(free(r#""m", "*-m""#), "free: *-m is a pattern, and only ids can be free");
+    let nothing = r#"[{"above_input_tokens": 5, "input": "0"}]"#;
+    assert_eq!(
+        priced(&format!(r#""bands": {nothing}"#)),
+        "bands: the one above 5 has no price above 0"
+    );
+    assert_eq!(
+        priced(&format!(r#""tiers": {{"t": {{"prices": {{"input": "1"}}, "bands": {nothing}}}}}"#)),
+        "tiers.t.bands: the one above 5 has no price above 0"
+    );
+    assert_eq!(
+        priced(r#""tiers": {"t": {"prices": {"input": "0"}}}"#),
+        "tiers.t: has no price above 0"
+    );
+    assert_eq!(
+        priced(r#""tiers": {"t": {"factor": "0"}}"#),
+        "tiers.t: a factor of 0 would make every token free"
+    );
+    assert_eq!(priced(r#""tiers": {"provisioned": {"factor": "0"}}"#), "");
+    assert_eq!(
+        mistakes(r#""models": ["m"], "prices": {}, "tiers": {"t": {"prices": {"input": "1"}}}"#),
+        "has no price above 0; if that is meant, set free"
+    );
+}
+
+#[test]
+fn nothing_that_an_operator_names_is_free_by_the_embedded_catalogue() {
+    let catalog = Catalog::embedded().unwrap();
+    for provider in ["openai", "azure"] {
+        let free =
+            |model: &str| catalog.find(provider, model, TODAY).is_some_and(|found| found.row.free);
+        assert!(free("omni-moderation-latest") && free("text-moderation-stable"));
+        assert!(!free("content-moderation") && !free("moderation"));
+    }
+    assert!(catalog.find("google", "gemma-3-house", TODAY).is_none());
+    assert!(catalog.find("google", "gemma-3-12b-it", TODAY).unwrap().row.free);
 }
 
 #[test]

@@ -3,8 +3,11 @@
 mod common;
 
 use common::{genai_prices, in_tier, litellm, models, prices, standard};
+use time::Date;
 use time::macros::date;
 use tollgate_pricing::import::{Format, Imported};
+
+const TODAY: Date = date!(2026 - 11 - 21);
 
 fn has_note(list: &Imported, model: &str, text: &str) -> bool {
     list.notes.iter().any(|note| note.model == model && note.text.contains(text))
@@ -101,6 +104,31 @@ mod of_genai_prices {
     }
 
     #[test]
+    fn what_is_free_is_named_by_ids_alone() {
+        let list = genai_prices(
+            r#"{"id": "a", "match": {"contains": "moderation"}, "prices": {}},
+               {"id": "b", "match": {"starts_with": "text-moderation-x"}, "prices": {}}"#,
+        );
+        let free: Vec<_> = list.rows.iter().map(models).collect();
+        let ids = ["omni-moderation-latest", "omni-moderation-2024-09-26"];
+        let older = ["text-moderation-latest", "text-moderation-stable"];
+        assert_eq!(free, [[ids, older].concat()]);
+        assert!(has_note(&list, "*moderation*", "in its place omni-moderation-latest, "));
+        assert!(has_note(&list, "text-moderation-x*", "only ids can be free"));
+        assert!(list.into_catalog().find("openai", "content-moderation", TODAY).is_none());
+    }
+
+    #[test]
+    fn a_model_with_prices_in_a_tier_alone_is_left_out() {
+        let list = genai_prices(
+            r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 0},
+                "price_variants": [{"when": {"processing": "batch"}, "prices": {"input_mtok": 1}}]}"#,
+        );
+        assert!(list.rows.is_empty());
+        assert!(has_note(&list, "m", "only for long prompts or in tiers"));
+    }
+
+    #[test]
     fn a_zero_beside_prices_leaves_the_unit_to_its_parent() {
         let list = genai_prices(
             r#"{"id": "m", "match": {"equals": "m"},
@@ -165,17 +193,19 @@ mod what_is_odd {
             ),
             (
                 r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 1, "output_mtok": 1e400}}"#,
-                "is left out: not all its prices can be read",
+                "is left out, since it cannot be read: ",
             ),
             (
                 r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok":
                     {"base": 1, "tiers": [{"start": 9, "price": "more"}]}}}"#,
-                "not all its prices",
+                "is left out, since it cannot be read: input_mtok is not a price",
             ),
         ] {
             let list = genai_prices(&format!("{model}, {GOOD}"));
             assert_eq!(left(&list), ["ok: input 1"], "{model}");
             assert!(has_note(&list, "m", note), "{model}: {:?}", list.notes);
+            let left_out = list.notes.iter().any(|note| note.left_out);
+            assert_eq!(left_out, note != "has no prices", "{model}");
         }
     }
 
@@ -192,13 +222,20 @@ mod what_is_odd {
             ),
             (
                 r#"{"litellm_provider": "openai", "input_cost_per_token": 1, "output_cost_per_token": "?"}"#,
-                "is left out: not all its prices can be read",
+                "is left out, since it cannot be read: ",
+            ),
+            (
+                r#"{"litellm_provider": "openai", "input_cost_per_token": 1e-6,
+                    "search_context_cost_per_query": {"small": 0.1, "large": "more"}}"#,
+                "search_context_cost_per_query is not a price:",
             ),
         ] {
             let list =
                 litellm(&format!(r#""m": {entry}, {ok}, "sample_spec": {{"mode": "chat"}}"#));
             assert_eq!(left(&list), ["ok: input 1"], "{entry}");
             assert!(has_note(&list, "m", note), "{entry}: {:?}", list.notes);
+            let left_out = list.notes.iter().any(|note| note.left_out);
+            assert_eq!(left_out, note.contains("a price:") || note.contains("left out"), "{entry}");
         }
     }
 

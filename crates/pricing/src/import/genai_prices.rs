@@ -203,16 +203,18 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
                     }
                     let id = serde_json::from_str(model.get())
                         .map_or_else(|_| "a model".to_owned(), |Named { id }| id);
-                    read.notes.push(Note::new(name, &id, format!("cannot be read: {why}")));
+                    read.notes.push(Note::unreadable(name, &id, &why));
                     unread.get_or_insert(why);
                     continue;
                 }
             };
             let notes = &mut read.notes;
-            let mut reader = Reader { provider: name, model: &model.id, notes, unreadable: false };
+            let unreadable = Vec::new();
+            let mut reader = Reader { provider: name, model: &model.id, notes, unreadable };
             match reader.model(&model) {
-                Ok(_) if reader.unreadable => {
-                    reader.note("is left out: not all its prices can be read")
+                Ok(_) if !reader.unreadable.is_empty() => {
+                    let what = reader.unreadable.join(", ");
+                    read.notes.push(Note::unreadable(name, &model.id, what));
                 }
                 Ok(own) => {
                     // As the list itself does it, the first model that an id matches counts.
@@ -229,7 +231,7 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
                         own.into_iter().map(|row| PriceRow { models: patterns.clone(), ..row }),
                     );
                 }
-                Err(why) => reader.note(format!("cannot be read: {why}")),
+                Err(why) => read.notes.push(Note::unreadable(name, &model.id, why)),
             }
         }
     }
@@ -245,8 +247,8 @@ struct Reader<'a> {
     provider: &'a str,
     model: &'a str,
     notes: &'a mut Vec<Note>,
-    /// Whether some price could not be read: without it the model would be too cheap.
-    unreadable: bool,
+    /// The prices that could not be read: without them the model would be too cheap.
+    unreadable: Vec<String>,
 }
 
 impl Reader<'_> {
@@ -406,10 +408,7 @@ impl Reader<'_> {
                     prices.insert(key, (unit, price));
                 }
                 None if raw.get() == "null" => (),
-                None => {
-                    self.unreadable = true;
-                    self.note(format!("{key} is not a price: {}", raw.get()));
-                }
+                None => self.unreadable.push(format!("{key} is not a price: {}", raw.get())),
             }
         }
         prices

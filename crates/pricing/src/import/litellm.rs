@@ -133,14 +133,20 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
                 continue;
             }
         };
-        let mut reader =
-            Reader { provider, model: &name, keys: &keys, notes: Vec::new(), unreadable: false };
+        let mut reader = Reader {
+            provider,
+            model: &name,
+            keys: &keys,
+            notes: Vec::new(),
+            unreadable: Vec::new(),
+        };
         let row = reader.row(id);
-        let rows = reader.by_hours(row);
-        if reader.unreadable {
-            reader.note("is left out: not all its prices can be read");
+        let mut rows = reader.by_hours(row);
+        let Reader { mut notes, unreadable, .. } = reader;
+        if !unreadable.is_empty() {
+            rows.clear();
+            notes.push(Note::unreadable(provider, &name, unreadable.join(", ")));
         }
-        let (notes, rows) = (reader.notes, if reader.unreadable { Vec::new() } else { rows });
         let earlier = found.get(&(*provider, id.to_ascii_lowercase()));
         // What stands under the provider's name before what stands without.
         if earlier.is_some_and(|(at, _)| *at < place || (*at == place && name == id)) {
@@ -195,8 +201,8 @@ struct Reader<'a> {
     model: &'a str,
     keys: &'a Keys,
     notes: Vec<Note>,
-    /// Whether some price could not be read: without it the model would be too cheap.
-    unreadable: bool,
+    /// The prices that could not be read: without them the model would be too cheap.
+    unreadable: Vec<String>,
 }
 
 /// A price and where it applies: its tier, and above which length of the prompt.
@@ -346,12 +352,15 @@ impl Reader<'_> {
         }
         let rate = match serde_json::from_str::<Keys>(raw.get()) {
             // By the size of what is searched.
-            Ok(sizes) => sizes.values().filter_map(|raw| number::rate(raw, scale)).max(),
+            Ok(sizes) => {
+                let stated = sizes.values().filter(|raw| raw.get() != "null");
+                let rates: Option<Vec<_>> = stated.map(|raw| number::rate(raw, scale)).collect();
+                rates.and_then(|rates| rates.into_iter().max())
+            }
             Err(_) => number::rate(raw, scale),
         };
         if rate.is_none() && raw.get() != "null" {
-            self.unreadable = true;
-            self.note(format!("{key} is not a price: {}", raw.get()));
+            self.unreadable.push(format!("{key} is not a price: {}", raw.get()));
         }
         Some(Price { tier: tier.map(|(_, name)| *name), above, unit, rate: rate? })
     }

@@ -114,11 +114,22 @@ pub struct Note {
     pub model: String,
     /// What there is to say.
     pub text: String,
+    /// Whether the model is left out because something of it cannot be read: then it has no new price.
+    pub left_out: bool,
 }
 
 impl Note {
     fn new(provider: &str, model: &str, text: impl Into<String>) -> Self {
-        Self { provider: provider.to_owned(), model: model.to_owned(), text: text.into() }
+        let (provider, model) = (provider.to_owned(), model.to_owned());
+        Self { provider, model, text: text.into(), left_out: false }
+    }
+
+    /// That a model is left out, and what of it cannot be read.
+    fn unreadable(provider: &str, model: &str, what: impl fmt::Display) -> Self {
+        Self {
+            left_out: true,
+            ..Self::new(provider, model, format!("is left out, since it cannot be read: {what}"))
+        }
     }
 }
 

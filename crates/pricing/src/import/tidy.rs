@@ -1,6 +1,6 @@
 //! What rows must be like, and how they are put in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use time::Date;
@@ -9,7 +9,7 @@ use super::Note;
 use crate::catalog::CatalogFile;
 use crate::hours::Hours;
 use crate::model::ModelPattern;
-use crate::price_row::{Band, PriceRow, TierPrices};
+use crate::price_row::{Band, PROVISIONED, PriceRow, TierPrices};
 use crate::rate::Rate;
 use crate::usage::{Unit, UnitPrices};
 
@@ -28,6 +28,21 @@ const FREE: [(&str, &str); 12] = [
     ("openrouter", "google/*-exp-*"),
     ("openrouter", "gemini-*-exp-*"),
     ("mistral", "labs-leanstral-*"),
+];
+
+/// Ids of the families that sources call free by a pattern. The pattern itself would make whatever an
+/// operator calls so free: deployments have names of their own.
+const FREE_IDS: [(&str, &str); 10] = [
+    ("openai", "omni-moderation-latest"),
+    ("openai", "omni-moderation-2024-09-26"),
+    ("openai", "text-moderation-latest"),
+    ("openai", "text-moderation-stable"),
+    ("google", "gemma-3-1b-it"),
+    ("google", "gemma-3-4b-it"),
+    ("google", "gemma-3-12b-it"),
+    ("google", "gemma-3-27b-it"),
+    ("google", "gemma-3n-e2b-it"),
+    ("google", "gemma-3n-e4b-it"),
 ];
 
 /// Figures that their source has wrong by a factor of a thousand, as those of like models show.
@@ -51,6 +66,34 @@ fn is_free(provider: &str, models: &[ModelPattern]) -> bool {
                 .any(|(at, pattern)| *at == provider && ModelPattern::new(*pattern).matches(id))
     };
     !models.is_empty() && models.iter().all(free)
+}
+
+/// The ids of a free row: those that it names, and for each pattern the ones that are known to be
+/// meant. Of what is left out a note is made.
+fn free_ids(
+    provider: &str,
+    models: &[ModelPattern],
+    mut note: impl FnMut(&str),
+) -> Vec<ModelPattern> {
+    let mut ids: Vec<ModelPattern> = Vec::new();
+    for model in models {
+        if model.is_exact() {
+            ids.push(model.clone());
+            continue;
+        }
+        let known = FREE_IDS.iter().filter(|(at, id)| *at == provider && model.matches(id));
+        let known: Vec<&str> = known.map(|(_, id)| *id).collect();
+        let instead = match known.is_empty() {
+            true => String::new(),
+            false => format!(", in its place {}", known.join(", ")),
+        };
+        let name = model.as_str();
+        note(&format!("{name} is left out: only ids can be free, not patterns{instead}"));
+        ids.extend(known.into_iter().map(ModelPattern::new));
+    }
+    let mut seen = BTreeSet::new();
+    ids.retain(|id| seen.insert(id.as_str().to_ascii_lowercase()));
+    ids
 }
 
 /// The rows of an import that can stand in a catalogue: prices of nothing only where they are
@@ -83,6 +126,13 @@ pub(super) fn checked(rows: Vec<PriceRow>, notes: &mut Vec<Note>) -> Vec<PriceRo
                 ..UnitPrices::default()
             };
             (row.free, row.bands, row.tiers) = (true, Vec::new(), BTreeMap::new());
+            row.models = free_ids(&row.provider, &row.models, note);
+            if row.models.is_empty() {
+                continue;
+            }
+        } else if is_nothing(&row.prices) {
+            note("has prices above 0 only for long prompts or in tiers");
+            continue;
         } else {
             // Beside prices above 0 a zero says that the source knows none, or that there is
             // nothing of the kind: left out, the unit takes its parent's price.
@@ -245,29 +295,49 @@ pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
         if row.models.is_empty() || row.models.iter().any(|model| model.as_str().is_empty()) {
             mistake("models: must name at least one, and none may be empty".to_owned());
         }
-        match (lists(row).all(is_nothing), row.free) {
+        match (is_nothing(&row.prices), row.free) {
             (true, false) => mistake("has no price above 0; if that is meant, set free".to_owned()),
-            (false, true) => mistake("free: has prices above 0".to_owned()),
+            (_, true) if !lists(row).all(is_nothing) => {
+                mistake("free: has prices above 0".to_owned());
+            }
             _ => (),
+        }
+        for model in row.models.iter().filter(|model| row.free && !model.is_exact()) {
+            let model = model.as_str();
+            mistake(format!("free: {model} is a pattern, and only ids can be free"));
         }
         if let (Some(from), Some(to)) = (row.effective_from, row.effective_to)
             && to < from
         {
             mistake(format!("effective_to: {to} is before effective_from {from}"));
         }
+        let mut all_bands = vec![("bands".to_owned(), &row.bands)];
         for (tier, prices) in &row.tiers {
-            if matches!(prices, TierPrices::Factor { factor } if factor.is_zero()) {
-                mistake(format!("tiers.{tier}: a factor of 0 would make every token free"));
+            // What was paid for in advance costs nothing, whatever stands here.
+            let at_nothing = row.free || tier == PROVISIONED;
+            match prices {
+                TierPrices::Factor { factor } if factor.is_zero() && !at_nothing => {
+                    mistake(format!("tiers.{tier}: a factor of 0 would make every token free"));
+                }
+                TierPrices::Factor { .. } => (),
+                TierPrices::Prices { prices, bands } => {
+                    if is_nothing(prices) && !at_nothing {
+                        mistake(format!("tiers.{tier}: has no price above 0"));
+                    }
+                    if tier != PROVISIONED {
+                        all_bands.push((format!("tiers.{tier}.bands"), bands));
+                    }
+                }
             }
         }
-        let own_bands = row.tiers.iter().filter_map(|(tier, prices)| match prices {
-            TierPrices::Prices { bands, .. } => Some((format!("tiers.{tier}.bands"), bands)),
-            TierPrices::Factor { .. } => None,
-        });
-        for (key, bands) in std::iter::once(("bands".to_owned(), &row.bands)).chain(own_bands) {
+        for (key, bands) in all_bands {
             let starts = bands.iter().map(|band| band.above_input_tokens);
             if !starts.clone().zip(starts.skip(1)).all(|(one, next)| one < next) {
                 mistake(format!("{key}: above_input_tokens must ascend"));
+            }
+            for band in bands.iter().filter(|band| is_nothing(&band.prices) && !row.free) {
+                let above = band.above_input_tokens;
+                mistake(format!("{key}: the one above {above} has no price above 0"));
             }
         }
         for model in &row.models {
