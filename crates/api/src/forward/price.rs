@@ -79,7 +79,7 @@ pub(crate) fn bound(
     managed: bool,
     tariff: &Tariff<'_>,
 ) -> Result<CostBound, ApiError> {
-    let listed = tariff.find(&endpoint.provider.price_list, body.model.as_deref());
+    let listed = tariff.find(&endpoint.provider.name, body.model.as_deref());
     // A row of prices for another kind of use would make this one cost nothing.
     let prices = |row: &PriceRow| {
         let mut sets = endpoint.billed_units().iter();
@@ -165,7 +165,7 @@ fn input_estimate(body: &CallBody, endpoint: &Endpoint, tariff: &Tariff<'_>) -> 
     let usage = estimate_input(body);
     let model = body.model.as_deref();
     let priced = tariff.price(&Served {
-        provider: &endpoint.provider.price_list,
+        provider: &endpoint.provider.name,
         models: model.as_slice(),
         tiers: &[],
         on: tariff.at.date(),
@@ -211,10 +211,10 @@ pub(super) fn reading(
     let models = if models.is_empty() { vec![""] } else { models };
     let provider = &outbound.endpoint.provider.name;
     let tariff = app.tariff(came_in);
-    let listed = tariff.find(&outbound.endpoint.provider.price_list, models.first().copied());
+    let listed = tariff.find(provider, models.first().copied());
     let used = believable(reading, outbound, listed);
     let priced = tariff.price(&Served {
-        provider: &outbound.endpoint.provider.price_list,
+        provider,
         models: &models,
         tiers: &reading.tiers,
         on: came_in.date(),

@@ -46,7 +46,7 @@ impl Endpoint {
             rows.any(|(method, pattern)| *method == self.method && path_matches(pattern, path))
         };
         let below = |base| relative_path(base, "", &self.url);
-        self.operation.is_some() || self.provider.base_urls.iter().filter_map(below).any(listed)
+        self.operation.is_some() || below(&self.provider.base_url).is_some_and(listed)
     }
 
     /// The model that the path or the query names.
@@ -240,13 +240,11 @@ impl ProviderTable {
     /// [`EndpointError`] says which rule it breaks, or that no provider is there.
     pub fn resolve(&self, method: &Method, u: &str) -> Result<Endpoint, EndpointError> {
         let url = &parse(u)?;
-        let candidates = self.iter().flat_map(|provider| {
-            let bases = provider.base_urls.iter();
-            bases.filter(|base| same_origin(base, url)).flat_map(move |base| {
-                let mounts = provider.mounts.iter();
-                mounts.filter_map(move |mount| {
-                    Some((provider, mount, relative_path(base, mount.path, url)?))
-                })
+        let same_origin = |provider: &&Arc<Provider>| same_origin(&provider.base_url, url);
+        let candidates = self.iter().filter(same_origin).flat_map(|provider| {
+            let mounts = provider.mounts.iter();
+            mounts.filter_map(move |mount| {
+                Some((provider, mount, relative_path(&provider.base_url, mount.path, url)?))
             })
         });
         // Of two providers, or two parts of one, on a host, the one with the longer prefix is meant;
@@ -267,7 +265,7 @@ impl Provider {
         path: &str,
         query: Option<&str>,
     ) -> Option<Endpoint> {
-        let base = self.base_urls.first()?;
+        let base = &self.base_url;
         let query = query.filter(|query| !query.is_empty());
         self.mounts.iter().find_map(|mount| {
             let mut u = format!("{}{}{path}", base.as_str().trim_end_matches('/'), mount.path);
