@@ -25,9 +25,10 @@ pub struct Tariff<'a> {
 }
 
 impl<'a> Tariff<'a> {
-    /// The price row of a model.
+    /// The price row of a model. An endpoint may have none by nature: then only a row for all of them
+    /// is one.
     pub fn find(&self, provider: &str, model: Option<&str>) -> Option<Listed<'a>> {
-        self.prices.find(provider, model?, self.at)
+        self.prices.find(provider, model.unwrap_or_default(), self.at)
     }
 
     /// What a call costs at its provider. A cost that no amount has room for leaves it unpriced.

@@ -371,3 +371,19 @@ fn the_drop_in_routes_find_a_provider_by_the_model_and_send_it_the_name_it_knows
         }
     });
 }
+
+#[test]
+fn a_model_that_is_priced_for_another_use_has_no_price_for_this_one() {
+    each_gateway_at_real_prices(async |gateway| {
+        for (path, model) in [
+            ("/openai/v1/chat/completions", "whisper-1"),
+            ("/openai/v1/chat/completions", "tts-1"),
+            ("/openai/v1/audio/transcriptions", "tts-1"),
+            ("/azure/openai/v1/chat/completions", "whisper-1"),
+        ] {
+            let refused = to(gateway, path).json(&json!({"model": model, "messages": []}));
+            assert_eq!(refused.send().await.error(), "model_price_unknown", "{path} {model}");
+        }
+        gateway.provider.assert_calls(0);
+    });
+}

@@ -75,10 +75,22 @@ const NOT_FORWARDED: [&str; 13] = [
     "x-real-ip",
 ];
 
-/// Choose among the accounts that a key opens: with the operator's key that is not the caller's
-/// choice.
-const ACCOUNT_SELECTING: [&str; 3] =
-    ["openai-organization", "openai-project", "x-goog-user-project"];
+/// Choose among the accounts that a key opens, or what is done there at which price, beside the body:
+/// with the operator's key that is not the caller's choice.
+const ACCOUNT_SELECTING: [&str; 12] = [
+    "openai-organization",
+    "openai-project",
+    "x-goog-user-project",
+    "x-goog-fieldmask",
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+    "x-amzn-bedrock-service-tier",
+    "x-amzn-bedrock-performanceconfig-latency",
+    "x-amzn-bedrock-guardrailidentifier",
+    "x-amzn-bedrock-guardrailversion",
+    "x-amzn-bedrock-trace",
+];
 
 /// Speak about the provider's origin, which is not the one that the client called.
 const NOT_RETURNED: [&str; 5] =

@@ -1,5 +1,6 @@
 //! A JSON object taken apart one level deep: its values stay the text that they are.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -54,14 +55,12 @@ impl<'a> Object<'a> {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// The first key that stands there more than once.
+    /// The first key that stands there more than once. Bodies come from callers: as many keys as they
+    /// like must not cost the square of it.
     pub(crate) fn duplicate(&self) -> Option<&str> {
-        let twice = |(place, (name, _)): (usize, &(Key<'a>, _))| {
-            self.0.iter().take(place).any(|(earlier, _)| earlier.0 == name.0)
-        };
-        let mut members =
-            self.0.iter().enumerate().filter(|(place, member)| twice((*place, member)));
-        members.next().map(|(_, (name, _))| &*name.0)
+        let mut seen = HashSet::with_capacity(self.0.len());
+        let mut names = self.0.iter().map(|(name, _)| &*name.0);
+        names.find(|name| !seen.insert(*name))
     }
 }
 

@@ -368,3 +368,178 @@ fn models_that_search_unasked_have_no_bound() {
     assert_eq!(unbounded(url, body("groq/compound-mini")).as_deref(), Some("model"));
     assert_eq!(unbounded(url, body("llama-3.3-70b-versatile")), None);
 }
+
+#[test]
+fn a_body_of_very_many_keys_costs_no_more_than_its_length() {
+    let keys: Vec<_> = (0..400_000).map(|key| format!("\"k{key}\":0")).collect();
+    let body = format!("{{\"model\":\"m\",\"input\":\"x\",{}}}", keys.join(","));
+    let speech = endpoint(&format!("{OPENAI}/audio/speech"));
+    assert!(CallBody::read(body.as_bytes(), None, &speech, true).is_ok());
+    let twice = body.replace("\"k399999\"", "\"k7\"");
+    let refused = CallBody::read(twice.as_bytes(), None, &speech, true).unwrap_err();
+    assert_eq!(refused[0].path, ["k7"]);
+}
+
+#[test]
+fn handles_are_found_wherever_they_stand() {
+    let compatible = "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions";
+    let table: [(&str, Value, &str); 14] = [
+        (
+            compatible,
+            json!({"model": "m", "extra_body": {"google": {"cached_content": "x"}}}),
+            "extra_body.google.cached_content",
+        ),
+        (
+            compatible,
+            json!({"model": "m", "google": {"cached_content": "x"}}),
+            "google.cached_content",
+        ),
+        (
+            "https://api.openai.com/v1/images/edits",
+            json!({"images": [{"file_id": "f"}]}),
+            "images.0.file_id",
+        ),
+        (
+            "https://api.openai.com/v1/images/edits",
+            json!({"mask": {"file_id": "f"}}),
+            "mask.file_id",
+        ),
+        (
+            "https://api.openai.com/v1/responses",
+            json!({"model": "m", "tools": [{"type": "shell",
+            "environment": {"type": "container_reference", "container_id": "c"}}]}),
+            "tools.0.environment.container_id",
+        ),
+        (
+            "https://api.openai.com/v1/responses",
+            json!({"model": "m", "tools": [{"type": "mcp", "connector_id": "c"}]}),
+            "tools.0.connector_id",
+        ),
+        (
+            "https://api.mistral.ai/v1/audio/transcriptions",
+            json!({"model": "m", "file_id": "f"}),
+            "file_id",
+        ),
+        (
+            "https://api.mistral.ai/v1/ocr",
+            json!({"model": "m", "document": {"document": {"file_id": "f"}}}),
+            "document.document.file_id",
+        ),
+        (
+            "https://generativelanguage.googleapis.com/v1beta/models/m:countTokens",
+            json!({"generateContentRequest": {"cachedContent": "x"}}),
+            "generateContentRequest.cachedContent",
+        ),
+        (
+            "https://generativelanguage.googleapis.com/v1beta/models/m:generateContent",
+            json!({"tools": [{"retrieval": {"vertexAiSearch": {"datastore": "d"}}}]}),
+            "tools.0.retrieval.vertexAiSearch.datastore",
+        ),
+        (
+            "https://bedrock-runtime.eu-central-1.amazonaws.com/model/m/invoke",
+            json!({"mediaSource": {"s3Location": {"uri": "S3://bucket/x"}}}),
+            "mediaSource.s3Location.uri",
+        ),
+        (
+            "https://api.elevenlabs.io/v1/text-to-speech/v",
+            json!({"text": "x", "previous_request_ids": ["r"]}),
+            "previous_request_ids",
+        ),
+        (
+            "https://openrouter.ai/api/v1/chat/completions",
+            json!({"model": "m", "preset": "p"}),
+            "preset",
+        ),
+        (
+            "https://res.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21",
+            json!({"messages": [], "data_sources": [{"type": "azure_search"}]}),
+            "data_sources",
+        ),
+    ];
+    for (url, body, path) in table {
+        assert_eq!(read(url, &body).unwrap_err(), path, "{url} {body}");
+    }
+    let deferred = json!({"model": "grok-4", "deferred": true});
+    let url = "https://api.x.ai/v1/chat/completions";
+    assert_eq!(read(url, &deferred).unwrap_err(), "deferred");
+    let text = json!({"model": "m", "messages": [{"role": "user", "content": "file_id"}],
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {"properties":
+            {"file_id": {"type": "string", "default": "f"}, "url": {"default": "https://x"}}}}}});
+    assert!(read(&format!("{OPENAI}/chat/completions"), &text).is_ok(), "a schema is no handle");
+}
+
+#[test]
+fn parameters_that_hide_what_a_call_used_are_refused_with_the_managed_key() {
+    for query in
+        ["fields=candidates", "%24fields=candidates", "alt=proto", "Fields=x", "$alt=media"]
+    {
+        let url = format!("{GEMINI}:generateContent?{query}");
+        assert!(read(&url, &json!({"contents": []})).is_err(), "{query}");
+        let own = CallBody::read(b"{}", None, &endpoint(&url), false);
+        assert!(own.is_ok(), "{query} with one's own key");
+    }
+    for query in ["alt=sse", "alt=json", "key=x"] {
+        let url = format!("{GEMINI}:streamGenerateContent?{query}");
+        assert!(read(&url, &json!({"contents": []})).is_ok(), "{query}");
+    }
+    let url = "https://api.deepgram.com/v1/listen?model=m&Callback=https://x";
+    let refused = CallBody::read(&wav(), Some("audio/wav"), &endpoint(url), true).unwrap_err();
+    assert_eq!(refused[0].path, ["Callback"]);
+}
+
+#[test]
+fn a_key_of_money_in_other_letters_is_refused() {
+    let url = format!("{OPENAI}/chat/completions");
+    let body = json!({"model": "cheap", "Model": "dear", "messages": []});
+    assert_eq!(read(&url, &body).unwrap_err(), "Model");
+    let body = json!({"model": "m", "messages": [], "customKey": 1});
+    assert!(read(&url, &body).is_ok());
+    let body = br#"{"model":"m"}"#;
+    let urlencoded = Some("application/x-www-form-urlencoded");
+    assert!(CallBody::read(body, urlencoded, &endpoint(&url), true).is_err());
+}
+
+#[test]
+fn what_nothing_bounds_is_named() {
+    let chat = |host: &str| format!("{host}/chat/completions");
+    let table: [(String, Value, &str); 7] = [
+        (
+            "https://api.together.xyz/v1/rerank".to_owned(),
+            json!({"model": "m", "max_tokens": 1, "documents": []}),
+            "documents",
+        ),
+        (
+            chat("https://generativelanguage.googleapis.com/v1beta/openai"),
+            json!({"model": "m", "max_tokens": 1, "extra_body": {"google": {"thinking_config": {}}}}),
+            "extra_body",
+        ),
+        (
+            chat("https://openrouter.ai/api/v1"),
+            json!({"model": "Perplexity/Sonar", "max_tokens": 1}),
+            "model",
+        ),
+        (
+            chat("https://openrouter.ai/api/v1"),
+            json!({"model": "openai/gpt-4o-search-preview", "max_tokens": 1}),
+            "model",
+        ),
+        (
+            chat("https://res.openai.azure.com/openai/v1"),
+            json!({"model": "model-router", "max_tokens": 1}),
+            "model",
+        ),
+        (
+            chat("https://api.groq.com/openai/v1"),
+            json!({"model": "compound_custom", "max_tokens": 1}),
+            "model",
+        ),
+        (
+            format!("{OPENAI}/audio/speech"),
+            json!({"model": "gpt-4o-mini-tts", "input": "x"}),
+            "input",
+        ),
+    ];
+    for (url, body, field) in table {
+        assert_eq!(unbounded(&url, body.clone()).as_deref(), Some(field), "{url} {body}");
+    }
+}

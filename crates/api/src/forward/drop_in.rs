@@ -101,10 +101,13 @@ impl Route {
         for provider in app.providers.iter().filter(callable) {
             let prefixed = model.strip_prefix(provider.name.as_str());
             let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
-            let price = |model| app.prices.find(&provider.price_list, model, now);
-            // What is found only because the provider's name is passed over is sent without it.
-            let as_it_stands =
-                |listed: &Listed<'_>| named.is_none() || listed.pattern.matches(model);
+            let price = |model| app.prices.find(&provider.name, model, now);
+            // What is found only because the provider's name is passed over is sent without it, and
+            // what stands in another's list only where the provider is named.
+            let as_it_stands = |listed: &Listed<'_>| {
+                [&provider.name, &provider.price_list].contains(&&listed.row.provider)
+                    && (named.is_none() || listed.pattern.matches(model))
+            };
             let whole = price(model).filter(as_it_stands).map(|listed| {
                 let pattern = listed.pattern;
                 match pattern.is_exact() && pattern.matches(model) {

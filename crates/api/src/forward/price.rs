@@ -4,7 +4,7 @@ use tollgate_domain::admission::{self, CostBound};
 use tollgate_domain::{
     Forwarded, Issue, MissingPrice, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
-use tollgate_pricing::{AppliedPrices, Listed, Served};
+use tollgate_pricing::{AppliedPrices, Listed, PriceRow, Served, Usage};
 use tollgate_provider::{CallBody, Endpoint, OutputBound, Reading, UsageBound, estimate_input};
 
 use super::credential::Credential;
@@ -79,7 +79,13 @@ pub(crate) fn bound(
     managed: bool,
     tariff: &Tariff<'_>,
 ) -> Result<CostBound, ApiError> {
-    let listed = tariff.find(&endpoint.provider.price_list, body.model.as_deref());
+    let listed = tariff.find(&endpoint.provider.name, body.model.as_deref());
+    // A row of prices for another kind of use would make this one cost nothing.
+    let prices = |row: &PriceRow| {
+        let mut sets = endpoint.billed_units().iter();
+        sets.all(|units| units.iter().any(|unit| row.prices.price(*unit).is_some()))
+    };
+    let listed = listed.filter(|listed| prices(listed.row));
     if listed.is_none() {
         refuse_unpriced(endpoint, managed, tariff.unpriced)?;
     }
@@ -159,7 +165,7 @@ fn input_estimate(body: &CallBody, endpoint: &Endpoint, tariff: &Tariff<'_>) -> 
     let usage = estimate_input(body);
     let model = body.model.as_deref();
     let priced = tariff.price(&Served {
-        provider: &endpoint.provider.price_list,
+        provider: &endpoint.provider.name,
         models: model.as_slice(),
         tiers: &[],
         on: tariff.at.date(),
@@ -173,6 +179,18 @@ fn input_estimate(body: &CallBody, endpoint: &Endpoint, tariff: &Tariff<'_>) -> 
         base: priced.base,
         price_source: priced.source,
     }
+}
+
+/// What was used, and of an estimate no more than the model can answer: what comes beside the text is
+/// not text.
+fn believable(reading: &Reading, outbound: &Outbound, listed: Option<Listed<'_>>) -> Usage {
+    let mut usage = reading.usage;
+    let most = listed.and_then(|listed| listed.row.max_output_tokens);
+    if let (UsageSource::Estimated | UsageSource::Partial, Some(most)) = (reading.source, most) {
+        let most = most.saturating_mul(outbound.call_body.answers());
+        usage.quantities.output = usage.quantities.output.min(most);
+    }
+    usage
 }
 
 /// Prices what was read from an answer: by the model that served it, at the prices of the
@@ -189,21 +207,25 @@ pub(super) fn reading(
     }
     let asked = outbound.call_body.model.as_deref();
     let models: Vec<&str> = reading.model.as_deref().into_iter().chain(asked).collect();
+    // A call may name no model by nature: then a row for all of them prices it.
+    let models = if models.is_empty() { vec![""] } else { models };
     let provider = &outbound.endpoint.provider.name;
-    let priced = app.tariff(came_in).price(&Served {
-        provider: &outbound.endpoint.provider.price_list,
+    let tariff = app.tariff(came_in);
+    let listed = tariff.find(provider, models.first().copied());
+    let used = believable(reading, outbound, listed);
+    let priced = tariff.price(&Served {
+        provider,
         models: &models,
         tiers: &reading.tiers,
         on: came_in.date(),
         time: Some(came_in.time()),
-        usage: &reading.usage,
+        usage: &used,
         parts: &reading.parts,
     });
     app.metrics.answered(provider, reading, &priced);
-    let missing =
-        MissingPrice::of(provider, models.first().unwrap_or(&""), &reading.usage, &priced);
+    let missing = MissingPrice::of(provider, models.first().unwrap_or(&""), &used, &priced);
     let usage = PricedUsage {
-        usage: reading.usage,
+        usage: used,
         usage_source: reading.source,
         base: priced.base,
         price_source: priced.source,

@@ -98,7 +98,7 @@ fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
         if !allowed {
             continue;
         }
-        for (id, since) in app.prices.models(&provider.price_list, today) {
+        for (id, since) in app.prices.models(&provider.name, today) {
             if key.is_none_or(|key| key.rules.allows_model(id)) && seen.insert(id) {
                 let created_at = since.map(Timestamp::at_midnight).unwrap_or_default();
                 models.push(ModelView {

@@ -39,17 +39,16 @@ pub(crate) async fn list(
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));
     }
+    let provider = query.get("provider");
     // A provider may be priced by another one's list.
-    let provider = query
-        .get("provider")
-        .map(|name| app.providers.get(name).map_or(name, |provider| provider.price_list.as_str()));
+    let stand_in = provider.and_then(|name| app.providers.get(name)).map(|known| &known.price_list);
     let wanted = |row: &PriceRow| match query.get("model") {
         Some(model) => app
             .prices
             .find_all(provider.unwrap_or(&row.provider), model, on)
             .iter()
             .any(|listed| std::ptr::eq(listed.row, row)),
-        None => provider.is_none_or(|provider| provider == row.provider),
+        None => provider.is_none_or(|name| row.provider == name || Some(&row.provider) == stand_in),
     };
     // The list of a day is the same as long as the process runs, so places in it are a cursor.
     let rows = app.prices.rows_on(on).enumerate().filter(|(_, (row, _))| wanted(row));

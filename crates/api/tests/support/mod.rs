@@ -300,7 +300,7 @@ fn builtin_providers(provider: &ScriptedProvider) -> ProviderTable {
     let names: Vec<_> = table.iter().map(|provider| provider.name.clone()).collect();
     for name in names.iter().map(String::as_str).chain(["azure", "bedrock"]) {
         // The path prefix of its own URL stays.
-        let own = table.get(name).map(|provider| provider.base_urls[0].path().to_owned());
+        let own = table.get(name).map(|provider| provider.base_url.path().to_owned());
         let own = own.unwrap_or_default();
         let settings = ProviderSettings {
             base_url: Some(provider.url(&format!("/{name}{}", own.trim_end_matches('/')))),

@@ -95,11 +95,10 @@ static GOOGLE_ROWS: [Operation; 12] = [
     ),
 ];
 
-static COHERE_ROWS: [Operation; 7] = [
+static COHERE_ROWS: [Operation; 6] = [
     metered_by("/chat", Api::Cohere, ModelIn::MaybeBody("model")),
     metered_by("/embed", Api::Cohere, ModelIn::MaybeBody("model")),
     metered_by("/rerank", Api::Cohere, ModelIn::MaybeBody("model")),
-    metered_by("/classify", Api::Cohere, ModelIn::MaybeBody("model")),
     free(Method::POST, "/tokenize", ModelIn::MaybeBody("model")),
     free(Method::GET, "/models", NO_MODEL),
     free(Method::GET, "/models/{model}", NO_MODEL),

@@ -22,23 +22,21 @@ const TOKENS_PER_SECOND_SPOKEN: u64 = 20;
 const TOKENS_PER_CHARACTER_READ: u64 = 6;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
-/// Models that search the web, or call others, without being asked to: by provider, and how their
-/// names begin.
-const SEARCHES_UNASKED: [(&str, &str); 9] = [
-    ("perplexity", ""),
-    ("groq", "groq/compound"),
-    ("groq", "compound"),
-    ("openai", "gpt-4o-search"),
-    ("openai", "gpt-4o-mini-search"),
-    ("openai", "gpt-5-search"),
-    ("openai", "o3-deep-research"),
-    ("openai", "o4-mini-deep-research"),
-    ("openrouter", "perplexity/"),
+/// What stands in the names of models that search the web, or call others, without being asked to.
+const SEARCH_UNASKED: [&str; 7] = [
+    "compound",
+    "-search-preview",
+    "-search-api",
+    "deep-research",
+    "sonar",
+    "model-router",
+    ":online",
 ];
 
 fn searches_unasked(endpoint: &Endpoint, model: Option<&str>) -> bool {
-    let (list, model) = (&endpoint.provider.price_list, model.unwrap_or_default());
-    SEARCHES_UNASKED.iter().any(|(provider, start)| list == provider && model.starts_with(start))
+    let model = model.unwrap_or_default().to_ascii_lowercase();
+    endpoint.provider.price_list == "perplexity"
+        || SEARCH_UNASKED.iter().any(|mark| model.contains(mark))
 }
 
 /// What a call can use at most.
@@ -148,7 +146,8 @@ impl CallBody {
             // Channels and options multiply what a second costs.
             Api::Deepgram if self.characters == 0 => Some("audio"),
             Api::Ocr => Some("document"),
-            Api::Rerank | Api::Cohere if self.max_output_tokens.is_none() => Some("documents"),
+            Api::Rerank => Some("documents"),
+            Api::Cohere if self.max_output_tokens.is_none() => Some("documents"),
             _ => None,
         }
     }

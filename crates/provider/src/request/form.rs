@@ -19,16 +19,46 @@ struct Part<'a> {
     content: &'a [u8],
 }
 
-/// The boundary in a content type, if that is one of a form.
-pub(super) fn boundary(content_type: &str) -> Option<String> {
-    let (kind, parameters) = content_type.split_once(';')?;
-    if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
-        return None;
+/// What the content type of a body says of forms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It is no form.
+    Other,
+    /// It is one, with this boundary.
+    Form(String),
+    /// It is one, and may be read in more than one way.
+    Ambiguous,
+}
+
+/// Reads a content type. Every server has its own idea of quotes, escapes and repeated parameters, and
+/// the model is what stands between two boundaries: only what there is one way to read is a form.
+pub(super) fn kind(content_type: &str) -> Kind {
+    let (media_type, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
+    if !media_type.trim().to_ascii_lowercase().starts_with("multipart/") {
+        return Kind::Other;
     }
-    let mut parameters = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
-    let (_, value) = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("boundary"))?;
-    let value = value.trim().trim_matches('"');
-    (1..=70).contains(&value.len()).then(|| value.to_owned())
+    let boundary = match media_type.trim().eq_ignore_ascii_case("multipart/form-data") {
+        true => parameters.trim().split_once('='),
+        false => None,
+    };
+    let plain = |text: &str| {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&b);
+        (1..=70).contains(&text.len()) && text.bytes().all(allowed) && !text.ends_with(' ')
+    };
+    let unquoted = |value: &str| {
+        let quoted = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let token = || {
+            Some(value)
+                .filter(|value| !value.contains([' ', '"', '=', ',', '?', ':', '/', '(', ')']))
+        };
+        quoted.or_else(token).filter(|value| plain(value)).map(str::to_owned)
+    };
+    match boundary {
+        Some((name, value)) if name.trim().eq_ignore_ascii_case("boundary") => {
+            unquoted(value.trim()).map_or(Kind::Ambiguous, Kind::Form)
+        }
+        _ => Kind::Ambiguous,
+    }
 }
 
 /// Reads a form. The same fields decide about money as in a JSON body, and each may stand only once.
@@ -39,7 +69,8 @@ pub(super) fn inspect(
     managed: bool,
 ) -> Result<CallBody, Vec<Issue>> {
     let Some(parts) = parts(body, boundary) else {
-        return Err(vec![Issue::at([], "the body is not a form with the boundary of its header")]);
+        let message = "the body is not a form with the boundary of its header, written plainly";
+        return Err(vec![Issue::at([], message)]);
     };
     let mut call = CallBody::empty();
     let mut issues = Vec::new();
@@ -96,18 +127,14 @@ pub(super) fn inspect(
     if issues.is_empty() { Ok(call) } else { Err(issues) }
 }
 
-/// The parts of a form that is whole; none if it is not.
+/// The parts of a form that is whole and begins with its first part; none if it is not.
 fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<Part<'a>>> {
     let delimiter = format!("--{boundary}");
     let between = format!("\r\n{delimiter}");
-    let mut rest = body.strip_prefix(delimiter.as_bytes()).or_else(|| {
-        let at = memchr::memmem::find(body, between.as_bytes())?;
-        body.get(at..)?.strip_prefix(between.as_bytes())
-    })?;
+    let mut rest = body.strip_prefix(delimiter.as_bytes())?;
     let mut parts = Vec::new();
     while !rest.starts_with(b"--") {
-        let start = memchr::memchr(b'\n', rest)?.checked_add(1)?;
-        let part = rest.get(start..)?;
+        let part = rest.strip_prefix(b"\r\n")?;
         let end = memchr::memmem::find(part, between.as_bytes())?;
         parts.push(read_part(part.get(..end)?)?);
         rest = part.get(end..)?.strip_prefix(between.as_bytes())?;
@@ -115,30 +142,62 @@ fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<Part<'a>>> {
             return None;
         }
     }
+    // What stands behind the last boundary is nobody's.
+    rest.strip_prefix(b"--").filter(|rest| rest.trim_ascii().is_empty())?;
     Some(parts)
 }
 
 fn read_part(part: &[u8]) -> Option<Part<'_>> {
-    let (head, content) = match part.strip_prefix(b"\r\n") {
-        Some(content) => (&b""[..], content),
-        None => {
-            let end = memchr::memmem::find(part, b"\r\n\r\n")?;
-            (part.get(..end)?, part.get(end..)?.strip_prefix(b"\r\n\r\n")?)
-        }
-    };
+    let end = memchr::memmem::find(part, b"\r\n\r\n")?;
+    let (head, content) = (part.get(..end)?, part.get(end..)?.strip_prefix(b"\r\n\r\n")?);
     let head = std::str::from_utf8(head).ok()?;
-    let disposition = head.split("\r\n").find_map(|line| {
+    let mut disposition = None;
+    for line in head.split("\r\n") {
         let (name, value) = line.split_once(':')?;
-        name.trim().eq_ignore_ascii_case("content-disposition").then_some(value)
-    })?;
-    let parameter = |wanted: &str| {
-        let mut parameters =
-            disposition.split(';').filter_map(|parameter| parameter.split_once('='));
-        let (_, value) = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case(wanted))?;
-        Some(value.trim().trim_matches('"').to_owned())
+        // A line that goes on in the next one, or has an end of its own within.
+        if name.is_empty() || name.contains([' ', '\t', '\n', '\r']) || value.contains(['\n', '\r'])
+        {
+            return None;
+        }
+        if name.eq_ignore_ascii_case("content-disposition")
+            && disposition.replace(value.trim()).is_some()
+        {
+            return None;
+        }
+    }
+    let (name, is_file) = read_disposition(disposition?)?;
+    // A file is one by its name too, should it have been sent without one of its own.
+    let is_file = is_file || FILE_FIELDS.contains(&name.trim_end_matches("[]"));
+    Some(Part { name, is_file, content })
+}
+
+/// Fields that are files in every form of a provider.
+const FILE_FIELDS: [&str; 4] = ["file", "image", "mask", "audio"];
+
+/// The name in `form-data; name="…"`, and whether a `filename` follows. Nothing else may stand there,
+/// and no name may have what some servers take for an escape.
+fn read_disposition(disposition: &str) -> Option<(String, bool)> {
+    let rest = disposition.strip_prefix("form-data;")?.trim_start();
+    let (name, rest) = rest.strip_prefix("name=\"")?.split_once('"')?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-[].".contains(&b);
+    if name.is_empty() || !name.bytes().all(plain) {
+        return None;
+    }
+    if rest.is_empty() {
+        return Some((name.to_owned(), false));
+    }
+    let (file, rest) =
+        rest.strip_prefix(';')?.trim_start().strip_prefix("filename=\"")?.split_once('"')?;
+    let rest = rest.trim_start();
+    // The same name again, in an encoding of its own (RFC 5987).
+    let is_encoded = || {
+        let encoded = rest.strip_prefix(';').map(str::trim_start);
+        encoded
+            .and_then(|rest| rest.strip_prefix("filename*="))
+            .is_some_and(|rest| !rest.contains(';'))
     };
-    let is_file = parameter("filename").is_some() || disposition.contains("filename*=");
-    Some(Part { name: parameter("name")?, is_file, content })
+    let is_plain = !file.contains(['\\', ';']) || !file.contains('=');
+    (is_plain && (rest.is_empty() || is_encoded())).then(|| (name.to_owned(), true))
 }
 
 #[cfg(test)]
@@ -146,23 +205,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boundary_is_found_in_any_spelling() {
+    fn a_boundary_is_what_every_server_takes_for_it() {
+        let form = |boundary: &str| Kind::Form(boundary.to_owned());
         let table = [
-            ("multipart/form-data; boundary=abc", Some("abc")),
-            ("Multipart/Form-Data; charset=utf-8; Boundary=\"a b\"", Some("a b")),
-            ("multipart/form-data", None),
-            ("multipart/form-data; boundary=", None),
-            ("application/json; boundary=abc", None),
+            ("multipart/form-data; boundary=abc", form("abc")),
+            ("Multipart/Form-Data;Boundary=\"a b'c\"", form("a b'c")),
+            ("application/json; boundary=abc", Kind::Other),
+            ("application/json", Kind::Other),
+            ("multipart/form-data", Kind::Ambiguous),
+            ("multipart/form-data; boundary=", Kind::Ambiguous),
+            ("multipart/form-data; boundary=\"a;b\"", Kind::Ambiguous),
+            ("multipart/form-data; boundary=a; boundary=b", Kind::Ambiguous),
+            ("multipart/form-data; boundary=a; charset=utf-8", Kind::Ambiguous),
+            ("multipart/form-data; charset=utf-8; boundary=a", Kind::Ambiguous),
+            ("multipart/form-data; x=\"; boundary=a\"; boundary=b", Kind::Ambiguous),
+            ("multipart/form-data; boundary=\"a\\\"b\"", Kind::Ambiguous),
+            ("multipart/mixed; boundary=a", Kind::Ambiguous),
         ];
         for (content_type, expected) in table {
-            assert_eq!(boundary(content_type).as_deref(), expected, "{content_type}");
+            assert_eq!(kind(content_type), expected, "{content_type}");
         }
     }
 
     #[test]
     fn parts_are_told_apart_whatever_they_hold() {
-        let body = b"preamble\r\n--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n\
-            whisper-1\r\n--x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a;b\"\r\n\
+        let body = b"--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n\
+            whisper-1\r\n--x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a b\"\r\n\
             Content-Type: audio/wav\r\n\r\n\r\n--y\r\n\0\xff\r\n--x--\r\n";
         let parts = parts(body, "x").unwrap();
         let read: Vec<_> =
@@ -175,5 +243,31 @@ mod tests {
             assert!(super::parts(&body[..cut], "x").is_none(), "cut at {cut}");
         }
         assert!(super::parts(b"", "x").is_none() && super::parts(b"--x", "x").is_none());
+        assert!(super::parts(&[&b"preamble\r\n"[..], body].concat(), "x").is_none());
+        assert!(super::parts(&[&body[..], b"--x\r\n"].concat(), "x").is_none());
+    }
+
+    #[test]
+    fn a_disposition_that_may_be_read_in_two_ways_is_none() {
+        for plain in [
+            r#"form-data; name="model""#,
+            r#"form-data; name="image[]"; filename="a.png""#,
+            r#"form-data; name="file"; filename="a.wav"; filename*=UTF-8''a.wav"#,
+        ] {
+            assert!(read_disposition(plain).is_some(), "{plain}");
+        }
+        for doubtful in [
+            r#"form-data; x="; name=model"; name="other""#,
+            r#"form-data; name="mo\del""#,
+            r#"form-data; name=model"#,
+            r#"form-data; name="other"; name="model""#,
+            r#"form-data; name="x"; name*=utf-8''model"#,
+            r#"form-data; filename="a"; name="model""#,
+            r#"form-data; name="x"; filename="a\"; name=\"model""#,
+            r#"attachment; name="model""#,
+            r#"form-data; name="""#,
+        ] {
+            assert_eq!(read_disposition(doubtful), None, "{doubtful}");
+        }
     }
 }

@@ -1,12 +1,12 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tollgate_domain::Issue;
 
 use super::edit::{UsageOption, range_of, usage_option};
-use super::scan::{Findings, Key, Kind, Scan};
+use super::scan::{Findings, Key, Kind, Member, Scan};
 use super::{CallBody, native};
 use crate::dialect::{Api, Dialect, ModelIn};
 use crate::number::count;
@@ -43,7 +43,14 @@ struct TopLevel<'a> {
     service_tier: Option<&'a RawValue>,
     speed: Option<&'a RawValue>,
     inference_geo: Option<&'a RawValue>,
+    extra_body: Option<&'a RawValue>,
+    google: Option<&'a RawValue>,
+    preset: Option<&'a RawValue>,
+    data_sources: Option<&'a RawValue>,
+    deferred: Option<&'a RawValue>,
     duplicates: Vec<&'static str>,
+    /// A key that decides about money, in other letters: some servers do not mind.
+    misspelt: Option<String>,
     /// The first handle to stored state in each scanned field.
     handles: Vec<Vec<String>>,
     findings: Findings,
@@ -55,23 +62,8 @@ pub(super) const STORED_STATE: &str =
 
 /// The tools that are offered.
 const TOOLS: &str = "tools";
-/// Parts in which handles, files, images and tools stand.
-const SCANNED: [&str; 12] = [
-    "messages",
-    "input",
-    "system",
-    TOOLS,
-    "attachments",
-    "tool_resources",
-    // Google's.
-    "contents",
-    "content",
-    "requests",
-    "systemInstruction",
-    "system_instruction",
-    // Bedrock's.
-    "toolConfig",
-];
+/// What in them looks like a handle or a URL is free text of the caller's.
+const NOT_SCANNED: [&str; 3] = ["metadata", "response_format", "text"];
 
 impl<'de> Deserialize<'de> for TopLevel<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -95,13 +87,14 @@ impl<'de> Deserialize<'de> for TopLevel<'de> {
                                 top.duplicates.push(name);
                             }
                         }
-                        None if SCANNED.contains(&&*key) => {
-                            let scan = if key == TOOLS { Scan::Tools } else { Scan::Part };
-                            let mut found = map.next_value_seed(scan)?.within(&key);
-                            top.handles.extend(found.take(Kind::Handle));
-                            top.findings = std::mem::take(&mut top.findings).or(found);
+                        None if NOT_SCANNED.contains(&&*key) => {
+                            map.next_value::<IgnoredAny>()?;
                         }
-                        None => drop(map.next_value::<IgnoredAny>()?),
+                        None => {
+                            top.note_spelling(&key);
+                            let scan = if key == TOOLS { Scan::Tools } else { Scan::Part };
+                            top.add(map.next_value_seed(Member(&key, scan))?);
+                        }
                     }
                 }
                 Ok(top)
@@ -151,8 +144,40 @@ slots!(
     context_management,
     service_tier,
     speed,
-    inference_geo
+    inference_geo,
+    extra_body,
+    google,
+    preset,
+    data_sources,
+    deferred
 );
+
+impl TopLevel<'_> {
+    /// Adds what was found in a member.
+    fn add(&mut self, mut found: Findings) {
+        self.handles.extend(found.take(Kind::Handle));
+        self.findings = std::mem::take(&mut self.findings).or(found);
+    }
+
+    fn note_spelling(&mut self, key: &str) {
+        if key.bytes().any(|b| b.is_ascii_uppercase())
+            && self.slot(&key.to_ascii_lowercase()).is_some()
+        {
+            self.misspelt = Some(key.to_owned());
+        }
+    }
+
+    /// Looks into what some providers take for a part of the body.
+    fn scan_extras(&mut self) {
+        for (key, value) in [("extra_body", self.extra_body), ("google", self.google)] {
+            let Some(value) = value else { continue };
+            let mut json = serde_json::Deserializer::from_str(value.get());
+            if let Ok(found) = Member(key, Scan::Part).deserialize(&mut json) {
+                self.add(found);
+            }
+        }
+    }
+}
 
 pub(super) fn inspect(
     body: &[u8],
@@ -167,11 +192,14 @@ pub(super) fn inspect(
         };
         vec![Issue::at([], message)]
     })?;
+    top.scan_extras();
     let mut issues: Vec<_> = top
         .duplicates
         .iter()
         .map(|key| Issue::at([key], "must not occur more than once"))
         .collect();
+    let misspelt = top.misspelt.iter();
+    issues.extend(misspelt.map(|key| Issue::at([key], "must be written in lower case")));
     let model = read_model(&top, body, endpoint, &mut issues);
     let stream = read_stream(&top, &mut issues);
     let answers =
@@ -230,6 +258,8 @@ fn open_ended(top: &TopLevel<'_>) -> Option<&'static str> {
         ("search_parameters", present(top.search_parameters)),
         ("mcp_servers", filled(top.mcp_servers)),
         ("plugins", filled(top.plugins)),
+        ("extra_body", present(top.extra_body)),
+        ("google", present(top.google)),
         ("models", filled(top.models)),
         ("fallbacks", filled(top.fallbacks)),
         ("route", present(top.route)),
@@ -372,6 +402,8 @@ fn stored_state(top: &mut TopLevel<'_>) -> Vec<Vec<String>> {
         // A text in the older completions; an object names a stored one.
         ("prompt", top.prompt.is_some_and(|value| value.get().starts_with('{'))),
         ("container", present(top.container)),
+        ("preset", present(top.preset)),
+        ("data_sources", filled(top.data_sources)),
     ];
     let fields = fields.into_iter().filter(|(_, present)| *present);
     fields
@@ -383,11 +415,14 @@ fn stored_state(top: &mut TopLevel<'_>) -> Vec<Vec<String>> {
 /// A managed key opens the operator's whole account, in which every caller's files and answers
 /// lie side by side. Until it is known whose they are, nobody may name them.
 fn refuse_stored_state(top: &TopLevel<'_>, stored: Vec<Vec<String>>, issues: &mut Vec<Issue>) {
-    if top.background.is_some_and(|value| !matches!(value.get(), "false" | "null")) {
-        issues.push(Issue::at(
-            ["background"],
-            "background answers are not possible with the managed key; use your own provider key",
-        ));
+    for (field, value) in [("background", top.background), ("deferred", top.deferred)] {
+        if value.is_some_and(|value| !matches!(value.get(), "false" | "null")) {
+            issues.push(Issue::at(
+                [field],
+                "answers that come later are not possible with the managed key; use your own \
+                 provider key",
+            ));
+        }
     }
     issues.extend(stored.into_iter().map(|path| Issue { path, message: STORED_STATE.to_owned() }));
 }

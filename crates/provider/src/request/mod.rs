@@ -19,7 +19,6 @@ pub use self::bound::{OutputBound, UsageBound};
 use self::edit::Edit;
 use self::scan::Findings;
 pub(crate) use self::scan::Key;
-use crate::dialect::Api;
 use crate::table::Endpoint;
 
 /// The few facts of a request body that decide about money, and what is to be changed in it.
@@ -44,7 +43,7 @@ pub struct CallBody {
     /// Microseconds of the sound that is sent, by its header or its size; 0 where none is.
     pub(crate) audio_micros: u64,
     /// Whether that is the length it has.
-    audio_is_exact: bool,
+    pub(crate) audio_is_exact: bool,
     /// The tiers that are asked for and may cost more than the standard, each with its field.
     pub(crate) tiers: Vec<(&'static str, String)>,
     /// Whether one-hour cache entries are asked for anywhere in the body.
@@ -92,20 +91,29 @@ impl CallBody {
         endpoint: &Endpoint,
         managed: bool,
     ) -> Result<Self, Vec<Issue>> {
-        if managed && endpoint.api() == Api::Deepgram && endpoint.query("callback").is_some() {
-            let issue = "answers are not sent elsewhere with the managed key; use your own";
-            return Err(vec![Issue::at(["callback"], issue)]);
+        if let Some(name) = endpoint.forbidden_parameter().filter(|_| managed) {
+            let issue = "sends the answer elsewhere, or leaves out what it is measured by, which is \
+                         not possible with the managed key; use your own provider key";
+            return Err(vec![Issue::at([&name], issue)]);
         }
         if let Some(name) = endpoint.model_stands_twice() {
             return Err(vec![Issue::at([name], "must not occur more than once in the query")]);
         }
-        match content_type.and_then(form::boundary) {
+        match content_type.map_or(form::Kind::Other, form::kind) {
             // A provider might read as JSON what is read as a form here.
-            Some(_) if !endpoint.takes_forms() => {
+            form::Kind::Form(_) | form::Kind::Ambiguous if !endpoint.takes_forms() => {
                 Err(vec![Issue::at([], "must be JSON: this endpoint takes no form")])
             }
-            Some(boundary) => form::inspect(body, &boundary, endpoint, managed),
-            None if endpoint.api() == Api::Deepgram && !content_type.is_some_and(is_json) => {
+            form::Kind::Ambiguous => {
+                let message = "the content type of a form must be multipart/form-data with a plain \
+                               boundary and nothing else";
+                Err(vec![Issue::at([], message)])
+            }
+            form::Kind::Form(boundary) => form::inspect(body, &boundary, endpoint, managed),
+            form::Kind::Other if content_type.is_some_and(is_urlencoded) => {
+                Err(vec![Issue::at([], "must be JSON")])
+            }
+            form::Kind::Other if endpoint.takes_sound() && !content_type.is_some_and(is_json) => {
                 let sound = sound::length(body);
                 Ok(Self {
                     model: endpoint.named_model(),
@@ -114,7 +122,7 @@ impl CallBody {
                     ..Self::empty()
                 })
             }
-            None => Self::inspect(body, endpoint, managed),
+            form::Kind::Other => Self::inspect(body, endpoint, managed),
         }
     }
 
@@ -144,6 +152,11 @@ impl CallBody {
         }
     }
 
+    /// How many answers are made at most; at least 1.
+    pub fn answers(&self) -> u64 {
+        self.choices.max(1)
+    }
+
     /// The tiers that the call asks for by name and that may cost more than the standard, each with
     /// the field that asks.
     pub fn tiers(&self) -> &[(&'static str, String)] {
@@ -171,6 +184,10 @@ impl CallBody {
         let edits = [&self.model_edit, &self.usage_edit];
         Edit::apply_all(edits.into_iter().flatten().collect(), body)
     }
+}
+
+fn is_urlencoded(content_type: &str) -> bool {
+    content_type.trim_start().to_ascii_lowercase().starts_with("application/x-www-form-urlencoded")
 }
 
 fn is_json(content_type: &str) -> bool {

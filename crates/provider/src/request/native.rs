@@ -46,20 +46,18 @@ pub(super) fn read(
         Api::Converse => fields.converse(call, endpoint),
         Api::Invoke => fields.invoke(call, endpoint),
         Api::Cohere => fields.cohere(call),
-        Api::Speech => call.characters = characters(body.get("input")),
+        Api::Speech => {
+            call.characters = characters(body.get("input"));
+            // How long it is spoken is what these are billed by, and the body may slow it down.
+            if call.model.as_deref().is_some_and(|model| model.contains("gpt-")) {
+                fields.without_length("input");
+            }
+        }
         Api::ElevenLabs => fields.elevenlabs(call),
         Api::Deepgram => {
             call.characters = characters(body.get("text"));
-            fields.without_length("url");
         }
-        Api::Ocr => {
-            fields.without_length("document");
-            if let Some(document) = body.object("document")
-                && document.get("file_id").is_some()
-            {
-                fields.stored.push(vec!["document".to_owned(), "file_id".to_owned()]);
-            }
-        }
+        Api::Ocr => fields.without_length("document"),
         _ => {}
     }
     let Fields { stored, endless, issues, .. } = fields;
@@ -86,9 +84,6 @@ struct Fields<'a, 'b> {
 impl Fields<'_, '_> {
     fn google(&mut self, call: &mut CallBody, endpoint: &Endpoint) {
         call.stream = endpoint.url.path().ends_with(":streamGenerateContent");
-        for key in ["cachedContent", "cached_content"] {
-            self.stores(key);
-        }
         for key in ["generationConfig", "generation_config"] {
             let Some(config) = self.body.object(key) else { continue };
             if let Some(twice) = config.duplicate() {
@@ -192,6 +187,11 @@ impl Fields<'_, '_> {
 
 /// Unicode scalar values of a text, or of all texts in a list.
 fn characters(value: Option<&RawValue>) -> u64 {
-    let text = value.and_then(|value| serde_json::from_str::<String>(value.get()).ok());
-    text.map_or(0, |text| u64::try_from(text.chars().count()).unwrap_or(u64::MAX))
+    let Some(value) = value else { return 0 };
+    let texts = match serde_json::from_str::<String>(value.get()) {
+        Ok(text) => vec![text],
+        Err(_) => serde_json::from_str::<Vec<String>>(value.get()).unwrap_or_default(),
+    };
+    let all = texts.iter().map(|text| u64::try_from(text.chars().count()).unwrap_or(u64::MAX));
+    all.fold(0, u64::saturating_add)
 }

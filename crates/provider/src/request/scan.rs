@@ -65,7 +65,7 @@ impl Findings {
     }
 
     /// The findings below the top-level field `field`, their paths from the outside in.
-    pub(super) fn within(self, field: &str) -> Self {
+    fn within(self, field: &str) -> Self {
         let mut found = self.below(field);
         found.first.values_mut().for_each(|path| path.reverse());
         found
@@ -73,11 +73,36 @@ impl Findings {
 }
 
 /// Strings under these keys name something stored.
-const HANDLE_KEYS: [&str; 6] =
-    ["file_id", "container", "vector_store_id", "fileUri", "file_uri", "cachedContent"];
+const HANDLE_KEYS: [&str; 16] = [
+    "file_id",
+    "container",
+    "container_id",
+    "vector_store_id",
+    "skill_id",
+    "connector_id",
+    "pronunciation_dictionary_id",
+    // Google's, in either spelling.
+    "fileUri",
+    "file_uri",
+    "cachedContent",
+    "cached_content",
+    "fileSearchStoreNames",
+    "file_search_store_names",
+    "datastore",
+    "ragCorpus",
+    "rag_corpus",
+];
 /// Arrays under these keys do.
-const HANDLE_LIST_KEYS: [&str; 4] =
-    ["file_ids", "vector_store_ids", "fileSearchStoreNames", "file_search_store_names"];
+const HANDLE_LIST_KEYS: [&str; 8] = [
+    "file_ids",
+    "vector_store_ids",
+    "fileSearchStoreNames",
+    "file_search_store_names",
+    "ragCorpora",
+    "rag_corpora",
+    "previous_request_ids",
+    "next_request_ids",
+];
 /// Strings under these keys are fetched, if they are URLs and not the data itself.
 const REMOTE_KEYS: [&str; 6] =
     ["url", "image_url", "video_url", "audio_url", "file_url", "server_url"];
@@ -135,11 +160,16 @@ pub(super) enum Scan {
     Part,
 }
 
-impl<'de> DeserializeSeed<'de> for Scan {
+/// The member `key` of the whole body.
+pub(super) struct Member<'a>(pub(super) &'a str, pub(super) Scan);
+
+impl<'de> DeserializeSeed<'de> for Member<'_> {
     type Value = Findings;
 
     fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<Findings, D::Error> {
-        value.deserialize_any(Walk(self)).map(|(_, findings)| findings)
+        let (seen, mut found) = value.deserialize_any(Walk(self.1))?;
+        judge_member(self.0, &seen, &mut found);
+        Ok(found.within(self.0))
     }
 }
 
@@ -239,7 +269,7 @@ fn judge_member(key: &str, seen: &Seen<'_>, found: &mut Findings) {
                 found.note(Kind::Unsized, here());
             }
             // Bedrock's: what lies in a bucket of the account, and what is packed in the body.
-            if key == "uri" && text.starts_with("s3://") {
+            if key == "uri" && text.get(..5).is_some_and(|s| s.eq_ignore_ascii_case("s3://")) {
                 found.note(Kind::Handle, here());
             }
             if key == "bytes" {

@@ -31,9 +31,11 @@ fn micros(bytes: u64, bytes_per_second: u64) -> Option<u64> {
     u64::try_from(exact.checked_add(per_second.checked_sub(1)?)?.checked_div(per_second)?).ok()
 }
 
-/// The length of the data chunk by the byte rate of the format chunk. The data that is there counts,
-/// not what the header says of it: streamed files say what they like.
+/// The length of the data chunk by the format chunk, if the sound is not packed (PCM): rate, channels
+/// and width of a sample say how many bytes a second has, and the rate of bytes must be just that. The
+/// data that is there counts, not what the header says of it: streamed files say what they like.
 fn wav(file: &[u8]) -> Option<u64> {
+    const PCM: u16 = 1;
     let mut rest = file.strip_prefix(b"RIFF")?.get(4..)?.strip_prefix(b"WAVE")?;
     let mut bytes_per_second = None;
     loop {
@@ -43,11 +45,24 @@ fn wav(file: &[u8]) -> Option<u64> {
         match id {
             b"data" => {
                 let present = u64::try_from(after.len()).ok()?;
-                return micros(present, bytes_per_second.filter(|rate| *rate > 0)?);
+                return micros(present, bytes_per_second?);
             }
+            // Two of them could be read in two ways.
+            b"fmt " if bytes_per_second.is_some() => return None,
             b"fmt " => {
-                let rate = after.get(8..)?.first_chunk::<4>()?;
-                bytes_per_second = Some(u64::from(u32::from_le_bytes(*rate)));
+                let short = |at: usize| Some(u16::from_le_bytes(*after.get(at..)?.first_chunk()?));
+                let long = |at: usize| Some(u32::from_le_bytes(*after.get(at..)?.first_chunk()?));
+                let (channels, rate, bits) = (short(2)?, long(4)?, short(14)?);
+                let computed = u64::from(rate)
+                    .checked_mul(u64::from(channels))?
+                    .checked_mul(u64::from(bits.div_ceil(8)))?;
+                let is_plausible = (1..=8).contains(&channels)
+                    && (4_000..=192_000).contains(&rate)
+                    && (8..=32).contains(&bits);
+                let agrees = u64::from(long(8)?) == computed;
+                bytes_per_second =
+                    Some(computed).filter(|_| short(0) == Some(PCM) && is_plausible && agrees);
+                bytes_per_second?;
             }
             _ => {}
         }
@@ -60,20 +75,41 @@ fn wav(file: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// A file of 1.5 seconds, 8,000 samples of 16 bits each, with this format and rate of bytes.
+    fn file(format: u16, bytes_per_second: u32, samples: &[u8]) -> Vec<u8> {
+        let mut file = b"RIFF\0\0\0\0WAVELIST\x03\0\0\0abc\0fmt \x10\0\0\0".to_vec();
+        file.extend_from_slice(&format.to_le_bytes());
+        file.extend_from_slice(&1_u16.to_le_bytes());
+        file.extend_from_slice(&8_000_u32.to_le_bytes());
+        file.extend_from_slice(&bytes_per_second.to_le_bytes());
+        file.extend_from_slice(b"\x02\0\x10\0data\xff\xff\xff\xff");
+        file.extend_from_slice(samples);
+        file
+    }
+
     #[test]
     fn a_wav_file_says_how_long_it_is_and_all_else_is_guessed() {
-        let mut file = b"RIFF\0\0\0\0WAVELIST\x03\0\0\0abc\0fmt \x10\0\0\0\x01\0\x01\0".to_vec();
-        file.extend_from_slice(&8_000_u32.to_le_bytes());
-        file.extend_from_slice(&16_000_u32.to_le_bytes());
-        file.extend_from_slice(b"\x02\0\x10\0data\xff\xff\xff\xff");
-        file.extend_from_slice(&vec![0; 24_000]);
-        assert_eq!(length(&file), Length { micros: 1_500_000, is_exact: true });
+        let plain = file(1, 16_000, &[0; 24_000]);
+        assert_eq!(length(&plain), Length { micros: 1_500_000, is_exact: true });
         for cut in 0..56 {
-            assert!(!length(&file[..cut]).is_exact, "cut at {cut}");
+            assert!(!length(&plain[..cut]).is_exact, "cut at {cut}");
         }
-        assert_eq!(length(&vec![0; 4_001]), Length { micros: 1_000_250, is_exact: false });
-        let still =
-            b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\0\0\0\0\0\0\0\0\x02\0\x10\0data\0\0\0\0";
-        assert!(!length(still).is_exact, "no rate is no length");
+        assert_eq!(length(&[0; 4_001]), Length { micros: 1_000_250, is_exact: false });
+    }
+
+    #[test]
+    fn a_header_that_lies_or_names_a_packed_format_says_nothing() {
+        for (format, bytes_per_second) in
+            [(1, u32::MAX), (1, 0), (1, 15_999), (0x11, 16_000), (0x55, 16_000), (0xfffe, 16_000)]
+        {
+            let file = file(format, bytes_per_second, &[0; 24_000]);
+            assert!(!length(&file).is_exact, "{format} at {bytes_per_second}");
+        }
+        let mut twice = file(1, 16_000, b"");
+        twice.truncate(twice.len() - 8);
+        let format = twice[24..].to_vec();
+        twice.extend_from_slice(&format);
+        twice.extend_from_slice(b"data\0\0\0\0");
+        assert!(!length(&twice).is_exact, "two formats");
     }
 }

@@ -11,8 +11,8 @@ use crate::dialect::{
 /// One row of the table.
 pub(super) struct Row {
     pub(super) name: &'static str,
-    /// Origin and path prefix; the first is the one to call, the others are the same by other names.
-    pub(super) base_urls: &'static [&'static str],
+    /// Origin and path prefix: the one place where the key goes.
+    pub(super) base_url: &'static str,
     /// What lies below them. Where several have a route of an SDK, the first is called.
     pub(super) mounts: &'static [Mount],
     /// Whether `stream_options` may be inserted into a streamed body.
@@ -27,13 +27,13 @@ const fn at(path: &'static str, dialect: Dialect, rows: Rows) -> Mount {
 pub(super) static BUILTIN: [Row; 23] = [
     Row {
         name: "anthropic",
-        base_urls: &["https://api.anthropic.com/v1"],
+        base_url: "https://api.anthropic.com/v1",
         mounts: &[at("", Dialect::Anthropic, ANTHROPIC)],
         stream_options: false,
     },
     Row {
         name: "azure",
-        base_urls: &["https://{resource}.openai.azure.com"],
+        base_url: "https://{resource}.openai.azure.com",
         mounts: &[
             at("/openai/v1", Dialect::OpenAi, AZURE_V1),
             at("/openai", Dialect::Azure, AZURE),
@@ -43,19 +43,19 @@ pub(super) static BUILTIN: [Row; 23] = [
     },
     Row {
         name: "bedrock",
-        base_urls: &["https://bedrock-runtime.{region}.amazonaws.com"],
+        base_url: "https://bedrock-runtime.{region}.amazonaws.com",
         mounts: &[at("/openai/v1", Dialect::OpenAi, CHAT), at("", Dialect::Bedrock, BEDROCK)],
         stream_options: true,
     },
     Row {
         name: "cerebras",
-        base_urls: &["https://api.cerebras.ai/v1"],
+        base_url: "https://api.cerebras.ai/v1",
         mounts: &[at("", Dialect::OpenAi, CHAT)],
         stream_options: true,
     },
     Row {
         name: "cohere",
-        base_urls: &["https://api.cohere.com", "https://api.cohere.ai"],
+        base_url: "https://api.cohere.com",
         mounts: &[
             at("/compatibility/v1", Dialect::OpenAi, CHAT_AND_EMBEDDINGS),
             at("/v2", Dialect::Cohere, COHERE),
@@ -65,19 +65,19 @@ pub(super) static BUILTIN: [Row; 23] = [
     },
     Row {
         name: "deepgram",
-        base_urls: &["https://api.deepgram.com/v1"],
+        base_url: "https://api.deepgram.com/v1",
         mounts: &[at("", Dialect::Deepgram, DEEPGRAM)],
         stream_options: false,
     },
     Row {
         name: "deepinfra",
-        base_urls: &["https://api.deepinfra.com/v1/openai"],
+        base_url: "https://api.deepinfra.com/v1/openai",
         mounts: &[at("", Dialect::OpenAi, DEEPINFRA)],
         stream_options: true,
     },
     Row {
         name: "deepseek",
-        base_urls: &["https://api.deepseek.com"],
+        base_url: "https://api.deepseek.com",
         mounts: &[
             at("", Dialect::OpenAi, CHAT),
             at("/v1", Dialect::OpenAi, CHAT),
@@ -88,19 +88,19 @@ pub(super) static BUILTIN: [Row; 23] = [
     },
     Row {
         name: "elevenlabs",
-        base_urls: &["https://api.elevenlabs.io/v1"],
+        base_url: "https://api.elevenlabs.io/v1",
         mounts: &[at("", Dialect::ElevenLabs, ELEVENLABS)],
         stream_options: false,
     },
     Row {
         name: "fireworks",
-        base_urls: &["https://api.fireworks.ai/inference/v1"],
+        base_url: "https://api.fireworks.ai/inference/v1",
         mounts: &[at("", Dialect::OpenAi, FIREWORKS)],
         stream_options: true,
     },
     Row {
         name: "google",
-        base_urls: &["https://generativelanguage.googleapis.com"],
+        base_url: "https://generativelanguage.googleapis.com",
         mounts: &[
             at("/v1beta/openai", Dialect::OpenAi, CHAT_AND_EMBEDDINGS),
             at("/v1beta", Dialect::Google, GOOGLE),
@@ -110,26 +110,26 @@ pub(super) static BUILTIN: [Row; 23] = [
     },
     Row {
         name: "groq",
-        base_urls: &["https://api.groq.com/openai/v1"],
+        base_url: "https://api.groq.com/openai/v1",
         mounts: &[at("", Dialect::OpenAi, GROQ)],
         stream_options: true,
     },
     Row {
         name: "hyperbolic",
-        base_urls: &["https://api.hyperbolic.xyz/v1"],
+        base_url: "https://api.hyperbolic.xyz/v1",
         mounts: &[at("", Dialect::OpenAi, CHAT)],
         stream_options: true,
     },
     Row {
         name: "mistral",
-        base_urls: &["https://api.mistral.ai/v1"],
+        base_url: "https://api.mistral.ai/v1",
         mounts: &[at("", Dialect::OpenAi, MISTRAL)],
         // Reports usage unasked, and refuses fields that it does not know.
         stream_options: false,
     },
     Row {
         name: "moonshot",
-        base_urls: &["https://api.moonshot.ai", "https://api.moonshot.cn"],
+        base_url: "https://api.moonshot.ai",
         mounts: &[
             at("/anthropic/v1", Dialect::Anthropic, MESSAGES),
             at("/v1", Dialect::OpenAi, MOONSHOT),
@@ -138,17 +138,13 @@ pub(super) static BUILTIN: [Row; 23] = [
     },
     Row {
         name: "nebius",
-        base_urls: &[
-            "https://api.tokenfactory.nebius.com/v1",
-            "https://api.studio.nebius.com/v1",
-            "https://api.studio.nebius.ai/v1",
-        ],
+        base_url: "https://api.tokenfactory.nebius.com/v1",
         mounts: &[at("", Dialect::OpenAi, NEBIUS)],
         stream_options: true,
     },
     Row {
         name: "novita",
-        base_urls: &["https://api.novita.ai"],
+        base_url: "https://api.novita.ai",
         mounts: &[
             at("/anthropic/v1", Dialect::Anthropic, MESSAGES),
             at("/openai/v1", Dialect::OpenAi, CHAT_AND_EMBEDDINGS),
@@ -158,39 +154,39 @@ pub(super) static BUILTIN: [Row; 23] = [
     },
     Row {
         name: "openai",
-        base_urls: &["https://api.openai.com/v1"],
+        base_url: "https://api.openai.com/v1",
         mounts: &[at("", Dialect::OpenAi, OPENAI)],
         stream_options: true,
     },
     Row {
         name: "openrouter",
-        base_urls: &["https://openrouter.ai/api/v1"],
+        base_url: "https://openrouter.ai/api/v1",
         mounts: &[at("", Dialect::OpenAi, OPENROUTER)],
         // Reports usage and its own cost unasked.
         stream_options: false,
     },
     Row {
         name: "perplexity",
-        base_urls: &["https://api.perplexity.ai"],
+        base_url: "https://api.perplexity.ai",
         mounts: &[at("", Dialect::OpenAi, PERPLEXITY), at("/v1", Dialect::OpenAi, PERPLEXITY)],
         // Reports usage in every event.
         stream_options: false,
     },
     Row {
         name: "sambanova",
-        base_urls: &["https://api.sambanova.ai/v1"],
+        base_url: "https://api.sambanova.ai/v1",
         mounts: &[at("", Dialect::OpenAi, CHAT_AND_EMBEDDINGS)],
         stream_options: true,
     },
     Row {
         name: "together",
-        base_urls: &["https://api.together.xyz/v1", "https://api.together.ai/v1"],
+        base_url: "https://api.together.xyz/v1",
         mounts: &[at("", Dialect::OpenAi, TOGETHER)],
         stream_options: true,
     },
     Row {
         name: "xai",
-        base_urls: &["https://api.x.ai/v1"],
+        base_url: "https://api.x.ai/v1",
         mounts: &[at("", Dialect::OpenAi, XAI)],
         stream_options: true,
     },

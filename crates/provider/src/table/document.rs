@@ -15,9 +15,8 @@ impl fmt::Display for ProvidersDocument {
         f.write_str(INTRODUCTION)?;
         f.write_str("| provider | base URL | usage asked for in streams |\n|---|---|---|\n")?;
         for row in &BUILTIN {
-            let urls = row.base_urls.iter().map(|url| format!("`{url}`")).collect::<Vec<_>>();
             let asked = if row.stream_options { "yes" } else { "no" };
-            writeln!(f, "| [{0}](#{0}) | {1} | {asked} |", row.name, urls.join("<br>"))?;
+            writeln!(f, "| [{0}](#{0}) | `{1}` | {asked} |", row.name, row.base_url)?;
         }
         f.write_str(NOTES)?;
         for row in &BUILTIN {
@@ -138,7 +137,8 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by `cargo run -p tollgate-provider --example providers`; a test compares. -->
 
-What Tollgate knows of the providers it forwards to. Each needs nothing but a key in the configuration:
+What Tollgate knows of the providers it forwards to. Each needs a key in the configuration, and models that
+[the price list](PRICING.md) knows, or a price of your own:
 
 ```toml
 [providers.mistral]

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use awc::http::{Method, Uri};
 use tollgate_domain::RequestShape;
+use tollgate_pricing::Unit;
 use url::Url;
 
 use super::{Mount, Provider, ProviderTable};
@@ -45,7 +46,7 @@ impl Endpoint {
             rows.any(|(method, pattern)| *method == self.method && path_matches(pattern, path))
         };
         let below = |base| relative_path(base, "", &self.url);
-        self.operation.is_some() || self.provider.base_urls.iter().filter_map(below).any(listed)
+        self.operation.is_some() || below(&self.provider.base_url).is_some_and(listed)
     }
 
     /// The model that the path or the query names.
@@ -63,6 +64,49 @@ impl Endpoint {
         let ModelIn::Query(name) = self.operation?.model else { return None };
         let models = self.url.query_pairs().filter(|(key, _)| key == name);
         (models.count() > 1).then_some(name)
+    }
+
+    /// A parameter of the query that the managed key may not be used with: one that sends the answer
+    /// elsewhere, or chooses parts or forms of it in which usage need not stand.
+    pub(crate) fn forbidden_parameter(&self) -> Option<String> {
+        let forbidden = |name: &str, value: &str| match self.dialect {
+            Dialect::Deepgram => name == "callback" || name == "callback_method",
+            Dialect::Google => {
+                matches!(name, "fields" | "$fields" | "$alt" | "callback" | "$callback")
+                    || (name == "alt" && !matches!(value, "sse" | "json"))
+            }
+            _ => false,
+        };
+        let mut pairs = self.url.query_pairs();
+        let found = pairs.find(|(name, value)| forbidden(&name.to_ascii_lowercase(), value))?;
+        Some(found.0.into_owned())
+    }
+
+    /// Whether sound may be the whole body.
+    pub(crate) fn takes_sound(&self) -> bool {
+        self.operation.is_some_and(|row| row.api == Api::Deepgram && row.path == "/listen")
+    }
+
+    /// Units of which a price list must know one in each set, if it is to price what is billed here:
+    /// a model that is listed for another kind of use has no price for this one.
+    pub fn billed_units(&self) -> &'static [&'static [Unit]] {
+        const SOUND: &[Unit] = &[Unit::InputSecond, Unit::Input];
+        match self.api() {
+            Api::Chat
+            | Api::Responses
+            | Api::Messages
+            | Api::GenerateContent
+            | Api::Converse
+            | Api::Invoke => &[&[Unit::Input], &[Unit::Output]],
+            Api::Embeddings => &[&[Unit::Input]],
+            Api::EmbedContent => &[&[Unit::Input, Unit::InputCharacters]],
+            Api::Transcription => &[SOUND],
+            Api::Speech => &[&[Unit::InputCharacters, Unit::OutputAudio, Unit::OutputSecond]],
+            Api::Images => &[&[Unit::Image, Unit::OutputImage]],
+            Api::Predict => &[&[Unit::Image]],
+            Api::Ocr => &[&[Unit::Page]],
+            Api::Rerank | Api::Cohere | Api::ElevenLabs | Api::Deepgram | Api::Opaque => &[],
+        }
     }
 
     /// Whether a body may be a form: on endpoints that take files, and on those that nothing is
@@ -196,13 +240,11 @@ impl ProviderTable {
     /// [`EndpointError`] says which rule it breaks, or that no provider is there.
     pub fn resolve(&self, method: &Method, u: &str) -> Result<Endpoint, EndpointError> {
         let url = &parse(u)?;
-        let candidates = self.iter().flat_map(|provider| {
-            let bases = provider.base_urls.iter();
-            bases.filter(|base| same_origin(base, url)).flat_map(move |base| {
-                let mounts = provider.mounts.iter();
-                mounts.filter_map(move |mount| {
-                    Some((provider, mount, relative_path(base, mount.path, url)?))
-                })
+        let same_origin = |provider: &&Arc<Provider>| same_origin(&provider.base_url, url);
+        let candidates = self.iter().filter(same_origin).flat_map(|provider| {
+            let mounts = provider.mounts.iter();
+            mounts.filter_map(move |mount| {
+                Some((provider, mount, relative_path(&provider.base_url, mount.path, url)?))
             })
         });
         // Of two providers, or two parts of one, on a host, the one with the longer prefix is meant;
@@ -223,7 +265,7 @@ impl Provider {
         path: &str,
         query: Option<&str>,
     ) -> Option<Endpoint> {
-        let base = self.base_urls.first()?;
+        let base = &self.base_url;
         let query = query.filter(|query| !query.is_empty());
         self.mounts.iter().find_map(|mount| {
             let mut u = format!("{}{}{path}", base.as_str().trim_end_matches('/'), mount.path);

@@ -50,9 +50,8 @@ pub struct Provider {
     pub price_list: String,
     /// The parts of its API.
     pub mounts: Vec<Mount>,
-    /// Origins and path prefixes, without a slash at the end: the one to call, and others that are
-    /// the same. Nothing outside is ever called.
-    pub base_urls: Vec<Url>,
+    /// Origin and path prefix, without a slash at the end. Nothing outside is ever called.
+    pub base_url: Url,
     /// Whether it may stand at a private address, and speak plain `http`.
     pub allow_private_network: bool,
     /// Whether a managed key may be used with handles to what the provider stores (files, earlier
@@ -95,7 +94,7 @@ impl fmt::Debug for Provider {
             .field("name", &self.name)
             .field("price_list", &self.price_list)
             .field("mounts", &self.mounts)
-            .field("base_urls", &self.base_urls)
+            .field("base_url", &self.base_url.as_str())
             .field("allow_private_network", &self.allow_private_network)
             .field("allow_stored_state", &self.allow_stored_state)
             .field("stream_options", &self.stream_options)
@@ -118,14 +117,13 @@ impl ProviderTable {
     /// The built-in providers, none of them with a key.
     pub fn builtin() -> Self {
         // A row whose URL has a name to fill in has no place to call until it is configured.
-        let named = |row: &&builtin::Row| row.base_urls.iter().any(|url| url.contains('{'));
+        let named = |row: &&builtin::Row| row.base_url.contains('{');
         let providers = BUILTIN.iter().filter(|row| !named(row)).filter_map(|row| {
-            let urls = row.base_urls.iter().map(|url| Url::parse(url).ok());
             Some(Arc::new(Provider {
                 name: row.name.to_owned(),
                 price_list: row.name.to_owned(),
                 mounts: row.mounts.to_vec(),
-                base_urls: urls.collect::<Option<_>>()?,
+                base_url: Url::parse(row.base_url).ok()?,
                 allow_private_network: false,
                 allow_stored_state: false,
                 stream_options: row.stream_options,
@@ -183,13 +181,11 @@ mod tests {
         assert!(BUILTIN.is_sorted_by_key(|row| row.name));
         for row in &BUILTIN {
             let provider = table.get(row.name).unwrap();
-            assert_eq!(provider.base_urls.len(), row.base_urls.len());
-            for (url, written) in provider.base_urls.iter().zip(row.base_urls) {
-                assert_eq!(url.scheme(), "https");
-                let filled = written.replace("{resource}", "my-resource");
-                let filled = filled.replace("{region}", "eu-central-1");
-                assert_eq!(url.as_str().trim_end_matches('/'), filled, "in normal form");
-            }
+            assert_eq!(provider.base_url.scheme(), "https");
+            let filled = row.base_url.replace("{resource}", "my-resource");
+            let filled = filled.replace("{region}", "eu-central-1");
+            let url = provider.base_url.as_str().trim_end_matches('/');
+            assert_eq!(url, filled, "in normal form");
         }
     }
 

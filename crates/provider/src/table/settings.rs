@@ -71,12 +71,9 @@ impl ProviderSettings {
         let allow_private_network = self
             .allow_private_network
             .unwrap_or_else(|| present.is_some_and(|p| p.allow_private_network));
-        let base_urls = self.base_urls(name, present, &mut issues);
-        for url in &base_urls {
-            if let Some(problem) = not_public(url, allow_private_network) {
-                issues.push(Issue::at(["base_url"], problem));
-            }
-        }
+        let base_url = self.base_url(name, present, &mut issues);
+        let problem = base_url.as_ref().and_then(|url| not_public(url, allow_private_network));
+        issues.extend(problem.map(|problem| Issue::at(["base_url"], problem)));
         let row = builtin::row(name);
         let mounts = match &self.dialect {
             Some(word) => {
@@ -97,7 +94,9 @@ impl ProviderSettings {
             issues.push(Issue::at(["api_key"], "must be visible ASCII characters without spaces"));
         }
         let managed_endpoints = parse_managed_endpoints(&self.managed_endpoints, &mut issues);
-        let Some(mounts) = mounts.filter(|_| issues.is_empty()) else { return Err(issues) };
+        let (Some(mounts), Some(base_url), true) = (mounts, base_url, issues.is_empty()) else {
+            return Err(issues);
+        };
         let speaks_openai = || mounts.iter().any(|mount| mount.dialect == Dialect::OpenAi);
         let stream_options = present.map(|p| p.stream_options).or(row.map(|r| r.stream_options));
         Ok(Provider {
@@ -105,7 +104,7 @@ impl ProviderSettings {
             price_list: self.price_list.unwrap_or_else(|| name.to_owned()),
             stream_options: self.stream_options.or(stream_options).unwrap_or_else(speaks_openai),
             mounts,
-            base_urls,
+            base_url,
             allow_private_network,
             allow_stored_state: self.allow_stored_state,
             managed_endpoints,
@@ -115,19 +114,17 @@ impl ProviderSettings {
 
     /// Where the provider is called: as configured, as before, or as the built-in row has it with
     /// its names filled in.
-    fn base_urls(
+    fn base_url(
         &self,
         name: &str,
         present: Option<&Provider>,
         issues: &mut Vec<Issue>,
-    ) -> Vec<Url> {
+    ) -> Option<Url> {
         let row = builtin::row(name);
-        let mut written: Vec<String> = row
-            .map(|row| row.base_urls.iter().map(|url| (*url).to_owned()).collect())
-            .unwrap_or_default();
+        let mut written = row.map(|row| row.base_url.to_owned()).unwrap_or_default();
         for (key, value) in [("resource", &self.resource), ("region", &self.region)] {
             let place = format!("{{{key}}}");
-            let has_place = written.iter().any(|url| url.contains(&place));
+            let has_place = written.contains(&place);
             match value {
                 Some(_) if !has_place => {
                     issues.push(Issue::at([key], "is not part of this provider's URL"));
@@ -135,9 +132,7 @@ impl ProviderSettings {
                 Some(value) if !is_label(value) => {
                     issues.push(Issue::at([key], "must be a name of a-z, 0-9 and '-'"));
                 }
-                Some(value) => {
-                    written.iter_mut().for_each(|url| *url = url.replace(&place, value));
-                }
+                Some(value) => written = written.replace(&place, value),
                 None if has_place && self.base_url.is_none() && present.is_none() => {
                     issues.push(Issue::at([key], "is required: it is part of the provider's URL"));
                 }
@@ -145,11 +140,9 @@ impl ProviderSettings {
             }
         }
         match (&self.base_url, present) {
-            (Some(text), _) => {
-                collect(issues, ["base_url"], parse_base_url(text)).into_iter().collect()
-            }
-            (None, Some(present)) => present.base_urls.clone(),
-            (None, None) => written.iter().filter_map(|url| parse_base_url(url).ok()).collect(),
+            (Some(text), _) => collect(issues, ["base_url"], parse_base_url(text)),
+            (None, Some(present)) => Some(present.base_url.clone()),
+            (None, None) => parse_base_url(&written).ok(),
         }
     }
 }

@@ -14,7 +14,7 @@ use tollgate_pricing::{Part, PerUnit};
 
 use super::extractor::Extract;
 use super::json::{Figure, mentions, part_of, text_bytes};
-use super::{EventKind, Facts, Found};
+use super::{EventKind, Facts, Found, MAX_PARTS};
 use crate::object::Object;
 
 /// Gathers what an answer says.
@@ -100,13 +100,20 @@ impl Anthropic {
 
     /// What each model used, if the turns tell; else nothing.
     fn parts(&self) -> Option<Vec<Part>> {
-        if self.iterations.is_empty() {
+        if self.iterations.is_empty() || !self.iterations.iter().all(|(_, turn)| turn.readable()) {
             return None;
         }
         let mut parts: Vec<Part> = Vec::new();
         for (model, figures) in &self.iterations {
             let model = model.clone().filter(|model| Some(model) != self.facts.model.as_ref());
-            let quantities = PerUnit::sum(&figures.input(self.hour_cache)?, &figures.output()?);
+            // A turn of which a side is not told has none of it.
+            let input = figures.input(self.hour_cache).unwrap_or_default();
+            let quantities = PerUnit::sum(&input, &figures.output().unwrap_or_default());
+            // What is beyond as many models as are told apart counts as the call's own.
+            let model = model.filter(|model| {
+                parts.len() < MAX_PARTS
+                    || parts.iter().any(|part| part.model.as_ref() == Some(model))
+            });
             match parts.iter_mut().find(|part| part.model == model) {
                 Some(part) => part.quantities = PerUnit::sum(&part.quantities, &quantities),
                 None => parts.push(Part { model, quantities }),

@@ -1,5 +1,7 @@
 use memchr::memchr2;
 
+use super::excerpt::Excerpt;
+
 /// A line, or the data of one event, beyond this is passed on unread.
 pub(super) const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
 /// Buffers above this are given back once their event is over.
@@ -25,8 +27,10 @@ pub(super) struct EventReader {
     name: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
-    /// The rest of the present line is beyond the bound.
-    skipping: bool,
+    /// The present line, where it is beyond the bound.
+    long_line: Option<Excerpt>,
+    /// A line of the present event that was.
+    long_field: Option<Excerpt>,
     /// The last byte was a CR: an LF that follows belongs to it.
     after_cr: bool,
     first_line_read: bool,
@@ -59,7 +63,7 @@ impl EventReader {
     /// Ends the line and the event that the end of the body left open.
     pub(super) fn end(&mut self) -> Option<Step> {
         let line = std::mem::take(&mut self.line);
-        if !line.is_empty() {
+        if !line.is_empty() || self.long_line.is_some() {
             self.end_line(&line);
         }
         (self.has_data || !self.name.is_empty()).then_some(Step::Event)
@@ -73,6 +77,11 @@ impl EventReader {
     /// The `data` fields, joined by line feeds.
     pub(super) fn data(&self) -> &[u8] {
         &self.data
+    }
+
+    /// What is left of a field of the event that was too long to be kept.
+    pub(super) fn long_field(&self) -> Option<&Excerpt> {
+        self.long_field.as_ref()
     }
 
     /// How many bytes were read.
@@ -105,13 +114,16 @@ impl EventReader {
             }
         }
         self.has_data = false;
+        self.long_field = None;
         self.event_start = self.position;
     }
 
     /// How much memory the reader holds.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
-        self.line.capacity() + self.name.capacity() + self.data.capacity()
+        let long = [&self.long_line, &self.long_field].into_iter().flatten();
+        let long: usize = long.map(Excerpt::capacity).sum();
+        self.line.capacity() + self.name.capacity() + self.data.capacity() + long
     }
 
     fn consume(&mut self, bytes: &mut &[u8], count: usize) {
@@ -135,17 +147,20 @@ impl EventReader {
     /// Keeps the start of a line until its end comes.
     fn keep(&mut self, bytes: &[u8]) {
         if self.line.len().saturating_add(bytes.len()) > MAX_EVENT_BYTES {
-            self.skipping = true;
-            self.line = Vec::new();
+            self.long_line = Some(Excerpt::of(&std::mem::take(&mut self.line)));
         }
-        if !self.skipping {
-            self.line.extend_from_slice(bytes);
+        match &mut self.long_line {
+            Some(long) => long.push(bytes),
+            None => self.line.extend_from_slice(bytes),
         }
     }
 
     fn end_line(&mut self, end: &[u8]) -> Option<Step> {
-        if std::mem::take(&mut self.skipping) {
-            return None;
+        if let Some(mut long) = self.long_line.take() {
+            long.push(end);
+            self.long_field = Some(long);
+            self.has_data = true;
+            return Some(Step::Field);
         }
         if self.line.is_empty() {
             return self.read_line(end);
@@ -240,8 +255,10 @@ mod tests {
             assert_eq!(reader.step(&mut &piece[..]), None);
             assert!(reader.capacity() <= 2 * MAX_EVENT_BYTES, "{}", reader.capacity());
         }
-        assert!(reader.capacity() < KEPT_CAPACITY_BYTES);
+        assert!(reader.capacity() < 8 * KEPT_CAPACITY_BYTES);
         let mut rest = &b"\n\ndata: after\n\n"[..];
+        assert_eq!(reader.step(&mut rest), Some(Step::Field));
+        assert!(reader.long_field().is_some());
         assert_eq!(reader.step(&mut rest), Some(Step::Event));
         reader.next_event();
         assert_eq!(reader.step(&mut rest), Some(Step::Field));

@@ -5,8 +5,9 @@ use super::bedrock::{Converse, Invoke};
 use super::cohere::Cohere;
 use super::deepgram::Deepgram;
 use super::elevenlabs::ElevenLabs;
+use super::excerpt::Excerpt;
 use super::google::Google;
-use super::openai::{Media, OpenAi};
+use super::openai::{Media, OpenAi, Thoughts};
 use super::{EventKind, Found};
 use crate::dialect::Api;
 use crate::request::CallBody;
@@ -42,6 +43,14 @@ pub(super) trait Extract {
     /// Takes one event of a stream: its name, which may be empty, and its data.
     fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind;
 
+    /// Takes an event, or an item of a stream, that was too large to be kept: of it there are only
+    /// beginning and end.
+    fn excerpt(&mut self, name: &[u8], excerpt: &Excerpt) {
+        if let Some(usage) = excerpt.object(self.usage_key()) {
+            self.event(name, usage.as_bytes());
+        }
+    }
+
     /// Reads a whole body; false if nothing in it could be understood.
     fn body(&mut self, body: &[u8]) -> bool;
 
@@ -60,7 +69,7 @@ pub(super) fn extractor(
     let asked = || endpoint.named_model().or_else(|| request.model.clone());
     match api {
         Api::Chat | Api::Responses | Api::Embeddings | Api::Rerank | Api::Ocr => {
-            Box::new(OpenAi::new(api, endpoint.provider.price_list == "google"))
+            Box::new(OpenAi::new(api, Thoughts::of(&endpoint.provider.price_list)))
         }
         Api::Transcription | Api::Speech | Api::Images => Box::new(Media::new(api, request)),
         Api::Messages => Box::new(Anthropic::new(request.hour_cache)),

@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use tollgate_pricing::PerUnit;
 
 use self::figures::Figures;
+use super::excerpt::Excerpt;
 use super::extractor::Extract;
 use super::json::{Figure, header, mentions, text_bytes, unix_seconds};
 use super::{EventKind, Facts, Found};
@@ -76,12 +77,14 @@ impl Google {
         let created = answer.text("createTime").and_then(|text| unix_seconds(&text));
         facts.created_unix_s = created.or(facts.created_unix_s);
         facts.provider_error |= answer.object("error").is_some();
+        let mut searches = 0_u64;
         for candidate in answer.objects("candidates") {
             self.closed |= candidate.get("finishReason").is_some();
             if let Some(grounding) = candidate.object("groundingMetadata") {
-                self.searches = self.searches.max(queries(&grounding));
+                searches = searches.saturating_add(queries(&grounding));
             }
         }
+        self.searches = self.searches.max(searches);
         // A prompt that is refused has no candidates.
         self.closed |=
             answer.object("promptFeedback").is_some_and(|said| said.get("blockReason").is_some());
@@ -150,6 +153,13 @@ impl Google {
 impl Extract for Google {
     fn usage_key(&self) -> &'static str {
         "usageMetadata"
+    }
+
+    fn excerpt(&mut self, name: &[u8], excerpt: &Excerpt) {
+        if let Some(usage) = excerpt.object(self.usage_key()) {
+            self.event(name, usage.as_bytes());
+        }
+        self.closed |= excerpt.mentions(b"\"finishReason\"");
     }
 
     fn event(&mut self, _: &[u8], data: &[u8]) -> EventKind {

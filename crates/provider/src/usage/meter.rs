@@ -8,19 +8,20 @@ use tollgate_pricing::{Part, PerUnit, Usage};
 use super::decode::Decoder;
 use super::estimate;
 use super::events::{EventReader, MAX_EVENT_BYTES, Step};
+use super::excerpt::Excerpt;
 use super::extractor::{Extract, Opaque, extractor, may_end_stream};
 use super::frames::FrameReader;
 use super::objects::ObjectReader;
-use super::{Ended, EventKind, Facts, Fed, Found, Reading, json};
+use super::{Ended, EventKind, Facts, Fed, Found, MAX_PARTS, Reading};
 use crate::dialect::Api;
 use crate::request::CallBody;
 use crate::table::Endpoint;
 
-/// A body beyond this is not kept to be read; only its end is.
+/// A body beyond this is not kept to be read; only its beginning and end are.
 const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
-/// How much of the end is kept of a body that is too large: there the usage stands.
-const MAX_TAIL_BYTES: usize = 64 * 1024;
+/// Providers that state what a call costs. A field of that name means nothing at any other.
+const STATE_COSTS: [&str; 4] = ["deepinfra", "openrouter", "perplexity", "xai"];
 
 /// Measures one answer while it passes.
 pub struct ResponseMeter {
@@ -31,6 +32,8 @@ pub struct ResponseMeter {
     unread_bytes: u64,
     status: u16,
     metered: bool,
+    /// Whether what the provider says that a call costs is what it bills.
+    states_cost: bool,
     input_bytes: u64,
     /// The most output tokens that the call can have brought, if it says so.
     most_output: Option<u64>,
@@ -44,8 +47,8 @@ enum Form {
     Unread,
     /// As a whole, when it has ended.
     Whole(Vec<u8>),
-    /// Only its end, for the usage that stands there: it turned out too large.
-    Tail(Tail),
+    /// Only its beginning and end, for the usage that stands there: it turned out too large.
+    Excerpt(Excerpt),
     /// Event by event.
     Events(Box<Events>),
     /// Object by object: a stream of JSON. No item of it says that it is the last.
@@ -53,10 +56,6 @@ enum Form {
     /// Frame by frame: a binary stream. No frame says that it is the last.
     Frames(Box<FrameReader>),
 }
-
-/// The last bytes of a body.
-#[derive(Default)]
-struct Tail(Vec<u8>);
 
 #[derive(Default)]
 struct Events {
@@ -110,6 +109,7 @@ impl ResponseMeter {
             unread_bytes: 0,
             status,
             metered: endpoint.metered(),
+            states_cost: STATE_COSTS.contains(&endpoint.provider.price_list.as_str()),
             input_bytes: request.input_bytes,
             most_output: most_output(endpoint.api(), request),
             textual: content_type.is_none_or(|kind| is_textual(&kind)),
@@ -164,11 +164,10 @@ impl ResponseMeter {
             // Neither JSON nor anything like it: all of it may be text.
             Form::Whole(body) if !self.extractor.body(body) => self.unread_bytes = length(body),
             Form::Whole(_) => {}
-            Form::Tail(tail) => {
-                let key = format!("\"{}\"", self.extractor.usage_key());
-                if let Some(usage) = json::last_object(tail.bytes(), key.as_bytes()) {
+            Form::Excerpt(excerpt) => {
+                if let Some(usage) = excerpt.object(self.extractor.usage_key()) {
                     // All bytes were counted as they came, for if this is no usage.
-                    self.extractor.body(format!("{{{key}:{usage}}}").as_bytes());
+                    self.extractor.body(usage.as_bytes());
                 }
             }
             Form::Events(events) => {
@@ -226,7 +225,7 @@ impl ResponseMeter {
             (false, true) => UsageSource::Estimated,
             (false, false) => UsageSource::Partial,
         };
-        (Usage { quantities, provider_cost: found.cost }, source)
+        (Usage { quantities, provider_cost: found.cost.filter(|_| self.states_cost) }, source)
     }
 
     /// A piece that is not packed.
@@ -272,7 +271,10 @@ impl ResponseMeter {
         match &mut self.form {
             Form::Objects(objects) if tells_text => {
                 while objects.step(&mut plain) {
-                    self.extractor.event(b"", objects.item());
+                    match objects.long_item() {
+                        Some(long) => self.extractor.excerpt(b"", long),
+                        None => drop(self.extractor.event(b"", objects.item())),
+                    }
                 }
             }
             Form::Frames(frames) if tells_text => {
@@ -286,14 +288,13 @@ impl ResponseMeter {
                 body.extend_from_slice(plain);
             }
             Form::Whole(body) if tells_text => {
-                let mut tail = Tail::default();
-                tail.push(body);
-                tail.push(plain);
+                let mut excerpt = Excerpt::of(body);
+                excerpt.push(plain);
                 self.unread_bytes = length(body).saturating_add(length(plain));
-                self.form = Form::Tail(tail);
+                self.form = Form::Excerpt(excerpt);
             }
-            Form::Tail(tail) => {
-                tail.push(plain);
+            Form::Excerpt(excerpt) => {
+                excerpt.push(plain);
                 self.unread_bytes = self.unread_bytes.saturating_add(length(plain));
             }
             _ => self.stop_reading(plain.len()),
@@ -317,7 +318,7 @@ impl ResponseMeter {
         match &self.form {
             Form::Unread => 0,
             Form::Whole(body) => body.capacity(),
-            Form::Tail(tail) => tail.0.capacity(),
+            Form::Excerpt(excerpt) => excerpt.capacity(),
             Form::Events(events) => events.reader.capacity() + events.open.capacity(),
             Form::Objects(objects) => objects.capacity(),
             Form::Frames(frames) => frames.capacity(),
@@ -344,21 +345,6 @@ impl Form {
             None if streams => events(),
             _ => Self::Whole(Vec::new()),
         }
-    }
-}
-
-impl Tail {
-    fn push(&mut self, bytes: &[u8]) {
-        let last = bytes.get(bytes.len().saturating_sub(MAX_TAIL_BYTES)..).unwrap_or_default();
-        // Room for twice as much, so that not every small piece moves all of it.
-        if self.0.len().saturating_add(last.len()) > MAX_TAIL_BYTES.saturating_mul(2) {
-            self.0.drain(..self.0.len().saturating_sub(MAX_TAIL_BYTES));
-        }
-        self.0.extend_from_slice(last);
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self.0.get(self.0.len().saturating_sub(MAX_TAIL_BYTES)..).unwrap_or_default()
     }
 }
 
@@ -419,7 +405,13 @@ impl Events {
     }
 
     fn read_event(&mut self, extractor: &mut dyn Extract) {
-        let kind = extractor.event(self.reader.name(), self.reader.data());
+        let kind = match self.reader.long_field() {
+            Some(long) => {
+                extractor.excerpt(self.reader.name(), long);
+                EventKind::Content
+            }
+            None => extractor.event(self.reader.name(), self.reader.data()),
+        };
         let start = self.reader.event_start();
         self.reader.next_event();
         if self.strip && kind == EventKind::UsageOnly {
@@ -527,7 +519,6 @@ fn tiers(facts: &Facts) -> Vec<String> {
 
 /// As many parts as a record keeps. What the others used counts as the call's own model's.
 fn few(mut parts: Vec<Part>) -> Vec<Part> {
-    const MAX_PARTS: usize = 32;
     parts.truncate(MAX_PARTS);
     parts
 }

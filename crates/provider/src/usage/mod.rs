@@ -13,6 +13,7 @@ mod deepgram;
 mod elevenlabs;
 mod estimate;
 mod events;
+mod excerpt;
 mod extractor;
 mod frames;
 mod google;
@@ -76,6 +77,9 @@ pub struct Reading {
     /// told whether it is the end. Empty unless the stream was cut within a line.
     pub rest: Bytes,
 }
+
+/// How many models of one call are told apart.
+const MAX_PARTS: usize = 32;
 
 /// What an answer says of itself besides its usage.
 #[derive(Clone, Debug, Default)]

@@ -1,4 +1,5 @@
 use super::events::MAX_EVENT_BYTES;
+use super::excerpt::Excerpt;
 
 /// Takes a stream of JSON apart that comes as one array or as one object a line, wherever the pieces
 /// are cut: each object outside all others is an item. Holds at most one item, of at most
@@ -10,8 +11,8 @@ pub(super) struct ObjectReader {
     depth: usize,
     in_string: bool,
     after_backslash: bool,
-    /// The present item is beyond the bound.
-    skipping: bool,
+    /// The present item, where it is beyond the bound.
+    long: Option<Excerpt>,
 }
 
 impl ObjectReader {
@@ -20,7 +21,7 @@ impl ObjectReader {
         if self.depth == 0 {
             self.item.clear();
             self.item.shrink_to(super::events::KEPT_CAPACITY_BYTES);
-            self.skipping = false;
+            self.long = None;
         }
         let all = *bytes;
         let mut start = 0;
@@ -66,20 +67,25 @@ impl ObjectReader {
         &self.item
     }
 
+    /// What is left of it where it was too long.
+    pub(super) fn long_item(&self) -> Option<&Excerpt> {
+        self.long.as_ref()
+    }
+
     fn keep(&mut self, bytes: &[u8]) {
         if self.item.len().saturating_add(bytes.len()) > MAX_EVENT_BYTES {
-            self.skipping = true;
-            self.item = Vec::new();
+            self.long = Some(Excerpt::of(&std::mem::take(&mut self.item)));
         }
-        if !self.skipping {
-            self.item.extend_from_slice(bytes);
+        match &mut self.long {
+            Some(long) => long.push(bytes),
+            None => self.item.extend_from_slice(bytes),
         }
     }
 
     /// How much memory the reader holds.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
-        self.item.capacity()
+        self.item.capacity() + self.long.as_ref().map_or(0, Excerpt::capacity)
     }
 }
 

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use tollgate_pricing::{Amount, Part, PerUnit};
 
 use self::figures::Figures;
+pub(super) use self::figures::Thoughts;
 pub(super) use self::media::Media;
 use super::extractor::Extract;
 use super::json::{Figure, mentions, text_bytes};
@@ -31,8 +32,7 @@ const RESPONSE_ENDS: [&[u8]; 3] =
 /// Gathers what an answer says.
 pub(super) struct OpenAi {
     api: Api,
-    /// Whether the host leaves thoughts out of the answer's tokens and counts them in the total.
-    thinks_beside: bool,
+    thoughts: Thoughts,
     events: u32,
     figures: Figures,
     /// The last usage was there and was no object.
@@ -51,10 +51,10 @@ pub(super) struct OpenAi {
 }
 
 impl OpenAi {
-    pub(super) fn new(api: Api, thinks_beside: bool) -> Self {
+    pub(super) fn new(api: Api, thoughts: Thoughts) -> Self {
         Self {
             api,
-            thinks_beside,
+            thoughts,
             events: 0,
             figures: Figures::default(),
             malformed: false,
@@ -91,6 +91,10 @@ impl OpenAi {
         }
         if let Some(read) = answer.object("usage_info") {
             self.pages.take(read.get("pages_processed"));
+        }
+        if self.api == Api::Ocr && self.pages == Figure::Absent && answer.get("pages").is_some() {
+            // Nothing is reported beside the pages themselves.
+            self.pages = Figure::Count(u64::try_from(answer.objects("pages").len()).unwrap_or(0));
         }
         if let Some(usage) = usage_of(answer) {
             self.absorb_usage(usage);
@@ -132,8 +136,8 @@ fn usage_of<'a>(answer: &Object<'a>) -> Option<&'a RawValue> {
 fn cost(usage: &Object<'_>) -> Option<Amount> {
     // Ten decimals: a tick of xAI's is the smallest amount.
     if let Some(ticks) = usage.get("cost_in_usd_ticks") {
-        let ticks = crate::number::count(ticks.get())?;
-        return i64::try_from(ticks).ok().map(Amount::from_units);
+        let ticks: i64 = ticks.get().trim_matches('"').parse().ok()?;
+        return Some(ticks).filter(|ticks| *ticks >= 0).map(Amount::from_units);
     }
     let stated = usage.any(&["cost", "estimated_cost"])?;
     // Perplexity's tells its parts apart.
@@ -154,7 +158,8 @@ fn cost(usage: &Object<'_>) -> Option<Amount> {
 fn part(entry: &Object<'_>) -> Option<Part> {
     let mut figures = Figures::default();
     figures.take(&entry.object("usage")?);
-    let quantities = PerUnit::sum(&figures.input(Api::Chat)?, &figures.output(Api::Chat, false)?);
+    let quantities =
+        PerUnit::sum(&figures.input(Api::Chat)?, &figures.output(Api::Chat, Thoughts::Within)?);
     Some(Part { model: entry.text("model"), quantities })
 }
 
@@ -231,7 +236,7 @@ impl Extract for OpenAi {
     fn found(self: Box<Self>) -> Found {
         let readable = !self.malformed && self.figures.readable();
         let mut input = self.figures.input(self.api).filter(|_| readable);
-        let mut output = self.figures.output(self.api, self.thinks_beside).filter(|_| readable);
+        let mut output = self.figures.output(self.api, self.thoughts).filter(|_| readable);
         if self.is_pages_only() {
             input = Some(input.unwrap_or_default());
             output = Some(output.unwrap_or_default());
@@ -244,7 +249,7 @@ impl Extract for OpenAi {
         }
         Found {
             is_final: self.closed && input.is_some() && output.is_some(),
-            total_differs: self.figures.total_differs(self.api, self.thinks_beside),
+            total_differs: self.figures.total_differs(self.api, self.thoughts),
             input,
             output,
             others: PerUnit {

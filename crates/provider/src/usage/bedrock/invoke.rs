@@ -11,7 +11,7 @@ use crate::request::CallBody;
 use crate::usage::anthropic::Anthropic;
 use crate::usage::extractor::Extract;
 use crate::usage::json::{Figure, header, text_bytes};
-use crate::usage::openai::OpenAi;
+use crate::usage::openai::{OpenAi, Thoughts};
 use crate::usage::{EventKind, Found};
 
 /// Gathers what an answer of `invoke` says: each vendor's events are read as its own, and Bedrock's
@@ -91,7 +91,7 @@ impl Invoke {
         if kind == "message" || kind.starts_with("message_") || kind.starts_with("content_block_") {
             self.vendor = Vendor::Anthropic(Box::new(Anthropic::new(self.hour_cache)));
         } else if has("choices") || reports("prompt_tokens") {
-            self.vendor = Vendor::OpenAi(Box::new(OpenAi::new(Api::Chat, false)));
+            self.vendor = Vendor::OpenAi(Box::new(OpenAi::new(Api::Chat, Thoughts::Within)));
         } else if reports("inputTokens") || nova.iter().any(|key| has(key)) {
             self.vendor = Vendor::Converse(Box::default());
         } else if reports("input_tokens") {

@@ -80,6 +80,8 @@ impl Figures {
         // Absent when there were none but thoughts, and when the prompt was refused.
         let mut rest = match self.candidates.count() {
             Some(candidates) => candidates,
+            // Thoughts alone are an answer.
+            None if self.total.count().is_none() => self.thoughts.count().map(|_| 0)?,
             None => self.total.count()?.checked_sub(self.stated_without_candidates())?,
         };
         Some(PerUnit {

@@ -185,3 +185,62 @@ fn a_fault_comes_when_it_is_ordered() {
     headers.insert(header::HeaderName::from_static("x-fault"), "panic".parse().unwrap());
     ResponseMeter::new(&endpoint(), 200, &headers, &CallBody::empty(), false);
 }
+
+/// Images come as text of many megabytes, in a body, an event or an item: the usage beside them counts.
+#[test]
+fn usage_beside_something_very_large_is_read() {
+    let large = "A".repeat(9 * 1024 * 1024);
+    let google = "https://generativelanguage.googleapis.com/v1beta/models/g:streamGenerateContent";
+    let usage = r#""usage":{"input_tokens":10,"output_tokens":200,"total_tokens":210}"#;
+    let metadata = r#""usageMetadata":{"promptTokenCount":10,"candidatesTokenCount":200,"totalTokenCount":210}"#;
+    let item = format!(
+        "{{\"candidates\":[{{\"content\":{{\"data\":\"{large}\"}},\"finishReason\":\"STOP\"}}],{metadata}}}"
+    );
+    let images = "https://api.openai.com/v1/images/edits";
+    let responses = "https://api.openai.com/v1/responses";
+    let cases = [
+        (google, "text/event-stream", format!("data: {item}\n\n")),
+        (google, "application/json", format!("[{item}]")),
+        (
+            images,
+            "application/json",
+            format!("{{{usage},\"data\":[{{\"b64_json\":\"{large}\"}}]}}"),
+        ),
+        (
+            images,
+            "application/json",
+            format!("{{\"data\":[{{\"b64_json\":\"{large}\"}}],{usage}}}"),
+        ),
+        (
+            images,
+            "text/event-stream",
+            format!(
+                "event: image_edit.completed\ndata: {{\"type\":\"image_edit.completed\",\"b64_json\":\"{large}\",{usage}}}\n\n"
+            ),
+        ),
+        (
+            responses,
+            "text/event-stream",
+            format!(
+                "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{{\"output\":[{{\"result\":\"{large}\"}}],{usage}}}}}\n\n"
+            ),
+        ),
+    ];
+    for (url, kind, body) in cases {
+        let endpoint = ProviderTable::builtin().resolve(&Method::POST, url).unwrap();
+        let mut request = CallBody::empty();
+        request.stream = true;
+        let headers = headers(kind, "identity");
+        let mut meter = ResponseMeter::new(&endpoint, 200, &headers, &request, false);
+        let mut bytes = 0;
+        for piece in body.as_bytes().chunks(60_000) {
+            let fed = meter.feed(Bytes::copy_from_slice(piece));
+            bytes += fed.pass.len() + fed.held.map_or(0, |held| held.len());
+        }
+        let reading = meter.finish(Ended::Complete);
+        assert_eq!(bytes + reading.rest.len(), body.len(), "{url} {kind}");
+        let usage = reading.usage;
+        assert_eq!((usage.input_tokens(), usage.output_tokens()), (10, 200), "{url} {kind}");
+        assert_eq!(reading.source, UsageSource::Reported, "{url} {kind}");
+    }
+}

@@ -22,6 +22,28 @@ pub(super) struct Figures {
     output_image: Figure,
 }
 
+/// How a host counts what was thought, where the total does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::usage) enum Thoughts {
+    /// Within the answer.
+    Within,
+    /// Now within it, and now beside it.
+    Either,
+    /// In the total alone.
+    Unsaid,
+}
+
+impl Thoughts {
+    /// How the host of a price list does.
+    pub(in crate::usage) fn of(price_list: &str) -> Self {
+        match price_list {
+            "google" => Self::Unsaid,
+            "xai" => Self::Either,
+            _ => Self::Within,
+        }
+    }
+}
+
 /// What providers call the tokens of the prompt that were cached, where they have no details.
 /// Mistral's `num_cached_tokens` is none of them: it counts what its servers had, at the full price.
 /// What is billed for less stands in the details.
@@ -97,7 +119,7 @@ impl Figures {
         })
     }
 
-    pub(super) fn output(&self, api: Api, thinks_beside: bool) -> Option<PerUnit<u64>> {
+    pub(super) fn output(&self, api: Api, thoughts: Thoughts) -> Option<PerUnit<u64>> {
         if only_takes(api) {
             return self.input(api).map(|_| PerUnit::default());
         }
@@ -105,7 +127,7 @@ impl Figures {
             .completion
             .count()
             .or_else(|| self.total.count()?.checked_sub(self.prompt.count()?))?;
-        let beside = self.reasoning_beside(stated, thinks_beside);
+        let beside = self.reasoning_beside(stated, thoughts);
         let mut rest = stated.saturating_add(beside);
         let reasoning = Figure::Count(self.reasoning.or_zero().max(beside));
         let mut output = PerUnit {
@@ -125,23 +147,30 @@ impl Figures {
 
     /// Reasoning that is not among the `completion` tokens. Most providers count it there, a few
     /// beside, and some now so and now so: the total tells.
-    fn reasoning_beside(&self, completion: u64, thinks_beside: bool) -> u64 {
+    fn reasoning_beside(&self, completion: u64, thoughts: Thoughts) -> u64 {
+        let reasoning = self.reasoning.or_zero();
+        // What is more than the whole answer cannot be a part of it.
+        let beyond = match thoughts {
+            Thoughts::Either if reasoning > completion => reasoning,
+            _ => 0,
+        };
         let (Some(prompt), Some(total)) = (self.prompt.count(), self.total.count()) else {
-            return 0;
+            return beyond;
         };
         let unexplained = total.saturating_sub(prompt.saturating_add(completion));
         let is_reasoning = unexplained > 0 && self.reasoning.count() == Some(unexplained);
-        if is_reasoning || (thinks_beside && self.reasoning.or_zero() == 0) {
-            unexplained
-        } else {
-            0
+        let is_unsaid = thoughts == Thoughts::Unsaid && reasoning == 0;
+        match is_reasoning || is_unsaid {
+            true => unexplained,
+            false if unexplained == 0 => 0,
+            false => beyond,
         }
     }
 
     /// Whether the parts come to another total than the one stated, if one is.
-    pub(super) fn total_differs(&self, api: Api, thinks_beside: bool) -> bool {
+    pub(super) fn total_differs(&self, api: Api, thoughts: Thoughts) -> bool {
         let Some(total) = self.total.count() else { return false };
-        let (input, output) = (self.input(api), self.output(api, thinks_beside));
+        let (input, output) = (self.input(api), self.output(api, thoughts));
         let (Some(input), Some(output)) = (input, output) else { return false };
         let usage = tollgate_pricing::Usage {
             quantities: PerUnit::sum(&input, &output),

@@ -9,7 +9,7 @@
 
 use tollgate_pricing::PerUnit;
 
-use super::OpenAi;
+use super::{OpenAi, Thoughts};
 use crate::dialect::Api;
 use crate::number::micros;
 use crate::object::Object;
@@ -28,6 +28,8 @@ pub(in crate::usage) struct Media {
     images: Option<u64>,
     /// Microseconds of sound that were sent, by their size if nothing else tells.
     sent: u64,
+    /// Whether that is the length it has.
+    is_exact: bool,
     characters: u64,
     asked_images: u64,
     /// Whether the model is one that is billed by tokens, which nothing reports.
@@ -41,18 +43,21 @@ pub(in crate::usage) struct Media {
 const TOKENS_PER_SECOND_HEARD: u64 = 17;
 const TOKENS_PER_CHARACTER_READ: u64 = 2;
 const CHARACTERS_PER_TOKEN: u64 = 4;
+/// Of a square image at high quality.
+const TOKENS_PER_IMAGE: u64 = 4_160;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
 impl Media {
     pub(in crate::usage) fn new(api: Api, request: &CallBody) -> Self {
         let by_tokens = request.model.as_deref().is_some_and(|model| model.contains("gpt-"));
         Self {
-            usage: OpenAi::new(api, false),
+            usage: OpenAi::new(api, Thoughts::Within),
             api,
             heard: None,
             told: None,
             images: None,
             sent: request.audio_micros,
+            is_exact: request.audio_is_exact,
             characters: request.characters,
             asked_images: request.choices.max(1),
             by_tokens,
@@ -70,7 +75,10 @@ impl Media {
         let mut tokens = (PerUnit::default(), PerUnit::default());
         let stated = match self.api {
             Api::Transcription => {
-                let length = self.heard.or(self.told).unwrap_or(self.sent);
+                // What was sent with a length is no shorter for what the subtitles say.
+                let told =
+                    self.told.map(|told| if self.is_exact { told.max(self.sent) } else { told });
+                let length = self.heard.or(told).unwrap_or(self.sent);
                 found.others.input_second = length;
                 if self.by_tokens {
                     let seconds = length.div_ceil(MICROS_PER_SECOND);
@@ -93,8 +101,12 @@ impl Media {
                 false
             }
             _ => {
-                found.others.image = self.images.unwrap_or(self.asked_images);
-                self.images.is_some()
+                let images = self.images.unwrap_or(self.asked_images);
+                found.others.image = images;
+                if self.by_tokens {
+                    tokens.1.output_image = images.saturating_mul(TOKENS_PER_IMAGE);
+                }
+                self.images.is_some() && !self.by_tokens
             }
         };
         found.input = Some(tokens.0);
@@ -167,7 +179,7 @@ impl Extract for Media {
     }
 
     fn found(mut self: Box<Self>) -> Found {
-        let usage = std::mem::replace(&mut self.usage, OpenAi::new(self.api, false));
+        let usage = std::mem::replace(&mut self.usage, OpenAi::new(self.api, Thoughts::Within));
         let mut found = Box::new(usage).found();
         if found.input.is_none() && found.others.input_second > 0 {
             // `usage` states seconds and nothing else.
@@ -187,11 +199,23 @@ fn text_of(json: &str) -> &str {
     json.trim_matches('"')
 }
 
-/// The end of the last line of subtitles (SRT, WebVTT), in microseconds.
+/// The end of the last line of subtitles (SRT, WebVTT), in microseconds: an arrow in what is said is
+/// none of them.
 fn last_timestamp(body: &[u8]) -> Option<u64> {
-    let at = memchr::memmem::rfind(body, b"-->")?;
-    let rest = String::from_utf8_lossy(body.get(at..)?.get(3..)?);
-    let stamp = rest.split_whitespace().next()?.replace(',', ".");
+    let mut arrows = memchr::memmem::rfind_iter(body, b"-->");
+    arrows.find_map(|at| {
+        // What does not fit a timestamp need not be looked at.
+        let rest = body.get(at..)?.get(3..)?;
+        let rest = rest.get(..64).unwrap_or(rest);
+        timestamp(String::from_utf8_lossy(rest).split_whitespace().next()?)
+    })
+}
+
+fn timestamp(stamp: &str) -> Option<u64> {
+    let stamp = stamp.replace(',', ".");
+    if !stamp.contains(':') {
+        return None;
+    }
     let mut length: u64 = 0;
     for (place, part) in stamp.rsplit(':').enumerate() {
         let scale = 60_u64.checked_pow(u32::try_from(place).ok()?)?;
