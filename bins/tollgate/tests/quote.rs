@@ -200,7 +200,7 @@ fn a_hold_is_explained_by_the_units_that_have_prices() {
     let rows = [
         row("speaker", "input_characters = \"15\""),
         row("painter", "image = \"0.04\""),
-        row("asked", "input = \"1\"\nrequest = \"0.01\""),
+        row("asked", "input = \"1\"\noutput = \"2\"\nrequest = \"0.01\""),
     ];
     let first = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, format!("{first}\n{}", rows.concat())).unwrap();
@@ -225,8 +225,8 @@ hold                  0.0800000000  USD
     assert_eq!(said("/v1/images/generations", images), expected);
     let expected = "\
 input cost            0.0000460000  at most 46 tokens at 1 per million
-output cost           0.0100000000  at most 7 tokens without a price, at most 1 request at 0.01 each
-hold                  0.0100460000  USD
+output cost           0.0100140000  at most 7 tokens at 2 per million, at most 1 request at 0.01 each
+hold                  0.0100600000  USD
 ";
     let chat = r#"{"model":"asked","max_tokens":7,"messages":[]}"#;
     assert_eq!(said("/v1/chat/completions", chat), expected);

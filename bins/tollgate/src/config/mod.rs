@@ -296,8 +296,9 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
     }
     if free {
         // So that nothing of a call is without a price.
-        prices.input = Some(Rate::ZERO);
-        prices.output = Some(Rate::ZERO);
+        for &unit in Unit::ALL.iter().filter(|unit| unit.parent().is_none()) {
+            *prices.get_mut(unit) = Some(Rate::ZERO);
+        }
     }
     let effective_from = section.take("effective_from").map(|Day(date)| date);
     let effective_to = section.take("effective_to").map(|Day(date)| date);
@@ -526,11 +527,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_leaves_no_token_without_a_price() {
+    fn what_is_free_leaves_nothing_without_a_price() {
         let text = "[[prices]]\nprovider = \"openai\"\nmodel = \"m\"\nfree = true";
         let config = read(text, &[]).unwrap();
         let found = config.prices.find("openai", "m", time::macros::date!(2026 - 11 - 21)).unwrap();
-        assert_eq!(found.row.prices.price(Unit::Reasoning), Some(Rate::ZERO));
+        for &unit in Unit::ALL {
+            assert_eq!(found.row.prices.price(unit), Some(Rate::ZERO), "{unit:?}");
+        }
         assert!(found.row.free);
     }
 
