@@ -72,7 +72,13 @@ fn a_key_in_the_query_reaches_nobody() {
             "candidatesTokenCount": 1, "totalTokenCount": 2}}),
         ));
         let path = "/google/v1beta/models/gemini-2.5-flash:generateContent?key=AIza-canary";
-        to(gateway, path).json(&json!({"contents": []})).send().await.expect(200);
+        let refused = to(gateway, path).json(&json!({"contents": []})).send().await;
+        assert_eq!(refused.issue_paths(), ["key"], "two keys would be two accounts");
+        assert!(!refused.text().contains("canary"));
+        let token = gateway.token(&json!({"provider_key": "AIza-own"}));
+        let url = gateway.provider.url(path);
+        let own = gateway.forward_to(&url).bearer(&token).json(&json!({"contents": []}));
+        own.send().await.expect(200);
         let record = gateway.record().await;
         assert!(!record.to_string().contains("canary"), "{record}");
     });

@@ -92,8 +92,8 @@ impl CallBody {
         managed: bool,
     ) -> Result<Self, Vec<Issue>> {
         if let Some(name) = endpoint.forbidden_parameter().filter(|_| managed) {
-            let issue = "sends the answer elsewhere, or leaves out what it is measured by, which is \
-                         not possible with the managed key; use your own provider key";
+            let issue = "is a key, sends the answer elsewhere, or leaves out what it is measured by, \
+                         which is not possible with the managed key; use your own provider key";
             return Err(vec![Issue::at([&name], issue)]);
         }
         if let Some(name) = endpoint.model_stands_twice() {

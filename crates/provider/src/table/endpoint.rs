@@ -67,12 +67,14 @@ impl Endpoint {
     }
 
     /// A parameter of the query that the managed key may not be used with: one that sends the answer
-    /// elsewhere, or chooses parts or forms of it in which usage need not stand.
+    /// elsewhere, chooses parts or forms of it in which usage need not stand, or is a key itself.
     pub(crate) fn forbidden_parameter(&self) -> Option<String> {
         let forbidden = |name: &str, value: &str| match self.dialect {
             Dialect::Deepgram => name == "callback" || name == "callback_method",
             Dialect::Google => {
-                matches!(name, "fields" | "$fields" | "$alt" | "callback" | "$callback")
+                const KEYS: [&str; 4] = ["key", "$key", "access_token", "oauth_token"];
+                KEYS.contains(&name)
+                    || matches!(name, "fields" | "$fields" | "$alt" | "callback" | "$callback")
                     || (name == "alt" && !matches!(value, "sse" | "json"))
             }
             _ => false,
