@@ -193,9 +193,9 @@ fn believable(reading: &Reading, outbound: &Outbound, listed: Option<Listed<'_>>
     usage
 }
 
-/// Prices what was read from an answer: by the model that served it, at the prices of the
-/// moment at which the call came in. A provider may serve under a name that no list has; then what was asked
-/// for is priced.
+/// Prices what was read from an answer: by the model that served it, at the prices of the moment at
+/// which the call came in. A provider may serve under a name that no list has; then what was asked for
+/// is priced.
 pub(super) fn reading(
     reading: &Reading,
     outbound: &Outbound,

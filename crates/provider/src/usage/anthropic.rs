@@ -14,7 +14,7 @@ use tollgate_pricing::{Part, PerUnit};
 
 use super::extractor::Extract;
 use super::json::{Figure, mentions, part_of, text_bytes};
-use super::{EventKind, Facts, Found, MAX_PARTS};
+use super::{EventKind, Facts, Found, MAX_PARTS, sides};
 use crate::object::Object;
 
 /// Gathers what an answer says.
@@ -175,10 +175,8 @@ impl Extract for Anthropic {
         let parts = self.parts().filter(|_| readable);
         let (input, output) = match &parts {
             Some(parts) => {
-                let all = parts.iter().fold(PerUnit::default(), |all: PerUnit<u64>, part| {
-                    PerUnit::sum(&all, &part.quantities)
-                });
-                (Some(all.inputs()), Some(all.outputs()))
+                let (input, output) = sides(parts);
+                (Some(input), Some(output))
             }
             None => (
                 self.figures.input(self.hour_cache).filter(|_| readable),

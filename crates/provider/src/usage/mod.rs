@@ -117,6 +117,13 @@ struct Found {
     text_bytes: u64,
 }
 
+/// What all parts come to: input and output.
+fn sides(parts: &[Part]) -> (PerUnit<u64>, PerUnit<u64>) {
+    let add = |all: PerUnit<u64>, part: &Part| PerUnit::sum(&all, &part.quantities);
+    let all = parts.iter().fold(PerUnit::default(), add);
+    (all.inputs(), all.outputs())
+}
+
 /// What an event is to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EventKind {

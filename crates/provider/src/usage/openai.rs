@@ -18,7 +18,7 @@ pub(super) use self::figures::Thoughts;
 pub(super) use self::media::Media;
 use super::extractor::Extract;
 use super::json::{Figure, mentions, text_bytes};
-use super::{EventKind, Facts, Found};
+use super::{EventKind, Facts, Found, sides};
 use crate::dialect::Api;
 use crate::number::amount;
 use crate::object::Object;
@@ -242,10 +242,8 @@ impl Extract for OpenAi {
             output = Some(output.unwrap_or_default());
         }
         if !self.parts.is_empty() {
-            let all = self.parts.iter().fold(PerUnit::default(), |all: PerUnit<u64>, part| {
-                PerUnit::sum(&all, &part.quantities)
-            });
-            (input, output) = (Some(all.inputs()), Some(all.outputs()));
+            let (all_input, all_output) = sides(&self.parts);
+            (input, output) = (Some(all_input), Some(all_output));
         }
         Found {
             is_final: self.closed && input.is_some() && output.is_some(),
