@@ -8,24 +8,22 @@ use std::io::Write;
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use serde_json::{Value, json};
-use time::Date;
-use time::macros::format_description;
 use tollgate_domain::MerchantId;
 use tollgate_pricing::{Amount, ModelPattern};
 use tollgate_store::repricings::{Change, Outcome, Repricing, Scope};
 
 use crate::commands::open;
-use crate::config::Config;
+use crate::config::{Config, Day};
 
 /// Which records, and whether it is only a look.
 #[derive(Args)]
 pub(crate) struct RepriceArgs {
     /// The first day (UTC) of admission, such as 2026-11-01.
-    #[arg(long, value_name = "DATE", value_parser = date)]
-    from: Date,
+    #[arg(long, value_name = "DATE")]
+    from: Day,
     /// The last day (UTC) of admission.
-    #[arg(long, value_name = "DATE", value_parser = date)]
-    to: Date,
+    #[arg(long, value_name = "DATE")]
+    to: Day,
     /// Only records of this provider.
     #[arg(long)]
     provider: Option<String>,
@@ -38,11 +36,6 @@ pub(crate) struct RepriceArgs {
     /// Say what would be booked, and book nothing.
     #[arg(long)]
     dry_run: bool,
-}
-
-fn date(text: &str) -> Result<Date, String> {
-    Date::parse(text, format_description!("[year]-[month]-[day]"))
-        .map_err(|_| "expected a date such as 2026-11-01".to_owned())
 }
 
 /// What the records of a model, or all, come to. Sums of many records may be beyond an amount.
@@ -149,12 +142,12 @@ fn signed(units: i128) -> String {
 
 /// Prices again, books unless it is a dry run, and says what that came to.
 pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyhow::Result<()> {
-    if what.to < what.from {
+    if what.to.0 < what.from.0 {
         bail!("--to is before --from");
     }
     let scope = Scope {
-        from: what.from,
-        to: what.to,
+        from: what.from.0,
+        to: what.to.0,
         provider: what.provider,
         model: what.model.as_deref().map(ModelPattern::new),
         merchant_id: what.merchant,

@@ -1,33 +1,15 @@
 //! Bodies in the providers' own formats: where the model stands, what they can use at most, and what
 //! a managed key may not name.
 
-use awc::http::Method;
+mod common;
+
+use common::endpoint;
 use serde_json::{Value, json};
-use tollgate_provider::{
-    CallBody, Endpoint, OutputBound, ProviderSettings, ProviderTable, UsageBound,
-};
+use tollgate_provider::{CallBody, OutputBound, UsageBound};
 
 const GEMINI: &str = "https://generativelanguage.googleapis.com/v1beta/models/gemini-3-pro";
 const BEDROCK: &str = "https://bedrock-runtime.eu-central-1.amazonaws.com/model";
 const OPENAI: &str = "https://api.openai.com/v1";
-
-fn table() -> ProviderTable {
-    let mut table = ProviderTable::builtin();
-    let azure =
-        ProviderSettings { resource: Some("res".to_owned()), ..ProviderSettings::default() };
-    let bedrock =
-        ProviderSettings { region: Some("eu-central-1".to_owned()), ..ProviderSettings::default() };
-    for (name, settings) in [("azure", azure), ("bedrock", bedrock)] {
-        let configured = table.configure(name, settings);
-        assert!(configured.is_ok(), "{configured:?}");
-    }
-    table
-}
-
-fn endpoint(url: &str) -> Endpoint {
-    let resolved = table().resolve(&Method::POST, url);
-    resolved.unwrap_or_else(|error| unreachable!("{url}: {error}"))
-}
 
 fn read(url: &str, body: &Value) -> Result<(CallBody, UsageBound), String> {
     let endpoint = endpoint(url);

@@ -1,12 +1,13 @@
 //! Real answers of real providers, reduced to their usage: each reads as expected, as a body and as
 //! the end of a stream. Where they come from stands in `real/README.md`.
 
-use std::collections::BTreeSet;
-use std::sync::LazyLock;
+mod common;
 
-use awc::http::Method;
+use std::collections::BTreeSet;
+
 use awc::http::header::{self, HeaderMap, HeaderValue};
 use bytes::Bytes;
+use common::endpoint;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use tollgate_domain::UsageSource;
 use tollgate_pricing::{
     Amount, BaseCost, Catalog, PerUnit, PriceBook, Rate, Served, UnitPrices, Usage,
 };
-use tollgate_provider::{CallBody, Ended, ProviderSettings, ProviderTable, Reading, ResponseMeter};
+use tollgate_provider::{CallBody, Ended, Reading, ResponseMeter};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,15 +41,6 @@ struct Line {
 fn sure<T, E: std::fmt::Debug>(result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| unreachable!("{error:?}"))
 }
-
-/// The built-in providers, and Bedrock in a region.
-static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
-    let mut table = ProviderTable::builtin();
-    let region = Some("eu-central-1".to_owned());
-    let settings = ProviderSettings { region, ..ProviderSettings::default() };
-    sure(table.configure("bedrock", settings));
-    table
-});
 
 fn lines() -> Vec<Line> {
     let lines = include_str!("real/answers.jsonl").lines();
@@ -88,7 +80,7 @@ impl Line {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         let mut request = CallBody::empty();
         request.stream = streamed;
-        let endpoint = sure(TABLE.resolve(&Method::POST, &self.url(streamed)));
+        let endpoint = endpoint(&self.url(streamed));
         let mut meter = ResponseMeter::new(&endpoint, 200, &headers, &request, false);
         meter.feed(Bytes::from(body));
         meter.finish(Ended::Complete)

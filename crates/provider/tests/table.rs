@@ -1,24 +1,13 @@
 //! The provider table, row by row: where the operator's key may be used, and where it may not.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use awc::http::Method;
-use tollgate_provider::{ProviderSettings, ProviderTable, ProvidersDocument};
-
-/// Every built-in provider, with a place to call.
-fn table() -> ProviderTable {
-    let mut table = ProviderTable::builtin();
-    let azure =
-        ProviderSettings { resource: Some("res".to_owned()), ..ProviderSettings::default() };
-    let bedrock =
-        ProviderSettings { region: Some("eu-central-1".to_owned()), ..ProviderSettings::default() };
-    for (name, settings) in [("azure", azure), ("bedrock", bedrock)] {
-        let configured = table.configure(name, settings);
-        assert!(configured.is_ok(), "{configured:?}");
-    }
-    table
-}
+use common::TABLE;
+use tollgate_provider::ProvidersDocument;
 
 const METHODS: [Method; 6] =
     [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD];
@@ -112,7 +101,7 @@ fn instance(pattern: &str) -> String {
 
 #[test]
 fn every_row_of_every_provider_takes_the_managed_key() {
-    let table = table();
+    let table = &*TABLE;
     let mut rows = 0;
     for provider in table.iter() {
         let base = &provider.base_url;
@@ -138,7 +127,7 @@ fn every_row_of_every_provider_takes_the_managed_key() {
 /// may go where the very row stands, and nowhere else.
 #[test]
 fn every_other_path_of_every_provider_is_refused_with_the_managed_key() {
-    let table = table();
+    let table = &*TABLE;
     let everywhere: BTreeSet<String> = table
         .iter()
         .flat_map(|provider| &provider.mounts)

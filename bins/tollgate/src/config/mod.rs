@@ -1,24 +1,23 @@
 //! The configuration: a TOML file, every key of it optional, and the environment, which wins.
 
+mod prices;
 mod section;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
-use time::Date;
 use tollgate_api::{InterfaceShape, OnDisconnect, Settings, Unpriced};
-use tollgate_pricing::{
-    Catalog, CatalogFile, ModelPattern, PriceBook, PriceRow, Rate, Unit, UnitPrices, import,
-};
+use tollgate_pricing::{PriceBook, Rate};
 use tollgate_provider::{ProviderSettings, ProviderTable, Timeouts};
 use tollgate_store::{DatabaseUrl, Options};
 use toml::{Table, Value};
 
-use section::Section;
+use self::prices::prices;
+pub(crate) use self::prices::{Day, read_catalog};
+use self::section::Section;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,151 +227,11 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
     table
 }
 
-/// The operator's own prices before those of the catalogue.
-fn prices(
-    root: &mut Section<'_>,
-    providers: &ProviderTable,
-    catalog: Option<&Path>,
-) -> Option<PriceBook> {
-    let tables = root.rows("prices").into_iter().enumerate();
-    let rows: Vec<_> = tables
-        .map(|(place, row)| price_row(root.below(&format!("prices[{place}]"), row), providers))
-        .collect();
-    let catalog = match catalog {
-        None => Catalog::embedded().map_err(|why| vec![why.to_string()]),
-        Some(file) => read_catalog(file).map(Catalog::from),
-    };
-    match catalog {
-        Ok(catalog) => {
-            let stand_ins = stand_ins(root, providers, &catalog);
-            Some(PriceBook::new(Catalog::new(rows), catalog).with_stand_ins(stand_ins))
-        }
-        Err(mistakes) => {
-            mistakes.iter().for_each(|mistake| root.mistake("catalog", mistake));
-            None
-        }
-    }
-}
-
-/// A row of `[[prices]]`. One that prices nothing would let calls through that cost something, so it
-/// has to say that this is meant.
-fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
-    let provider: Option<String> = section.take("provider");
-    let model: Option<String> = section.take("model");
-    for (key, value) in [("provider", &provider), ("model", &model)] {
-        if value.is_none() {
-            section.mistake(key, "is required");
-        }
-    }
-    if provider.as_deref().is_some_and(|name| providers.get(name).is_none()) {
-        section.mistake("provider", "is not a provider, built-in or configured");
-    }
-    if model.as_deref() == Some("") {
-        section.mistake("model", "must not be empty");
-    }
-    let says_free = section.has("free");
-    let free: Option<bool> = section.take("free");
-    let is_read = says_free == free.is_some();
-    let free = free.unwrap_or(false);
-    let (mut prices, mut named, mut read) = (UnitPrices::default(), 0_usize, Vec::new());
-    for &unit in Unit::ALL {
-        named = named.saturating_add(usize::from(section.has(unit.price_key())));
-        let price: Option<Rate> = section.take(unit.price_key());
-        read.extend(price);
-        *prices.get_mut(unit) = price;
-    }
-    // A figure that could not be read is a mistake of its own.
-    if read.len() == named && is_read {
-        match (read.iter().all(|price| price.is_zero()), free) {
-            (true, false) if named == 0 => {
-                section.mistake("", "names no price; what costs nothing has free = true");
-            }
-            (true, false) => {
-                section.mistake("", "has no price above 0; if that is meant, set free = true");
-            }
-            (false, true) => section.mistake("free", "has prices above 0"),
-            _ => (),
-        }
-    }
-    if free {
-        // So that nothing of a call is without a price.
-        for &unit in Unit::ALL.iter().filter(|unit| unit.parent().is_none()) {
-            *prices.get_mut(unit) = Some(Rate::ZERO);
-        }
-    }
-    let effective_from = section.take("effective_from").map(|Day(date)| date);
-    let effective_to = section.take("effective_to").map(|Day(date)| date);
-    if effective_from.zip(effective_to).is_some_and(|(from, to)| to < from) {
-        section.mistake("effective_to", "is before effective_from");
-    }
-    let max_output_tokens = section.take("max_output_tokens");
-    section.finish();
-    PriceRow {
-        provider: provider.unwrap_or_default(),
-        models: vec![ModelPattern::new(model.unwrap_or_default())],
-        effective_from,
-        effective_to,
-        free,
-        max_output_tokens,
-        prices,
-        ..PriceRow::default()
-    }
-}
-
-/// For each provider with a `price_list`, whose prices that are.
-fn stand_ins(
-    root: &mut Section<'_>,
-    providers: &ProviderTable,
-    catalog: &Catalog,
-) -> BTreeMap<String, String> {
-    // The catalogue also prices providers whose address has a name to fill in.
-    let rows = catalog.file().rows.iter();
-    let listed: BTreeSet<&str> = rows.map(|row| row.provider.as_str()).collect();
-    let mut stand_ins = BTreeMap::new();
-    for provider in providers.iter().filter(|one| one.price_list != one.name) {
-        let (name, list) = (&provider.name, &provider.price_list);
-        if providers.get(list).is_none() && !listed.contains(list.as_str()) {
-            let path = format!("providers.{name}.price_list");
-            root.mistake(&path, "is not a provider, built-in or configured");
-        }
-        stand_ins.insert(name.clone(), list.clone());
-    }
-    stand_ins
-}
-
-/// Reads a catalogue file, or says everything that is wrong with it.
-pub(crate) fn read_catalog(file: &Path) -> Result<CatalogFile, Vec<String>> {
-    let name = file.display();
-    let text =
-        std::fs::read_to_string(file).map_err(|why| vec![format!("cannot read {name}: {why}")])?;
-    let catalog = CatalogFile::from_json(&text).map_err(|why| vec![format!("{name}: {why}")])?;
-    let mistakes = import::mistakes(&catalog);
-    match mistakes.is_empty() {
-        true => Ok(catalog),
-        false => Err(mistakes.iter().map(|mistake| format!("{name}: {mistake}")).collect()),
-    }
-}
-
-/// A date, as configuration and command line have it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Day(pub(crate) Date);
-
-impl FromStr for Day {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let date = serde_json::from_value(serde_json::Value::from(text));
-        date.map(Self).map_err(|_| "expected a date, such as \"2026-11-21\"")
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tollgate_pricing::PriceSource;
-
     use super::*;
 
-    fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, Mistakes> {
+    pub(super) fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, Mistakes> {
         let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         Config::from_parts(text.parse().unwrap(), environment, None)
     }
@@ -430,135 +289,6 @@ mod tests {
         assert_eq!(config.listen, "127.0.0.1:2");
         assert_eq!(config.settings.timeouts.idle, Duration::from_millis(7));
         assert!(config.providers.get("openai").unwrap().has_api_key());
-    }
-
-    #[test]
-    fn a_catalogue_file_is_read_in_place_of_the_built_in_one_and_checked() {
-        let folder = tempfile::tempdir().unwrap();
-        let read = |rows: &str| {
-            std::fs::write(folder.path().join("p.json"), format!(r#"{{"rows": [{rows}]}}"#))
-                .unwrap();
-            let table = "catalog = \"p.json\"".parse().unwrap();
-            Config::from_parts(table, [], Some(folder.path().to_owned()))
-        };
-        let config =
-            read(r#"{"provider": "openai", "models": ["m"], "prices": {"input": "1"}}"#).unwrap();
-        assert_eq!(config.prices.rows().count(), 1);
-        let table = [
-            (r#"{"provider": "a", "models": ["m"], "prices": {"inputt": "1"}}"#, "unknown field"),
-            (
-                r#"{"provider": "a", "models": ["m"], "prices": {"input": "1"},
-                    "bands": [{"above_input_tokens": 5, "outptu": "1"}]}"#,
-                "unknown field",
-            ),
-            (r#"{"provider": "a", "models": ["m"], "prices": {"input": "0"}}"#, "set free"),
-            (
-                r#"{"provider": "a", "models": ["m*"], "free": true, "prices": {"input": "0"}}"#,
-                "m* is a pattern",
-            ),
-            (
-                r#"{"provider": "a", "models": ["m"], "prices": {"input": "1"},
-                    "tiers": {"flex": {"factor": "0"}}}"#,
-                "a factor of 0",
-            ),
-            (
-                r#"{"provider": "a", "models": ["m"], "prices": {"input": "1"},
-                    "bands": [{"above_input_tokens": 5, "input": "0"}]}"#,
-                "has no price above 0",
-            ),
-            (r#"{"provider": "a", "models": [], "prices": {"input": "1"}}"#, "at least one"),
-            (
-                r#"{"provider": "a", "models": ["m", "M"], "prices": {"input": "1"}}"#,
-                "listed twice",
-            ),
-            (
-                r#"{"provider": "a", "models": ["m"], "prices": {"input": "1"}, "bands": [
-                    {"above_input_tokens": 5, "input": "2"}, {"above_input_tokens": 4, "input": "3"}]}"#,
-                "must ascend",
-            ),
-            (
-                r#"{"provider": "a", "models": ["m"], "prices": {"input": "1"},
-                    "effective_from": "2026-02-01", "effective_to": "2026-01-01"}"#,
-                "before effective_from",
-            ),
-        ];
-        for (rows, expected) in table {
-            let Mistakes(mistakes) = read(rows).unwrap_err();
-            let [mistake] = mistakes.as_slice() else { panic!("{mistakes:?}") };
-            assert!(mistake.starts_with("catalog: ") && mistake.contains(expected), "{mistake}");
-        }
-    }
-
-    #[test]
-    fn a_row_that_prices_nothing_is_a_mistake_unless_it_is_meant() {
-        let mistakes = |keys: &str| match read(
-            &format!("[[prices]]\nprovider = \"openai\"\nmodel = \"m\"\n{keys}"),
-            &[],
-        ) {
-            Ok(_) => Vec::new(),
-            Err(Mistakes(mistakes)) => mistakes,
-        };
-        let table = [
-            ("", "prices[0]: names no price; what costs nothing has free = true"),
-            (
-                "max_output_tokens = 5",
-                "prices[0]: names no price; what costs nothing has free = true",
-            ),
-            ("free = false", "prices[0]: names no price; what costs nothing has free = true"),
-            (
-                "input = \"0\"\noutput = \"0.0\"",
-                "prices[0]: has no price above 0; if that is meant, set free = true",
-            ),
-            ("input = \"1\"\nfree = true", "prices[0].free: has prices above 0"),
-        ];
-        for (keys, expected) in table {
-            assert_eq!(mistakes(keys), [expected], "{keys}");
-        }
-        for keys in ["free = true", "input = \"0\"\nfree = true", "input = \"0\"\noutput = \"1\""] {
-            assert_eq!(mistakes(keys), Vec::<String>::new(), "{keys}");
-        }
-        // What cannot be read is one mistake, not two.
-        assert_eq!(mistakes("input = \"x\"").len(), 1);
-        assert_eq!(mistakes("free = \"maybe\"").len(), 1);
-        let Mistakes(mistakes) =
-            read("[[prices]]\nprovider = \"openai\"\nmodel = \"\"\ninput = \"1\"", &[])
-                .unwrap_err();
-        assert_eq!(mistakes, ["prices[0].model: must not be empty"]);
-    }
-
-    #[test]
-    fn what_is_free_leaves_nothing_without_a_price() {
-        let text = "[[prices]]\nprovider = \"openai\"\nmodel = \"m\"\nfree = true";
-        let config = read(text, &[]).unwrap();
-        let found = config.prices.find("openai", "m", time::macros::date!(2026 - 11 - 21)).unwrap();
-        for &unit in Unit::ALL {
-            assert_eq!(found.row.prices.price(unit), Some(Rate::ZERO), "{unit:?}");
-        }
-        assert!(found.row.free);
-    }
-
-    const HOUSE: &str = "[providers.house]\nbase_url = \"https://house.example\"\n\
-        dialect = \"openai\"\nprice_list = ";
-
-    #[test]
-    fn prices_are_those_of_the_price_list_unless_the_provider_has_its_own() {
-        let own = "\n[[prices]]\nprovider = \"house\"\nmodel = \"gpt-4o\"\ninput = \"7\"";
-        let config = read(&format!("{HOUSE}\"openai\"{own}"), &[]).unwrap();
-        let find = |model| {
-            let found = config.prices.find("house", model, time::macros::date!(2026 - 11 - 21));
-            found.map(|found| (found.row.provider.as_str(), found.source))
-        };
-        assert_eq!(find("gpt-4o"), Some(("house", PriceSource::Custom)));
-        assert_eq!(find("gpt-4o-mini"), Some(("openai", PriceSource::Catalog)));
-    }
-
-    #[test]
-    fn an_unknown_price_list_is_a_mistake() {
-        let Mistakes(mistakes) = read(&format!("{HOUSE}\"opnai\""), &[]).unwrap_err();
-        let expected = "providers.house.price_list: is not a provider, built-in or configured";
-        assert_eq!(mistakes, [expected]);
-        // Built in, but without an address until it is configured.
-        assert!(read(&format!("{HOUSE}\"azure\""), &[]).is_ok());
     }
 
     #[test]

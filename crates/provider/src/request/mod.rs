@@ -19,6 +19,7 @@ pub use self::bound::{OutputBound, UsageBound};
 use self::edit::Edit;
 use self::scan::Findings;
 pub(crate) use self::scan::Key;
+pub(crate) use self::sound::Sound;
 use crate::table::Endpoint;
 
 /// The few facts of a request body that decide about money, and what is to be changed in it.
@@ -43,7 +44,7 @@ pub struct CallBody {
     /// Microseconds of the sound that is sent, by its header or its size; 0 where none is.
     pub(crate) audio_micros: u64,
     /// Whether that is the length it has.
-    pub(crate) audio_is_exact: bool,
+    audio_is_exact: bool,
     /// The tiers that are asked for and may cost more than the standard, each with its field.
     pub(crate) tiers: Vec<(&'static str, String)>,
     /// Whether one-hour cache entries are asked for anywhere in the body.
@@ -150,6 +151,11 @@ impl CallBody {
         if !NO_DEARER.contains(&tier) {
             self.tiers.push((field, tier.to_ascii_lowercase()));
         }
+    }
+
+    /// The sound that is sent.
+    pub(crate) fn sound(&self) -> Sound {
+        Sound { micros: self.audio_micros, is_exact: self.audio_is_exact }
     }
 
     /// How many answers are made at most; at least 1.

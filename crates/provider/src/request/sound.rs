@@ -1,11 +1,23 @@
 //! How long a sound is, by its own header where that says it, else by its size.
 
-/// The length of a sound.
+/// A sound, by its length in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Length {
-    pub(super) micros: u64,
+pub(crate) struct Sound {
+    pub(crate) micros: u64,
     /// Whether it is said and not guessed.
-    pub(super) is_exact: bool,
+    pub(crate) is_exact: bool,
+}
+
+impl Sound {
+    /// Its length where an answer tells no more than when the last word ended: what says how long it
+    /// is, is no shorter for that.
+    pub(crate) fn or_told(self, told: Option<u64>) -> u64 {
+        match told {
+            Some(told) if self.is_exact => told.max(self.micros),
+            Some(told) => told,
+            None => self.micros,
+        }
+    }
 }
 
 /// What is taken for a second of a packed sound: 32 kbit/s, the low end of what speech is sent at.
@@ -14,13 +26,13 @@ const MICROS_PER_SECOND: u64 = 1_000_000;
 
 /// The length of a sound in a file: said by the header of a WAV file, which is not packed, guessed
 /// by its size for all else.
-pub(super) fn length(file: &[u8]) -> Length {
+pub(super) fn length(file: &[u8]) -> Sound {
     match wav(file) {
-        Some(micros) => Length { micros, is_exact: true },
+        Some(micros) => Sound { micros, is_exact: true },
         None => {
             let bytes = u64::try_from(file.len()).unwrap_or(u64::MAX);
             let micros = micros(bytes, PACKED_BYTES_PER_SECOND).unwrap_or(u64::MAX);
-            Length { micros, is_exact: false }
+            Sound { micros, is_exact: false }
         }
     }
 }
@@ -90,11 +102,11 @@ mod tests {
     #[test]
     fn a_wav_file_says_how_long_it_is_and_all_else_is_guessed() {
         let plain = file(1, 16_000, &[0; 24_000]);
-        assert_eq!(length(&plain), Length { micros: 1_500_000, is_exact: true });
+        assert_eq!(length(&plain), Sound { micros: 1_500_000, is_exact: true });
         for cut in 0..56 {
             assert!(!length(&plain[..cut]).is_exact, "cut at {cut}");
         }
-        assert_eq!(length(&[0; 4_001]), Length { micros: 1_000_250, is_exact: false });
+        assert_eq!(length(&[0; 4_001]), Sound { micros: 1_000_250, is_exact: false });
     }
 
     #[test]
@@ -111,5 +123,14 @@ mod tests {
         twice.extend_from_slice(&format);
         twice.extend_from_slice(b"data\0\0\0\0");
         assert!(!length(&twice).is_exact, "two formats");
+    }
+
+    #[test]
+    fn silence_behind_the_last_word_counts_where_the_length_is_known() {
+        let sound = |is_exact| Sound { micros: 600, is_exact };
+        assert_eq!(sound(true).or_told(Some(2)), 600);
+        assert_eq!(sound(true).or_told(Some(601)), 601);
+        assert_eq!(sound(false).or_told(Some(2)), 2, "a guess gives way");
+        assert_eq!((sound(true).or_told(None), sound(false).or_told(None)), (600, 600));
     }
 }

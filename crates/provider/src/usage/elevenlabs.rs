@@ -9,7 +9,7 @@ use super::json::header;
 use super::{EventKind, Facts, Found};
 use crate::number::{count, micros};
 use crate::object::Object;
-use crate::request::CallBody;
+use crate::request::{CallBody, Sound};
 
 /// Gathers what an answer says.
 pub(super) struct ElevenLabs {
@@ -17,11 +17,10 @@ pub(super) struct ElevenLabs {
     /// Characters, as the header bills them, and as they were sent.
     billed: Option<u64>,
     characters: u64,
-    /// Microseconds of sound on all channels: as the answer states them, as its words tell them,
-    /// and as it was sent.
+    /// Microseconds of sound on all channels, as the answer states them, and as its words tell them.
     stated: Option<u64>,
     told: Option<u64>,
-    sent: u64,
+    sent: Sound,
     facts: Facts,
 }
 
@@ -37,7 +36,7 @@ impl ElevenLabs {
             characters: request.characters,
             stated: None,
             told: None,
-            sent: request.audio_micros,
+            sent: request.sound(),
             facts,
         }
     }
@@ -75,7 +74,7 @@ impl Extract for ElevenLabs {
 
     fn found(self: Box<Self>) -> Found {
         let others = if self.hears {
-            let length = self.stated.or(self.told).unwrap_or(self.sent);
+            let length = self.stated.unwrap_or_else(|| self.sent.or_told(self.told));
             PerUnit { input_second: length, ..PerUnit::default() }
         } else {
             let characters = self.billed.unwrap_or(self.characters);

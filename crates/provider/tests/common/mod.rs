@@ -208,17 +208,22 @@ impl Case {
     }
 }
 
-/// The built-in providers, and Bedrock in a region.
-static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
+/// Every built-in provider, with a place to call.
+pub(crate) static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
     let mut table = ProviderTable::builtin();
+    let resource = Some("res".to_owned());
     let region = Some("eu-central-1".to_owned());
-    let settings = ProviderSettings { region, ..ProviderSettings::default() };
-    assert!(table.configure("bedrock", settings).is_ok());
+    for (name, settings) in [
+        ("azure", ProviderSettings { resource, ..ProviderSettings::default() }),
+        ("bedrock", ProviderSettings { region, ..ProviderSettings::default() }),
+    ] {
+        assert!(table.configure(name, settings).is_ok(), "{name}");
+    }
     table
 });
 
 /// Where a POST to a URL leads.
-fn endpoint(url: &str) -> Endpoint {
+pub(crate) fn endpoint(url: &str) -> Endpoint {
     let endpoint = TABLE.resolve(&Method::POST, url);
     endpoint.unwrap_or_else(|error| unreachable!("{url}: {error}"))
 }

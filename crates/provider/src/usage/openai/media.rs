@@ -13,7 +13,7 @@ use super::{OpenAi, Thoughts};
 use crate::dialect::Api;
 use crate::number::micros;
 use crate::object::Object;
-use crate::request::CallBody;
+use crate::request::{CallBody, Sound};
 use crate::usage::extractor::Extract;
 use crate::usage::json::mentions;
 use crate::usage::{EventKind, Found};
@@ -26,10 +26,7 @@ pub(in crate::usage) struct Media {
     heard: Option<u64>,
     told: Option<u64>,
     images: Option<u64>,
-    /// Microseconds of sound that were sent, by their size if nothing else tells.
-    sent: u64,
-    /// Whether that is the length it has.
-    is_exact: bool,
+    sent: Sound,
     characters: u64,
     asked_images: u64,
     /// Whether the model is one that is billed by tokens, which nothing reports.
@@ -56,8 +53,7 @@ impl Media {
             heard: None,
             told: None,
             images: None,
-            sent: request.audio_micros,
-            is_exact: request.audio_is_exact,
+            sent: request.sound(),
             characters: request.characters,
             asked_images: request.choices.max(1),
             by_tokens,
@@ -75,10 +71,7 @@ impl Media {
         let mut tokens = (PerUnit::default(), PerUnit::default());
         let stated = match self.api {
             Api::Transcription => {
-                // What was sent with a length is no shorter for what the subtitles say.
-                let told =
-                    self.told.map(|told| if self.is_exact { told.max(self.sent) } else { told });
-                let length = self.heard.or(told).unwrap_or(self.sent);
+                let length = self.heard.unwrap_or_else(|| self.sent.or_told(self.told));
                 found.others.input_second = length;
                 if self.by_tokens {
                     let seconds = length.div_ceil(MICROS_PER_SECOND);
