@@ -8,7 +8,7 @@ use actix_web::web;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
-use tollgate_api::{App, Listening};
+use tollgate_api::{App, Courier, Listening};
 use tollgate_domain::Clock;
 use tollgate_store::{Store, upkeep};
 
@@ -23,6 +23,7 @@ pub(crate) struct Service {
     handle: ServerHandle,
     server: JoinHandle<std::io::Result<()>>,
     upkeep: JoinHandle<()>,
+    courier: Courier,
 }
 
 /// Serves until a signal ends it.
@@ -68,9 +69,11 @@ impl Service {
         ));
         let Listening { address, server } = tollgate_api::listen(app.clone(), &config.listen)
             .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let courier = Courier::start(app.clone()).context("cannot start a thread")?;
         Ok(Self {
             address,
             app,
+            courier,
             handle: server.handle(),
             server: tokio::task::spawn(server),
             upkeep: actix_web::rt::spawn(upkeep::run(store.clone())),
@@ -88,7 +91,9 @@ impl Service {
             _ = interrupt.recv() => {}
         }
         log::info!("ending: {} calls on their way", self.app.calls().running());
-        self.app.calls().drain(config.drain_timeout).await;
+        let courier = tokio::time::timeout(config.drain_timeout, self.courier.stop());
+        // Messages that are cut off then are sent again by whoever comes next.
+        let (_, _) = tokio::join!(self.app.calls().drain(config.drain_timeout), courier);
         self.handle.stop(true).await;
         self.server.await??;
         self.upkeep.abort();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, Timestamp};
 use tollgate_pricing::PriceBook;
-use tollgate_provider::{ProviderTable, Timeouts};
+use tollgate_provider::{ProviderTable, Reach, Timeouts};
 use tollgate_store::{Store, merchants, spend_keys};
 
 use crate::forward::calls::Calls;
@@ -71,6 +71,8 @@ pub struct Settings {
     pub standard_rate_per_minute: u32,
     /// How long to wait for providers.
     pub timeouts: Timeouts,
+    /// Which URLs webhooks may have.
+    pub webhooks: Reach,
 }
 
 impl Default for Settings {
@@ -86,6 +88,7 @@ impl Default for Settings {
             body_limit_bytes: 1024 * 1024,
             standard_rate_per_minute: 1_000,
             timeouts: Timeouts::default(),
+            webhooks: Reach::default(),
         }
     }
 }

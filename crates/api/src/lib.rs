@@ -6,8 +6,10 @@
 //!   lists, idempotency.
 //! - `resources` has a file per resource.
 //! - `forward` is the path of a forwarded call.
+//! - `delivery` sends events to webhooks, in a thread of its own: [`Courier`].
 
 mod app;
+mod delivery;
 mod forward;
 mod http;
 mod metrics;
@@ -17,6 +19,7 @@ mod server;
 mod tariff;
 
 pub use app::{App, InterfaceShape, OnDisconnect, Settings, Unpriced};
+pub use delivery::Courier;
 pub use forward::calls::Calls;
 pub use http::error::{ApiError, ErrorCode};
 pub use resources::quote::{HoldView, QuoteView, usage};

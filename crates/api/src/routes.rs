@@ -10,7 +10,7 @@ use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics;
 use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
-    secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets,
+    secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets, webhooks,
 };
 
 /// Mounts everything. Call it once per worker: each gets a provider client of its own.
@@ -120,6 +120,26 @@ fn v1(config: &mut ServiceConfig) {
                 .route(get().to(secret_keys::list)),
         )
         .service(route("/secret_keys/{id}").route(delete().to(secret_keys::delete)))
+        .service(
+            route("/webhooks").route(post().to(webhooks::create)).route(get().to(webhooks::list)),
+        )
+        .service(
+            route("/webhooks/{id}")
+                .route(get().to(webhooks::get))
+                .route(patch().to(webhooks::update))
+                .route(delete().to(webhooks::delete)),
+        )
+        .service(route("/webhooks/{id}/rotate").route(post().to(webhooks::rotate)))
+        .service(route("/webhooks/{id}/test").route(post().to(webhooks::test)))
+        .service(route("/webhooks/{id}/deliveries").route(get().to(webhooks::list_deliveries)))
+        .service(
+            route("/webhooks/{id}/deliveries/{delivery_id}")
+                .route(get().to(webhooks::get_delivery)),
+        )
+        .service(
+            route("/webhooks/{id}/deliveries/{delivery_id}/redeliver")
+                .route(post().to(webhooks::redeliver)),
+        )
         .service(
             route("/operator/merchants")
                 .route(post().to(merchants::create))

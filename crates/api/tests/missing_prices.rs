@@ -27,7 +27,7 @@ async fn told(gateway: &Gateway<'_>, count: usize) -> Vec<Value> {
         let missing: Vec<_> = missing
             .filter(|news| matches!(news, News::PriceMissing { .. }))
             .map(|news| {
-                assert_eq!(news.kind(), "price.missing");
+                assert_eq!(news.kind().as_str(), "price.missing");
                 serde_json::to_value(news).unwrap()["data"].clone()
             })
             .collect();

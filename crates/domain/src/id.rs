@@ -120,6 +120,10 @@ ids! {
     CreditBundleId = "cbn_";
     /// Something that happened and is told.
     EventId = "evt_";
+    /// A place that events are sent to.
+    WebhookId = "whk_";
+    /// An event on its way to a webhook.
+    DeliveryId = "dlv_";
     /// One life of a serving process: it owns the records it has not settled yet.
     NodeId = "nod_";
 }

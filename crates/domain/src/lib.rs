@@ -10,6 +10,7 @@ mod billing_interval;
 mod connection;
 mod credit;
 mod cycle;
+mod delivery;
 mod event;
 mod id;
 mod issue;
@@ -29,15 +30,20 @@ mod subscription;
 mod subscription_config;
 mod time;
 mod wallet;
+mod webhook;
 
 pub use billing_interval::BillingInterval;
 pub use connection::{Connection, ConnectionChanges, ConnectionStatus, NewConnection};
 pub use credit::{Credit, CreditHold, Credits, Drawn, LedgerAccount, Rollover};
 pub use cycle::{Cycle, PerCycle};
-pub use event::{Event, News};
+pub use delivery::{
+    Attempt, Delivery, DeliveryFault, DeliveryStatus, Jitter, MAX_ANSWER_BYTES, OVERTAKEN_AFTER,
+};
+pub use event::{Event, EventKind, News};
 pub use id::{
-    ConnectionId, CreditBundleId, EventId, MerchantId, MeterId, NodeId, ParseIdError, RequestId,
-    SecretKeyId, SpendKeyId, SubscriptionConfigId, SubscriptionId, TransactionId, WalletId,
+    ConnectionId, CreditBundleId, DeliveryId, EventId, MerchantId, MeterId, NodeId, ParseIdError,
+    RequestId, SecretKeyId, SpendKeyId, SubscriptionConfigId, SubscriptionId, TransactionId,
+    WalletId, WebhookId,
 };
 pub use issue::Issue;
 pub use key::{Key, KeyHash, KeyKind, ParseKeyError};
@@ -66,3 +72,4 @@ pub use subscription_config::{
 };
 pub use time::{Clock, ParseTimestampError, Timestamp};
 pub use wallet::{Transaction, TransactionKind, Wallet, WalletChanges};
+pub use webhook::{NewWebhook, Webhook, WebhookChanges, WebhookSecret, WebhookSecrets};

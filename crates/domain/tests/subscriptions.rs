@@ -71,7 +71,7 @@ impl Account {
 
     fn book(&mut self, steps: impl IntoIterator<Item = Step>) {
         for step in steps {
-            self.told.push((step.at, step.news.kind().to_owned()));
+            self.told.push((step.at, step.news.kind().as_str().to_owned()));
             self.lines.extend(step.movements);
         }
         for (account, credit) in [

@@ -57,7 +57,10 @@ mod request;
 mod table;
 mod usage;
 
-pub use client::{BodyError, Incoming, NotSent, Outgoing, ProviderClient, SendError, Timeouts};
+pub use client::{
+    BodyError, Incoming, NotSent, Outgoing, ProviderClient, Reach, SendError, Timeouts,
+    WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError,
+};
 pub use dialect::{Dialect, Operation, ParseDialectError};
 pub use headers::{ProviderKey, request_headers, response_headers};
 pub use request::{CallBody, OutputBound, UsageBound};

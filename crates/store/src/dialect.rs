@@ -14,22 +14,30 @@ use sha2::{Digest, Sha256};
 use tollgate_domain::MerchantId;
 
 use crate::conn::Conn;
+use crate::deliveries::DeliveryRow;
 use crate::events::EventRow;
 use crate::missing_prices::MissingPriceRow;
 use crate::repricings::RepricingRow;
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow};
 use crate::schema::{
-    connections, events, idempotent_answers, merchants, missing_prices, repricings,
+    connections, deliveries, events, idempotent_answers, merchants, missing_prices, repricings,
     request_metadata, requests, secret_keys, spend_counters, spend_keys,
     subscription_config_versions, subscription_configs, subscriptions, tier_counters, transactions,
-    usage_rollups, usage_series, usage_tags, wallets,
+    usage_rollups, usage_series, usage_tags, wallets, webhooks,
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{AddRollup, SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet};
 use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
 use crate::subscriptions::SubscriptionRow;
 use crate::usage::{RollupRow, SeriesRow, TagRow};
+use crate::webhooks::WebhookRow;
 pub(crate) use reading::{UsageByDay, plan};
+
+diesel::define_sql_function! {
+    /// Takes a lock until the transaction ends, if nobody has it.
+    #[sql_name = "pg_try_advisory_xact_lock"]
+    fn try_advisory_lock(number: diesel::sql_types::BigInt) -> diesel::sql_types::Bool;
+}
 
 /// Runs a cached single-row query for each id and keeps what is there.
 fn each<Id, Row>(
@@ -273,6 +281,66 @@ pub(crate) fn insert_events(conn: &mut Conn, rows: &[EventRow]) -> QueryResult<(
     }
 }
 
+pub(crate) fn insert_deliveries(conn: &mut Conn, rows: &[DeliveryRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => {
+            for_each(rows, |row| diesel::insert_into(deliveries::table).values(row).execute(conn))
+        }
+        Conn::Postgres(conn) => {
+            diesel::insert_into(deliveries::table).values(rows).execute(conn).map(drop)
+        }
+    }
+}
+
+/// Lets nobody else take events from the outbox until the transaction ends; whether nobody does.
+pub(crate) fn try_lock_outbox(conn: &mut Conn) -> QueryResult<bool> {
+    match conn {
+        Conn::Sqlite(_) => Ok(true),
+        Conn::Postgres(conn) => {
+            diesel::select(try_advisory_lock(advisory_number("outbox"))).get_result(conn)
+        }
+    }
+}
+
+/// The webhooks with these ids, deleted or not, locked; `ids` ascend.
+pub(crate) fn lock_webhooks(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<WebhookRow>> {
+    match conn {
+        Conn::Sqlite(conn) => each(ids, |id| {
+            webhooks::table.find(id).select(WebhookRow::as_select()).get_result(conn)
+        }),
+        Conn::Postgres(conn) => webhooks::table
+            .filter(webhooks::webhook_id.eq_any(ids))
+            .order(webhooks::webhook_id)
+            .select(WebhookRow::as_select())
+            .for_no_key_update()
+            .load(conn),
+    }
+}
+
+/// The webhooks that are due, but for those with the ids of `full` and those that somebody else has
+/// locked; locked, those first that are due for longest.
+pub(crate) fn lock_due_webhooks(
+    conn: &mut Conn,
+    now: i64,
+    full: &[String],
+    most: i64,
+) -> QueryResult<Vec<WebhookRow>> {
+    macro_rules! due {
+        () => {
+            webhooks::table
+                .filter(webhooks::due_at.le(now))
+                .filter(webhooks::webhook_id.ne_all(full))
+                .order(webhooks::due_at)
+                .limit(most)
+                .select(WebhookRow::as_select())
+        };
+    }
+    match conn {
+        Conn::Sqlite(conn) => due!().load(conn),
+        Conn::Postgres(conn) => due!().for_no_key_update().skip_locked().load(conn),
+    }
+}
+
 /// The connections with these ids, deleted or not, whoever's they are.
 pub(crate) fn connections_by_id(
     conn: &mut Conn,
@@ -478,15 +546,21 @@ pub(crate) fn lock_missing_prices(conn: &mut Conn, merchant_id: &str) -> QueryRe
         Conn::Sqlite(_) => Ok(()),
         Conn::Postgres(conn) => {
             // There is no row yet that could be locked, and that of the merchant comes before all
-            // others. The numbers of such locks are one room: the hash keeps clear of other users.
-            let hash = Sha256::digest(format!("missing prices of {merchant_id}"));
-            let number = hash.iter().take(8).fold(0_i64, |all, byte| (all << 8) | i64::from(*byte));
+            // others.
+            let number = advisory_number(&format!("missing prices of {merchant_id}"));
             diesel::sql_query("SELECT pg_advisory_xact_lock($1)")
                 .bind::<diesel::sql_types::BigInt, _>(number)
                 .execute(conn)
                 .map(drop)
         }
     }
+}
+
+/// The number of an advisory lock. All such locks of a database are one room: the hash keeps clear of
+/// other users.
+fn advisory_number(what: &str) -> i64 {
+    let hash = Sha256::digest(what);
+    hash.iter().take(8).fold(0_i64, |all, byte| (all << 8) | i64::from(*byte))
 }
 
 /// Notes prices that were missing.

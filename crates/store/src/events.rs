@@ -1,4 +1,5 @@
-//! Events: written in the transaction that causes them.
+//! Events: written in the transaction that causes them, where they wait until the webhooks that want
+//! them are found.
 
 use diesel::prelude::*;
 use tollgate_domain::{Event, EventId, MerchantId, News, Timestamp};
@@ -12,11 +13,15 @@ use crate::schema::events;
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = events)]
 pub(crate) struct EventRow {
-    event_id: String,
-    merchant_id: String,
-    kind: String,
+    pub(crate) event_id: String,
+    pub(crate) merchant_id: String,
+    pub(crate) kind: String,
+    /// The resource whose events are told in their order.
+    pub(crate) resource: String,
     news: String,
     created_at: i64,
+    /// When the webhooks that want it were found; until then it waits.
+    dispatched_at: Option<i64>,
 }
 
 impl EventRow {
@@ -25,10 +30,17 @@ impl EventRow {
         Self {
             event_id: EventId::generate(now).to_string(),
             merchant_id: merchant_id.to_string(),
-            kind: news.kind().to_owned(),
+            kind: news.kind().as_str().to_owned(),
+            resource: news.resource(),
             news: to_json(news),
             created_at: at.unix_micros(),
+            dispatched_at: None,
         }
+    }
+
+    /// The same, of no concern to any webhook but one, which is told at once.
+    pub(crate) fn for_one_webhook(self, now: Timestamp) -> Self {
+        Self { dispatched_at: Some(now.unix_micros()), ..self }
     }
 }
 
@@ -63,4 +75,49 @@ pub fn list(
     }
     let rows = query.order(events::event_id.desc()).limit(page.rows()).load(conn)?;
     rows.into_iter().map(Event::try_from).collect()
+}
+
+/// Whether an event waits for its webhooks to be found.
+pub(crate) fn any_waits(conn: &mut Conn) -> Result<bool, StoreError> {
+    let waiting = events::table.filter(events::dispatched_at.is_null());
+    Ok(diesel::select(diesel::dsl::exists(waiting)).get_result(conn)?)
+}
+
+/// The events that wait, in the order in which they were written: that of any one resource is the
+/// order in which they happened, for they are written under its lock.
+pub(crate) fn waiting(conn: &mut Conn, most: i64) -> Result<Vec<EventRow>, StoreError> {
+    let rows = events::table
+        .filter(events::dispatched_at.is_null())
+        .order(events::number)
+        .limit(most)
+        .select(EventRow::as_select());
+    Ok(rows.load(conn)?)
+}
+
+/// Marks events whose webhooks were found.
+pub(crate) fn mark_dispatched(
+    conn: &mut Conn,
+    rows: &[EventRow],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let ids = rows.iter().map(|row| &row.event_id);
+    diesel::update(events::table.filter(events::event_id.eq_any(ids)))
+        .set(events::dispatched_at.eq(now.unix_micros()))
+        .execute(conn)?;
+    Ok(())
+}
+
+/// Of the oldest events a thousand at most that were dispatched before an instant.
+pub(crate) fn dispatched_before(
+    conn: &mut Conn,
+    before: Timestamp,
+) -> Result<Vec<String>, StoreError> {
+    const AT_ONCE: i64 = 1_000;
+    let oldest: Vec<(String, Option<i64>)> = events::table
+        .order(events::number)
+        .limit(AT_ONCE)
+        .select((events::event_id, events::dispatched_at))
+        .load(conn)?;
+    let is_old = |at: &Option<i64>| at.is_some_and(|at| at < before.unix_micros());
+    Ok(oldest.into_iter().filter(|(_, at)| is_old(at)).map(|(id, _)| id).collect())
 }

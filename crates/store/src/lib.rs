@@ -11,6 +11,7 @@
 pub mod audit;
 mod conn;
 pub mod connections;
+pub mod deliveries;
 mod dialect;
 mod entries;
 mod error;
@@ -35,6 +36,7 @@ pub mod subscriptions;
 pub mod upkeep;
 pub mod usage;
 pub mod wallets;
+pub mod webhooks;
 
 use std::fmt;
 use std::fs::File;
@@ -152,6 +154,7 @@ struct Inner {
     lease_ms: u32,
     renewals: Mutex<Renewals>,
     lock: Mutex<Option<File>>,
+    has_one_writer: bool,
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -213,6 +216,7 @@ impl Store {
             lease_ms: options.lease_ms,
             renewals: Mutex::new(Renewals { last: opened, unbroken_since: opened }),
             lock: Mutex::new(lock),
+            has_one_writer: matches!(manager, Manager::Sqlite(_)),
             _temporary: temporary,
         })))
     }
@@ -264,6 +268,25 @@ impl Store {
         E: From<StoreError> + Send + 'static,
     {
         self.ledger()?.write(work).await
+    }
+
+    /// As [`Store::write`], for work that no call may wait for, as far as the database allows it:
+    /// SQLite has one writer, which it takes its turn with.
+    ///
+    /// # Errors
+    /// What `work` returned, or [`StoreError::Unavailable`].
+    async fn write_apart<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        match self.0.has_one_writer {
+            true => self.write(work).await,
+            false => self.read(|conn| conn.write(work)).await,
+        }
     }
 
     /// Admits a call, durably, or refuses it, writing nothing.

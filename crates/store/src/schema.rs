@@ -239,10 +239,49 @@ diesel::table! {
 
 diesel::table! {
     events (event_id) {
+        number -> BigInt,
         event_id -> Text,
         merchant_id -> Text,
         kind -> Text,
+        resource -> Text,
         news -> Text,
+        created_at -> BigInt,
+        dispatched_at -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    webhooks (webhook_id) {
+        webhook_id -> Text,
+        merchant_id -> Text,
+        name -> Text,
+        url -> Text,
+        events -> Nullable<Text>,
+        secrets -> Text,
+        sequence -> BigInt,
+        due_at -> Nullable<BigInt>,
+        created_at -> BigInt,
+        deleted_at -> Nullable<BigInt>,
+        requests_since -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    deliveries (delivery_id) {
+        delivery_id -> Text,
+        webhook_id -> Text,
+        event_id -> Text,
+        resource -> Text,
+        sequence -> BigInt,
+        status -> Text,
+        attempts -> Integer,
+        failures -> Integer,
+        last_attempt_at -> Nullable<BigInt>,
+        next_attempt_at -> Nullable<BigInt>,
+        response_status -> Nullable<Integer>,
+        response_body -> Nullable<Text>,
+        fault -> Nullable<Text>,
+        duration_ms -> Nullable<Integer>,
         created_at -> BigInt,
     }
 }
@@ -332,6 +371,7 @@ diesel::joinable!(spend_keys -> merchants (merchant_id));
 diesel::joinable!(spend_counters -> spend_keys (spend_key_id));
 diesel::joinable!(subscription_config_versions -> subscription_configs (subscription_config_id));
 diesel::joinable!(meter_versions -> meters (meter_id));
+diesel::joinable!(deliveries -> events (event_id));
 
 diesel::allow_tables_to_appear_in_same_query!(
     merchants,
@@ -344,5 +384,6 @@ diesel::allow_tables_to_appear_in_same_query!(
 );
 diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription_config_versions);
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
+diesel::allow_tables_to_appear_in_same_query!(deliveries, events);
 diesel::allow_tables_to_appear_in_same_query!(requests, request_metadata);
 diesel::allow_tables_to_appear_in_same_query!(usage_tags, usage_series);

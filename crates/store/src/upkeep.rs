@@ -39,8 +39,8 @@ pub async fn run(store: Store) {
                     missing_prices::forget_old(conn, now)?;
                     idempotency::forget_expired(conn, now)
                 })
-                .await
-                .map(drop)
+                .await?;
+            store.forget_deliveries().await
         }),
     );
 }

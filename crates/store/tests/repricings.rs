@@ -383,7 +383,7 @@ fn a_balance_that_falls_by_a_repricing_is_told_of() {
         let merchant_id = shop.merchant.merchant_id;
         let page = Page { after: None, limit: 10 };
         let told = store.store.read(move |conn| events::list(conn, merchant_id, &page)).await;
-        let kinds: Vec<_> = told.unwrap().iter().map(|event| event.news.kind()).collect();
+        let kinds: Vec<_> = told.unwrap().iter().map(|event| event.news.kind().as_str()).collect();
         assert!(kinds.contains(&"wallet.balance_depleted"), "{kinds:?}");
     });
 }

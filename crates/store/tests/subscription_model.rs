@@ -622,7 +622,7 @@ impl<'a> World<'a> {
                 | News::CreditBundlePurchased { amount_due, .. } => Some(cents(*amount_due)),
                 _ => None,
             };
-            reference::told(millis(event.created_at), event.news.kind(), due)
+            reference::told(millis(event.created_at), event.news.kind().as_str(), due)
         });
         compare_lists("events", told.collect(), self.model.told.clone())
     }

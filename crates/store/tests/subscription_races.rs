@@ -239,7 +239,7 @@ impl<'a> Shop<'a> {
         let merchant_id = self.merchant_id;
         let page = Page { after: None, limit: 10_000 };
         let told = self.store.store.read(move |conn| events::list(conn, merchant_id, &page));
-        told.await.unwrap().iter().filter(|event| event.news.kind() == kind).count()
+        told.await.unwrap().iter().filter(|event| event.news.kind().as_str() == kind).count()
     }
 
     /// How often credit was granted and what has been used, expired and bought, all in cents; no

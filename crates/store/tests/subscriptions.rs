@@ -114,7 +114,7 @@ impl<'a> Customer<'a> {
         let merchant_id = self.merchant_id;
         let page = Page { after: None, limit: 100 };
         let told = self.store.store.read(move |conn| events::list(conn, merchant_id, &page));
-        told.await.unwrap().iter().rev().map(|event| event.news.kind()).collect()
+        told.await.unwrap().iter().rev().map(|event| event.news.kind().as_str()).collect()
     }
 
     async fn pass_month(&self) {

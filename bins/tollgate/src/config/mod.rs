@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tollgate_api::{InterfaceShape, OnDisconnect, Settings, Unpriced};
 use tollgate_pricing::{PriceBook, Rate};
-use tollgate_provider::{ProviderSettings, ProviderTable, Timeouts};
+use tollgate_provider::{ProviderSettings, ProviderTable, Reach, Timeouts};
 use tollgate_store::{DatabaseUrl, Options};
 use toml::{Table, Value};
 
@@ -196,6 +196,10 @@ fn settings(root: &mut Section<'_>) -> Settings {
             connect: millis(root, "connect_timeout_ms", 10_000),
             first_byte: millis(root, "first_byte_timeout_ms", 600_000),
             idle: millis(root, "idle_timeout_ms", 300_000),
+        },
+        webhooks: Reach {
+            http: root.take("webhook_allow_http").unwrap_or(false),
+            private_network: root.take("webhook_allow_private_network").unwrap_or(false),
         },
     }
 }

@@ -56,6 +56,7 @@ error_codes! {
     RouteNotFound = 404 "route_not_found";
     ConnectionNotFound = 404 "connection_not_found";
     CreditBundleNotFound = 404 "credit_bundle_not_found";
+    DeliveryNotFound = 404 "delivery_not_found";
     MeterNotFound = 404 "meter_not_found";
     ModelNotFound = 404 "model_not_found";
     RequestNotFound = 404 "request_not_found";
@@ -64,6 +65,7 @@ error_codes! {
     SubscriptionConfigNotFound = 404 "subscription_config_not_found";
     SubscriptionNotFound = 404 "subscription_not_found";
     WalletNotFound = 404 "wallet_not_found";
+    WebhookNotFound = 404 "webhook_not_found";
     MethodNotAllowed = 405 "method_not_allowed";
     MeterSlugTaken = 409 "meter_slug_taken";
     MeterInUse = 409 "meter_in_use";

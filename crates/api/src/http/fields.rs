@@ -9,10 +9,9 @@ use deserr::{
     ValueKind, ValuePointerRef, take_cf_content,
 };
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tollgate_domain::{
-    BillingInterval, Cycle, Enforcement, Issue, Metadata, RequestShape, Rollover, SpendKeyStatus,
-    TierPeriod,
+    BillingInterval, Cycle, Enforcement, EventKind, Issue, Metadata, RequestShape, Rollover,
+    SpendKeyStatus, TierPeriod,
 };
 use tollgate_pricing::{Amount, Payer, Rate, RateType, TierUnit, TokenBasis};
 
@@ -265,7 +264,7 @@ impl<E: DeserializeError> Deserr<E> for Slug {
 pub(crate) struct OneOf<T>(pub(crate) T);
 
 /// The words of an enum, in the order in which they are documented.
-pub(crate) trait Words: Serialize + DeserializeOwned + Sized + 'static {
+pub(crate) trait Words: Serialize + Copy + 'static {
     const ALL: &'static [Self];
 }
 
@@ -291,19 +290,26 @@ words! {
     Rollover { Full, None }
 }
 
+impl Words for EventKind {
+    const ALL: &'static [Self] = Self::ALL;
+}
+
 impl<T: Words, E: DeserializeError> Deserr<E> for OneOf<T> {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, E> {
         let text = text(value, location)?;
-        serde_json::from_value(serde_json::Value::from(text)).map(Self).map_err(|_| {
-            let words = T::ALL.iter().filter_map(|word| match serde_json::to_value(word) {
-                Ok(serde_json::Value::String(word)) => Some(word),
-                _ => None,
-            });
-            refuse(format!("must be one of {}", words.collect::<Vec<_>>().join(", ")), location)
-        })
+        let words = T::ALL.iter().map(|word| match serde_json::to_value(word) {
+            Ok(serde_json::Value::String(word)) => word,
+            _ => String::new(),
+        });
+        let words: Vec<_> = words.collect();
+        let place = words.iter().position(|word| *word == text);
+        let found = place.and_then(|place| T::ALL.get(place)).copied();
+        found
+            .map(Self)
+            .ok_or_else(|| refuse(format!("must be one of {}", words.join(", ")), location))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::http::idempotency::Reply;
 use crate::http::list::{page, respond};
 
 #[derive(Serialize)]
-struct ConnectionView {
+pub(crate) struct ConnectionView {
     connection_id: ConnectionId,
     reference_id: Option<String>,
     name: Option<String>,
@@ -31,7 +31,7 @@ struct ConnectionView {
 }
 
 impl ConnectionView {
-    fn of(connection: &Connection) -> Self {
+    pub(crate) fn of(connection: &Connection) -> Self {
         Self {
             connection_id: connection.connection_id,
             reference_id: connection.reference_id.clone(),

@@ -13,7 +13,7 @@ use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::{Query, respond};
 
 #[derive(Serialize)]
-struct CreditBundleView {
+pub(crate) struct CreditBundleView {
     credit_bundle_id: CreditBundleId,
     subscription_config_id: SubscriptionConfigId,
     name: String,
@@ -23,7 +23,7 @@ struct CreditBundleView {
 }
 
 impl CreditBundleView {
-    fn of(bundle: &CreditBundle) -> Self {
+    pub(crate) fn of(bundle: &CreditBundle) -> Self {
         Self {
             credit_bundle_id: bundle.credit_bundle_id,
             subscription_config_id: bundle.subscription_config_id,

@@ -15,11 +15,14 @@ pub(crate) mod subscription_configs;
 pub(crate) mod subscriptions;
 pub(crate) mod usage;
 pub(crate) mod wallets;
+pub(crate) mod webhooks;
 
+use deserr::Deserr;
 use serde::Serialize;
 use tollgate_domain::{ConnectionId, Issue};
 
-use crate::http::body::TWO_CUSTOMERS;
+use crate::http::body::{Input, TWO_CUSTOMERS};
+use crate::http::fields::Issues;
 use crate::http::list::Query;
 
 /// The answer to a deletion of a resource with an id of its own.
@@ -34,6 +37,13 @@ struct Deleted {
 struct Success {
     success: bool,
 }
+
+/// The body of an operation that says everything by its path.
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+impl Input for Nothing {}
 
 /// An optional id in a query; a text that is none of its kind matches nothing and is said to be so.
 fn optional_id<Id: std::str::FromStr>(

@@ -10,8 +10,8 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 use tollgate_store::spend_keys::{self, Missing, Updated};
 
-use super::Success;
 use super::meters::not_found as meter_not_found;
+use super::{Nothing, Success};
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
@@ -21,7 +21,7 @@ use crate::http::idempotency::Reply;
 use crate::http::list::{page, respond};
 
 #[derive(Serialize)]
-struct SpendKeyView {
+pub(crate) struct SpendKeyView {
     spend_key_id: SpendKeyId,
     key_preview: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,8 @@ struct SpendKeyView {
 }
 
 impl SpendKeyView {
-    fn of(key: &SpendKey, now: Timestamp) -> Self {
+    /// As it was at an instant.
+    pub(crate) fn of(key: &SpendKey, now: Timestamp) -> Self {
         let (rules, counters) = (&key.rules, key.counters.at(now));
         Self {
             spend_key_id: key.spend_key_id,
@@ -333,13 +334,6 @@ pub(crate) async fn update(
     })
     .await
 }
-
-/// Rotation takes nothing in its body.
-#[derive(Deserr)]
-#[deserr(error = Issues, deny_unknown_fields)]
-pub(crate) struct Nothing {}
-
-impl Input for Nothing {}
 
 /// `POST /spend_keys/{id}/rotate`: a new key for the same rules and counters.
 pub(crate) async fn rotate(

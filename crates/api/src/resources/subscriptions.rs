@@ -30,7 +30,7 @@ struct SubscriptionAnswer {
 }
 
 #[derive(Serialize)]
-struct SubscriptionView {
+pub(crate) struct SubscriptionView {
     subscription_id: SubscriptionId,
     #[serde(flatten)]
     whose: Option<WhoseView>,
@@ -74,7 +74,7 @@ struct PendingChangeView {
 }
 
 impl SubscriptionView {
-    fn of(state: &SubscriptionState) -> Self {
+    pub(crate) fn of(state: &SubscriptionState) -> Self {
         let whose = WhoseView {
             connection_id: state.connection_id,
             started_at: state.started_at,

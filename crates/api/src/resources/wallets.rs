@@ -20,7 +20,7 @@ use crate::http::idempotency::Reply;
 use crate::http::list::{page, respond};
 
 #[derive(Serialize)]
-struct WalletView {
+pub(crate) struct WalletView {
     wallet_id: WalletId,
     balance: Amount,
     held: Amount,
@@ -31,7 +31,7 @@ struct WalletView {
 }
 
 impl WalletView {
-    fn of(wallet: &Wallet) -> Self {
+    pub(crate) fn of(wallet: &Wallet) -> Self {
         Self {
             wallet_id: wallet.wallet_id,
             balance: wallet.balance,

@@ -19,15 +19,13 @@ use super::NotSent;
 use super::address::is_public;
 use super::stream::ProviderStream;
 
-/// How a provider is connected to.
+/// How somebody is connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// TLS, to public addresses only.
-    PublicTls,
-    /// TLS, to any address.
-    PrivateTls,
-    /// Plain HTTP, to any address.
-    Plain,
+pub(super) struct Lane {
+    /// With TLS, or by plain HTTP.
+    pub(super) tls: bool,
+    /// To any address, or to public ones only.
+    pub(super) private: bool,
 }
 
 /// Why no connection came about, as it travels through awc.
@@ -83,7 +81,7 @@ async fn connect(lane: Lane, tls: Arc<ClientConfig>, uri: &Uri) -> Result<Provid
     let addresses = addresses(&host, uri.port_u16().unwrap_or(0)).await?;
     let allowed = allowed(lane, addresses)?;
     let tcp = connect_to_any(&allowed).await?;
-    if lane == Lane::Plain {
+    if !lane.tls {
         return Ok(ProviderStream::plain(tcp));
     }
     let connection = Connection::new(ServerName(host), tcp);
@@ -107,7 +105,7 @@ fn allowed(lane: Lane, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, No
     if addresses.is_empty() {
         return Err(NotSent::Dns);
     }
-    if lane != Lane::PublicTls {
+    if lane.private {
         return Ok(addresses);
     }
     let public: Vec<_> = addresses.into_iter().filter(|a| is_public(a.ip())).collect();
@@ -165,10 +163,13 @@ mod tests {
     fn only_public_addresses_are_connected_to_unless_private_ones_are_allowed() {
         let addresses = || vec!["127.0.0.1:1".parse().unwrap(), "8.8.8.8:1".parse().unwrap()];
         let only_private = || vec!["[::ffff:10.0.0.1]:1".parse().unwrap()];
-        assert_eq!(allowed(Lane::PublicTls, addresses()).unwrap(), addresses()[1..]);
-        assert_eq!(allowed(Lane::PublicTls, only_private()), Err(NotSent::PrivateAddress));
-        assert_eq!(allowed(Lane::PrivateTls, only_private()).unwrap(), only_private());
-        assert_eq!(allowed(Lane::Plain, addresses()).unwrap(), addresses());
-        assert_eq!(allowed(Lane::Plain, Vec::new()), Err(NotSent::Dns));
+        for tls in [true, false] {
+            let [public, any] = [false, true].map(|private| Lane { tls, private });
+            assert_eq!(allowed(public, addresses()).unwrap(), addresses()[1..]);
+            assert_eq!(allowed(public, only_private()), Err(NotSent::PrivateAddress));
+            assert_eq!(allowed(any, only_private()).unwrap(), only_private());
+            assert_eq!(allowed(any, addresses()).unwrap(), addresses());
+            assert_eq!(allowed(any, Vec::new()), Err(NotSent::Dns));
+        }
     }
 }

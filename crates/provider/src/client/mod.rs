@@ -15,6 +15,7 @@ mod body;
 mod connect;
 mod interim;
 mod stream;
+mod webhook;
 
 use std::fmt;
 use std::time::Duration;
@@ -31,6 +32,7 @@ use tokio::time::timeout;
 pub(crate) use self::address::is_public;
 use self::body::CountedBody;
 use self::connect::{Connecting, Lane};
+pub use self::webhook::{Reach, WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError};
 use crate::table::Endpoint;
 
 /// How long to wait for what.
@@ -167,9 +169,9 @@ impl ProviderClient {
         };
         Self {
             timeouts,
-            public: client(Lane::PublicTls),
-            private: client(Lane::PrivateTls),
-            plain: client(Lane::Plain),
+            public: client(Lane { tls: true, private: false }),
+            private: client(Lane { tls: true, private: true }),
+            plain: client(Lane { tls: false, private: true }),
         }
     }
 

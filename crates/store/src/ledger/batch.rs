@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::{self, Ending, Report, Settled};
-use tollgate_domain::{PendingRecord, RequestId, TransactionKind};
+use tollgate_domain::{News, PendingRecord, RequestId, RequestStatus, TransactionKind};
 use tollgate_pricing::Amount;
 
 use super::accounts::{AccountIds, Accounts, Held};
@@ -24,6 +24,7 @@ use crate::journal::Entry;
 use crate::missing_prices::{self, Missing};
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow};
 use crate::usage::Sums;
+use crate::webhooks;
 
 pub(super) enum Item {
     Admit(Box<Call>),
@@ -74,6 +75,7 @@ pub(super) fn book(
         // Of two settlements of one call in one batch the first is booked, and both may say so.
         settled.entry(settlement.request_id).or_insert(outcome);
     }
+    books.tell_of_calls(conn, settled.values())?;
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
         answers.push(match item {
@@ -273,6 +275,34 @@ impl Books {
             true => SettleOutcome::LetGo(Box::new(record)),
             false => SettleOutcome::Settled(Box::new(record)),
         })
+    }
+
+    /// Writes down that calls have ended, for merchants with a webhook that asks for it.
+    fn tell_of_calls<'a>(
+        &mut self,
+        conn: &mut Conn,
+        outcomes: impl Iterator<Item = &'a SettleOutcome>,
+    ) -> Result<(), StoreError> {
+        let ended = |outcome: &'a SettleOutcome| match outcome {
+            SettleOutcome::Settled(record) | SettleOutcome::LetGo(record) => Some(record),
+            _ => None,
+        };
+        let mut ended = outcomes.filter_map(ended).peekable();
+        if ended.peek().is_none() {
+            return Ok(());
+        }
+        let told = webhooks::merchants_told_of_requests(conn)?;
+        for record in ended.filter(|record| told.contains(&record.merchant_id)) {
+            let request_id = record.request_id;
+            let news = match record.status {
+                RequestStatus::Error => News::RequestFailed { request_id },
+                RequestStatus::Pending | RequestStatus::Completed => {
+                    News::RequestCompleted { request_id }
+                }
+            };
+            self.accounts.tell(record.merchant_id, &news);
+        }
+        Ok(())
     }
 
     /// Counts what a call cost on its spend key, and writes down what is to be told of it.

@@ -15,8 +15,7 @@ use crate::http::auth::Caller;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::{Query, respond};
 pub(crate) use report::report;
-use view::RecordView;
-pub(crate) use view::{CostView, ModelUsageView};
+pub(crate) use view::{CostView, ModelUsageView, RecordView};
 
 /// `GET /requests/{id}`: by our id, or the merchant's own of usage that it reported.
 pub(crate) async fn get(

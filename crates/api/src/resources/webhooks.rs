@@ -1,0 +1,357 @@
+//! Webhooks: where a merchant wants to be told of events, and what became of the telling.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
+use serde::Serialize;
+use tollgate_domain::{
+    Delivery, DeliveryFault, DeliveryId, DeliveryStatus, EventId, EventKind, Issue, NewWebhook,
+    Timestamp, Webhook, WebhookChanges, WebhookId, WebhookSecret,
+};
+use tollgate_provider::{Reach, WebhookUrl};
+use tollgate_store::Page;
+use tollgate_store::deliveries::{self, DeliveryFilter};
+use tollgate_store::webhooks::{self, MOST_WEBHOOKS};
+
+use super::{Deleted, Nothing};
+use crate::app::App;
+use crate::http::auth::Caller;
+use crate::http::body::{Asked, Input};
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::{Change, Given, Issues, Name, OneOf, refuse};
+use crate::http::idempotency::Reply;
+use crate::http::list::{Query, page, respond};
+
+#[derive(Serialize)]
+pub(crate) struct WebhookView {
+    webhook_id: WebhookId,
+    name: String,
+    url: String,
+    events: Option<Vec<EventKind>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    webhook_secret: Option<String>,
+    created_at: Timestamp,
+}
+
+impl WebhookView {
+    pub(crate) fn of(webhook: &Webhook) -> Self {
+        Self {
+            webhook_id: webhook.webhook_id,
+            name: webhook.name.clone(),
+            url: webhook.url.clone(),
+            events: webhook.events.clone(),
+            webhook_secret: None,
+            created_at: webhook.created_at,
+        }
+    }
+
+    /// With the secret, which is shown this once.
+    fn revealing(webhook: &Webhook, secret: &WebhookSecret) -> Self {
+        Self { webhook_secret: Some(secret.reveal()), ..Self::of(webhook) }
+    }
+}
+
+#[derive(Serialize)]
+struct DeliveryView {
+    delivery_id: DeliveryId,
+    event_id: EventId,
+    r#type: EventKind,
+    sequence: u64,
+    status: DeliveryStatus,
+    attempts: u32,
+    response_status: Option<u16>,
+    response_body: Option<String>,
+    error: Option<DeliveryFault>,
+    duration_ms: Option<u32>,
+    last_attempt_at: Option<Timestamp>,
+    next_attempt_at: Option<Timestamp>,
+    created_at: Timestamp,
+}
+
+impl DeliveryView {
+    fn of(delivery: &Delivery) -> Self {
+        let last = delivery.last.as_ref();
+        Self {
+            delivery_id: delivery.delivery_id,
+            event_id: delivery.event_id,
+            r#type: delivery.kind,
+            sequence: delivery.sequence,
+            status: delivery.status,
+            attempts: delivery.attempts,
+            response_status: last.and_then(|last| last.response_status),
+            response_body: last.and_then(|last| last.response_body.clone()),
+            error: last.and_then(|last| last.fault),
+            duration_ms: last.map(|last| last.duration_ms),
+            last_attempt_at: delivery.last_attempt_at,
+            next_attempt_at: delivery.next_attempt_at,
+            created_at: delivery.created_at,
+        }
+    }
+}
+
+/// A URL. Whether this deployment calls it is for [`Target::judged`] to say.
+pub(crate) struct Target(String);
+
+impl Deserr<Issues> for Target {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        let text = String::deserialize_from_value(value, location)?;
+        match WebhookUrl::parse(&text, Reach { http: true, private_network: true }) {
+            Ok(_) => Ok(Self(text)),
+            Err(why) => Err(refuse(why, location)),
+        }
+    }
+}
+
+impl Target {
+    fn judged(self, reach: Reach) -> Result<String, ApiError> {
+        match WebhookUrl::parse(&self.0, reach) {
+            Ok(_) => Ok(self.0),
+            Err(why) => Err(ApiError::invalid(vec![Issue::at(["url"], why.to_string())])),
+        }
+    }
+}
+
+/// Which events are wanted: at least one kind, each once.
+pub(crate) struct Kinds(Vec<EventKind>);
+
+impl Deserr<Issues> for Kinds {
+    fn deserialize_from_value<V: IntoValue>(
+        value: Value<V>,
+        location: ValuePointerRef<'_>,
+    ) -> Result<Self, Issues> {
+        let kinds = Vec::<OneOf<EventKind>>::deserialize_from_value(value, location)?;
+        let mut kinds: Vec<_> = kinds.into_iter().map(|kind| kind.0).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        match kinds.is_empty() {
+            true => Err(refuse(
+                "must have at least 1 element; null is all but those of single requests",
+                location,
+            )),
+            false => Ok(Self(kinds)),
+        }
+    }
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct CreateWebhook {
+    name: Name,
+    url: Target,
+    #[deserr(default)]
+    events: Option<Kinds>,
+}
+
+impl Input for CreateWebhook {}
+
+/// `POST /webhooks`
+pub(crate) async fn create(
+    app: web::Data<App>,
+    asked: Asked<Caller, CreateWebhook>,
+) -> Result<HttpResponse, ApiError> {
+    let CreateWebhook { name, url, events } = asked.what;
+    let new = NewWebhook {
+        name: name.0,
+        url: url.judged(app.settings.webhooks)?,
+        events: events.map(|kinds| kinds.0),
+    };
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        match webhooks::create(conn, merchant_id, new, now)? {
+            Some((webhook, secret)) => {
+                Ok(Reply::created(&WebhookView::revealing(&webhook, &secret)))
+            }
+            None => {
+                let message = format!("is one too many: a merchant has at most {MOST_WEBHOOKS}");
+                Err(ApiError::invalid(vec![Issue::at([], message)]))
+            }
+        }
+    })
+    .await
+}
+
+/// `GET /webhooks`
+pub(crate) async fn list(
+    app: web::Data<App>,
+    caller: Caller,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let page = page::<WebhookId>(&http)?;
+    let read = move |conn: &mut _| webhooks::list(conn, caller.merchant_id, &page);
+    let found = app.store.read(read).await?;
+    Ok(respond(found, page.limit, |one| one.webhook_id.to_string(), WebhookView::of))
+}
+
+fn not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::WebhookNotFound, "webhook")
+}
+
+/// `GET /webhooks/{id}`
+pub(crate) async fn get(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: WebhookId = id.parse().map_err(|_| not_found())?;
+    let read = move |conn: &mut _| webhooks::find(conn, caller.merchant_id, id);
+    let webhook = app.store.read(read).await?.ok_or_else(not_found)?;
+    Ok(HttpResponse::Ok().json(WebhookView::of(&webhook)))
+}
+
+#[derive(Deserr)]
+#[deserr(error = Issues, deny_unknown_fields)]
+pub(crate) struct UpdateWebhook {
+    #[deserr(default)]
+    name: Given<Name>,
+    #[deserr(default)]
+    url: Given<Target>,
+    #[deserr(default)]
+    events: Change<Kinds>,
+}
+
+impl Input for UpdateWebhook {
+    const READ_ONLY: &'static [&'static str] = &["webhook_id", "webhook_secret", "created_at"];
+}
+
+/// `PATCH /webhooks/{id}`: what is left out stays; attempts from now on go to the new URL.
+pub(crate) async fn update(
+    app: web::Data<App>,
+    asked: Asked<Caller, UpdateWebhook>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: WebhookId = id.parse().map_err(|_| not_found())?;
+    let UpdateWebhook { name, url, events } = asked.what;
+    let changes = WebhookChanges {
+        name: name.0.map(|name| name.0),
+        url: url.0.map(|url| url.judged(app.settings.webhooks)).transpose()?,
+        events: events.into_option(|kinds| kinds.0),
+    };
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(None, move |conn| {
+        let webhook = webhooks::update(conn, merchant_id, id, changes, now)?;
+        Ok(Reply::ok(&WebhookView::of(&webhook.ok_or_else(not_found)?)))
+    })
+    .await
+}
+
+/// `DELETE /webhooks/{id}`
+pub(crate) async fn delete(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: WebhookId = id.parse().map_err(|_| not_found())?;
+    let now = app.clock.now();
+    app.write(None, move |conn| match webhooks::delete(conn, caller.merchant_id, id, now)? {
+        true => Ok(Reply::ok(&Deleted { id: id.to_string(), deleted: true })),
+        false => Err(not_found()),
+    })
+    .await
+}
+
+/// `POST /webhooks/{id}/rotate`: a new secret; messages are signed with the old one, too, for a day.
+pub(crate) async fn rotate(
+    app: web::Data<App>,
+    asked: Asked<Caller, Nothing>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: WebhookId = id.parse().map_err(|_| not_found())?;
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        let rotated = webhooks::rotate(conn, merchant_id, id, now)?;
+        let (webhook, secret) = rotated.ok_or_else(not_found)?;
+        Ok(Reply::ok(&WebhookView::revealing(&webhook, &secret)))
+    })
+    .await
+}
+
+/// `POST /webhooks/{id}/test`: sends a test event; answers with its delivery, which is just to begin.
+pub(crate) async fn test(
+    app: web::Data<App>,
+    asked: Asked<Caller, Nothing>,
+    id: web::Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let id: WebhookId = id.parse().map_err(|_| not_found())?;
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        let delivery = deliveries::test(conn, merchant_id, id, now)?.ok_or_else(not_found)?;
+        Ok(Reply::ok(&DeliveryView::of(&delivery)))
+    })
+    .await
+}
+
+/// `GET /webhooks/{id}/deliveries`
+pub(crate) async fn list_deliveries(
+    app: web::Data<App>,
+    caller: Caller,
+    id: web::Path<String>,
+    http: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let id: WebhookId = id.parse().map_err(|_| not_found())?;
+    let query = Query::of(&http);
+    let mut issues = Vec::new();
+    let status = match query.get("status") {
+        None | Some("all") => None,
+        Some("pending") => Some(DeliveryStatus::Pending),
+        Some("delivered") => Some(DeliveryStatus::Delivered),
+        Some("failed") => Some(DeliveryStatus::Failed),
+        Some(_) => {
+            let message = "must be one of pending, delivered, failed, all";
+            issues.push(Issue::at(["status"], message));
+            None
+        }
+    };
+    let page: Page<DeliveryId> = query.page(&mut issues)?;
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
+    let filter = DeliveryFilter { status };
+    let read = move |conn: &mut _| deliveries::list(conn, caller.merchant_id, id, filter, &page);
+    let found = app.store.read(read).await?.ok_or_else(not_found)?;
+    Ok(respond(found, page.limit, |one| one.delivery_id.to_string(), DeliveryView::of))
+}
+
+fn delivery_not_found() -> ApiError {
+    ApiError::not_found(ErrorCode::DeliveryNotFound, "delivery")
+}
+
+/// The ids of a path to a delivery.
+fn ids(path: &(String, String)) -> Result<(WebhookId, DeliveryId), ApiError> {
+    let webhook_id = path.0.parse().map_err(|_| not_found())?;
+    Ok((webhook_id, path.1.parse().map_err(|_| delivery_not_found())?))
+}
+
+/// `GET /webhooks/{id}/deliveries/{delivery_id}`
+pub(crate) async fn get_delivery(
+    app: web::Data<App>,
+    caller: Caller,
+    path: web::Path<(String, String)>,
+) -> Result<HttpResponse, ApiError> {
+    let (webhook_id, delivery_id) = ids(&path)?;
+    let read = move |conn: &mut _| {
+        let merchant_id = caller.merchant_id;
+        webhooks::find(conn, merchant_id, webhook_id)?.ok_or_else(not_found)?;
+        let found = deliveries::find(conn, merchant_id, webhook_id, delivery_id)?;
+        found.ok_or_else(delivery_not_found)
+    };
+    let delivery = app.store.read(read).await?;
+    Ok(HttpResponse::Ok().json(DeliveryView::of(&delivery)))
+}
+
+/// `POST /webhooks/{id}/deliveries/{delivery_id}/redeliver`: sends it again, whatever became of it.
+pub(crate) async fn redeliver(
+    app: web::Data<App>,
+    asked: Asked<Caller, Nothing>,
+    path: web::Path<(String, String)>,
+) -> Result<HttpResponse, ApiError> {
+    let (webhook_id, delivery_id) = ids(&path)?;
+    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    app.write(asked.idempotency_key, move |conn| {
+        webhooks::find(conn, merchant_id, webhook_id)?.ok_or_else(not_found)?;
+        let sent = deliveries::redeliver(conn, merchant_id, webhook_id, delivery_id, now)?;
+        Ok(Reply::ok(&DeliveryView::of(&sent.ok_or_else(delivery_not_found)?)))
+    })
+    .await
+}

@@ -1,0 +1,293 @@
+//! The client that posts messages to the webhooks of merchants. A merchant names the URL, so the same
+//! is at stake as with providers, and the same connections are used: addresses are checked as they
+//! are connected to, and no redirect is followed.
+
+use std::fmt;
+use std::time::Duration;
+
+use awc::http::header::{self, HeaderMap, HeaderValue};
+use awc::http::{Method, Uri};
+use awc::{ClientResponse, Connector};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tokio::time::{Instant, timeout, timeout_at};
+use tollgate_domain::{DeliveryFault, MAX_ANSWER_BYTES};
+use url::{Host, Url};
+
+use super::connect::{self, Connecting, Lane};
+use super::{NotSent, SendError, is_public, pool_uri, send_error};
+
+/// Which URLs merchants may name, beyond those of the public internet by https.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Plain HTTP, too.
+    pub http: bool,
+    /// Private addresses, too.
+    pub private_network: bool,
+}
+
+/// A URL that messages may be sent to, so far as it can be told without asking for its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookUrl(Uri);
+
+/// Why a URL is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WebhookUrlError {
+    /// It is none, or not one of the web.
+    Invalid,
+    /// It is longer than [`MAX_URL_BYTES`].
+    TooLong,
+    /// It is of plain HTTP, and that is not allowed.
+    NotSecure,
+    /// It holds a user or password.
+    Credentials,
+    /// It holds a fragment, which is never sent.
+    Fragment,
+    /// It names this machine or a private address, and that is not allowed.
+    Private,
+}
+
+/// How long a URL may be.
+const MAX_URL_BYTES: usize = 2_048;
+
+impl fmt::Display for WebhookUrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid => f.write_str("must be a URL, such as https://example.com/webhooks"),
+            Self::TooLong => write!(f, "must have at most {MAX_URL_BYTES} characters"),
+            Self::NotSecure => f.write_str("must begin with https://"),
+            Self::Credentials => f.write_str(
+                "must not hold a user or password; verify the signature of the message instead",
+            ),
+            Self::Fragment => f.write_str("must not have a fragment (#…): it is never sent"),
+            Self::Private => f.write_str("must not name this machine or a private address"),
+        }
+    }
+}
+
+impl std::error::Error for WebhookUrlError {}
+
+impl WebhookUrl {
+    /// Judges a URL. A name is judged by its addresses when a message is sent.
+    ///
+    /// # Errors
+    /// [`WebhookUrlError`] says what would be right.
+    pub fn parse(text: &str, reach: Reach) -> Result<Self, WebhookUrlError> {
+        use WebhookUrlError as Error;
+        if text.len() > MAX_URL_BYTES {
+            return Err(Error::TooLong);
+        }
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+        let url = Url::parse(text).ok().filter(|_| is_plain).ok_or(Error::Invalid)?;
+        match url.scheme() {
+            "https" => {}
+            "http" if reach.http => {}
+            "http" => return Err(Error::NotSecure),
+            _ => return Err(Error::Invalid),
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(Error::Credentials);
+        }
+        if url.fragment().is_some() {
+            return Err(Error::Fragment);
+        }
+        let is_private = match url.host().ok_or(Error::Invalid)? {
+            Host::Ipv4(address) => !is_public(address.into()),
+            Host::Ipv6(address) => !is_public(address.into()),
+            Host::Domain(name) => {
+                let name = name.strip_suffix('.').unwrap_or(name);
+                name == "localhost" || name.ends_with(".localhost")
+            }
+        };
+        if is_private && !reach.private_network {
+            return Err(Error::Private);
+        }
+        // What is sent is what was judged: the URL as its parser writes it.
+        url.as_str().parse().map(Self).map_err(|_| Error::Invalid)
+    }
+}
+
+/// How long a receiver has, from the name of its host to the status of its answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How much longer the body is waited for, which is only kept to be looked at.
+const BODY_WITHIN: Duration = Duration::from_secs(1);
+
+/// What a receiver said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookAnswer {
+    /// The status.
+    pub status: u16,
+    /// The beginning of the body, at most [`MAX_ANSWER_BYTES`].
+    pub body: Vec<u8>,
+}
+
+/// Posts messages. Not `Send`: it belongs to one thread. Each message has a connection of its own,
+/// so that addresses are checked every time.
+#[derive(Clone)]
+pub struct WebhookClient {
+    reach: Reach,
+    secure: awc::Client,
+    plain: awc::Client,
+}
+
+impl WebhookClient {
+    /// A client.
+    pub fn new(reach: Reach) -> Self {
+        let tls = connect::tls_config();
+        let client = |tls_lane| {
+            let lane = Lane { tls: tls_lane, private: reach.private_network };
+            let connector = Connector::new()
+                .connector(Connecting::new(lane, &tls))
+                .timeout(ANSWER_WITHIN)
+                .limit(0);
+            awc::Client::builder()
+                .connector(connector)
+                .disable_redirects()
+                .disable_timeout()
+                .no_default_headers()
+                .finish()
+        };
+        Self { reach, secure: client(true), plain: client(false) }
+    }
+
+    /// Posts a message and waits for the answer, ten seconds at most.
+    ///
+    /// # Errors
+    /// Why there is no answer. A status that is no success is one.
+    pub async fn post(
+        &self,
+        url: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<WebhookAnswer, DeliveryFault> {
+        let WebhookUrl(uri) =
+            WebhookUrl::parse(url, self.reach).map_err(|_| DeliveryFault::UrlRefused)?;
+        let target = pool_uri(&uri).ok_or(DeliveryFault::UrlRefused)?;
+        let host = uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        let is_secure = uri.scheme_str() == Some("https");
+        let client = if is_secure { &self.secure } else { &self.plain };
+        let mut request = client.request(Method::POST, target).no_decompress().force_close();
+        *request.headers_mut() = headers;
+        request.headers_mut().insert(header::HOST, host.ok_or(DeliveryFault::UrlRefused)?);
+        let sent = timeout(ANSWER_WITHIN, request.send_body(body)).await;
+        let response = sent
+            .map_err(|_| DeliveryFault::TimedOut)?
+            .map_err(|error| fault(send_error(&error)))?;
+        Ok(WebhookAnswer { status: response.status().as_u16(), body: beginning(response).await })
+    }
+}
+
+/// What comes of a body in the time it has, up to [`MAX_ANSWER_BYTES`].
+async fn beginning(mut response: ClientResponse) -> Vec<u8> {
+    let mut body = Vec::new();
+    let end = Instant::now() + BODY_WITHIN;
+    while body.len() < MAX_ANSWER_BYTES
+        && let Ok(Some(Ok(piece))) = timeout_at(end, response.next()).await
+    {
+        let room = MAX_ANSWER_BYTES.saturating_sub(body.len());
+        body.extend_from_slice(piece.get(..room).unwrap_or(&piece));
+    }
+    body
+}
+
+const fn fault(error: SendError) -> DeliveryFault {
+    match error {
+        SendError::NotSent(NotSent::Dns) => DeliveryFault::NameNotFound,
+        SendError::NotSent(NotSent::PrivateAddress) => DeliveryFault::AddressPrivate,
+        SendError::NotSent(NotSent::Refused) => DeliveryFault::Unreachable,
+        SendError::NotSent(NotSent::Tls) => DeliveryFault::TlsFailed,
+        SendError::NotSent(NotSent::Invalid) => DeliveryFault::UrlRefused,
+        SendError::NotSent(NotSent::TimedOut) | SendError::NoAnswer { timed_out: true } => {
+            DeliveryFault::TimedOut
+        }
+        SendError::NoAnswer { timed_out: false } => DeliveryFault::NoAnswer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: Reach = Reach { http: true, private_network: true };
+
+    fn judged(text: &str, reach: Reach) -> Option<WebhookUrlError> {
+        WebhookUrl::parse(text, reach).err()
+    }
+
+    #[test]
+    fn a_url_of_the_public_web_is_taken_as_it_stands() {
+        for text in [
+            "https://example.com",
+            "https://example.com:8443/a/b?token=1&x=%20",
+            "https://8.8.8.8/hooks",
+            "https://[2606:4700::1]/hooks",
+            "HTTPS://EXAMPLE.com/",
+        ] {
+            assert_eq!(judged(text, Reach::default()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_inside_is_refused_however_it_is_written() {
+        for host in [
+            "localhost",
+            "LOCALHOST",
+            "localhost.",
+            "a.localhost",
+            "127.0.0.1",
+            "127.1",
+            "0x7f.1",
+            "2130706433",
+            "017700000001",
+            "0.0.0.0",
+            "0",
+            "10.1.2.3",
+            "169.254.169.254",
+            "192.168.0.1",
+            "172.16.0.1",
+            "100.64.0.1",
+            "[::1]",
+            "[::]",
+            "[::ffff:127.0.0.1]",
+            "[fd00::1]",
+            "[fe80::1]",
+            "[64:ff9b::7f00:1]",
+            "%31%32%37.0.0.1",
+            "127.0.0.1.",
+        ] {
+            let text = format!("https://{host}/hooks");
+            assert_eq!(judged(&text, Reach::default()), Some(WebhookUrlError::Private), "{text}");
+            assert_eq!(judged(&text, OPEN), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_of_the_web_is_refused_whatever_is_allowed() {
+        use WebhookUrlError::{Credentials, Fragment, Invalid, TooLong};
+        let long = format!("https://example.com/{}", "a".repeat(MAX_URL_BYTES));
+        for (text, why) in [
+            ("", Invalid),
+            ("example.com/hooks", Invalid),
+            ("/hooks", Invalid),
+            ("ftp://example.com", Invalid),
+            ("file:///etc/passwd", Invalid),
+            ("gopher://example.com", Invalid),
+            ("https://", Invalid),
+            ("https://exa mple.com", Invalid),
+            ("https://example.com/\r\nx-a: b", Invalid),
+            ("https://example.com\\@10.0.0.1/", Invalid),
+            ("https://example.com/ü", Invalid),
+            ("https://user@example.com", Credentials),
+            ("https://user:word@example.com", Credentials),
+            ("https://example.com/#a", Fragment),
+            (long.as_str(), TooLong),
+        ] {
+            assert_eq!(judged(text, OPEN), Some(why), "{text}");
+        }
+        assert_eq!(
+            judged("http://example.com", Reach::default()),
+            Some(WebhookUrlError::NotSecure)
+        );
+        assert_eq!(judged("http://example.com", OPEN), None);
+    }
+}

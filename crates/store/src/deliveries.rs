@@ -1,0 +1,590 @@
+//! Deliveries: from an event that waits in the outbox to the answers of the webhooks that want it.
+//!
+//! Several nodes work on the same deliveries. What they share is the [`turn`]: one transaction that
+//! books how attempts ended, finds the webhooks of new events, and claims what is due. A claim is a
+//! lease: it moves the time of the next attempt behind the end of this one, so that what a node
+//! takes with it when it dies is due again by itself. An attempt has a number, and only the last one
+//! that was claimed can be booked.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use diesel::prelude::*;
+use tollgate_domain::{
+    Attempt, Delivery, DeliveryId, DeliveryStatus, Event, Jitter, MerchantId, News,
+    OVERTAKEN_AFTER, Timestamp, Webhook, WebhookId, WebhookSecrets,
+};
+
+use crate::Store;
+use crate::conn::Conn;
+use crate::dialect;
+use crate::error::StoreError;
+use crate::events::{self, EventRow};
+use crate::page::Page;
+use crate::rows::{from_word, parsed, time, word};
+use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
+use crate::webhooks::{self, WebhookRow};
+
+/// How many events are taken from the outbox at once, so that nobody else waits long.
+const EVENTS_AT_ONCE: i64 = 100;
+/// Of how many webhooks deliveries are claimed at once.
+const WEBHOOKS_AT_ONCE: i64 = 32;
+/// When an attempt is taken for lost, in milliseconds: well after the time it may take.
+const LEASE_MILLIS: i64 = 30_000;
+/// How long events and their deliveries are kept, in milliseconds.
+const KEPT_MILLIS: i64 = 30 * 24 * 60 * 60 * 1_000;
+
+#[derive(
+    Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, AsChangeset, Identifiable,
+)]
+#[diesel(table_name = deliveries, primary_key(delivery_id), treat_none_as_null = true)]
+pub(crate) struct DeliveryRow {
+    delivery_id: String,
+    webhook_id: String,
+    event_id: String,
+    resource: String,
+    sequence: i64,
+    status: String,
+    attempts: i32,
+    /// Attempts since it was last sent anew, the one under way included.
+    failures: i32,
+    last_attempt_at: Option<i64>,
+    next_attempt_at: Option<i64>,
+    response_status: Option<i32>,
+    response_body: Option<String>,
+    fault: Option<String>,
+    duration_ms: Option<i32>,
+    created_at: i64,
+}
+
+impl DeliveryRow {
+    fn new(row: &WebhookRow, event: &EventRow, due_at: Option<i64>, now: Timestamp) -> Self {
+        Self {
+            delivery_id: DeliveryId::generate(now).to_string(),
+            webhook_id: row.webhook_id.clone(),
+            event_id: event.event_id.clone(),
+            resource: event.resource.clone(),
+            sequence: row.sequence,
+            status: word(&DeliveryStatus::Pending),
+            attempts: 0,
+            failures: 0,
+            last_attempt_at: None,
+            next_attempt_at: due_at,
+            response_status: None,
+            response_body: None,
+            fault: None,
+            duration_ms: None,
+            created_at: now.unix_micros(),
+        }
+    }
+
+    fn delivery(&self, kind: &str) -> Result<Delivery, StoreError> {
+        let fault = |text: &String| from_word("deliveries.fault", text);
+        let last = match self.duration_ms {
+            Some(duration_ms) => Some(Attempt {
+                response_status: self.response_status.and_then(|status| status.try_into().ok()),
+                response_body: self.response_body.clone(),
+                fault: self.fault.as_ref().map(fault).transpose()?,
+                duration_ms: duration_ms.unsigned_abs(),
+            }),
+            None => None,
+        };
+        Ok(Delivery {
+            delivery_id: parsed("deliveries.delivery_id", &self.delivery_id)?,
+            webhook_id: parsed("deliveries.webhook_id", &self.webhook_id)?,
+            event_id: parsed("deliveries.event_id", &self.event_id)?,
+            kind: from_word("events.kind", kind)?,
+            sequence: self.sequence.unsigned_abs(),
+            status: from_word("deliveries.status", &self.status)?,
+            attempts: self.attempts.unsigned_abs(),
+            last,
+            last_attempt_at: self.last_attempt_at.map(time),
+            next_attempt_at: self.next_attempt_at.map(time),
+            created_at: time(self.created_at),
+        })
+    }
+
+    fn is_pending(&self) -> bool {
+        self.status == word(&DeliveryStatus::Pending)
+    }
+
+    fn save(&self, conn: &mut Conn) -> Result<(), StoreError> {
+        diesel::update(deliveries::table.find(&self.delivery_id)).set(self).execute(conn)?;
+        Ok(())
+    }
+
+    /// Books how an attempt has ended.
+    fn end(&mut self, attempt: &Attempt, now: Timestamp) {
+        self.response_status = attempt.response_status.map(i32::from);
+        self.response_body.clone_from(&attempt.response_body);
+        self.fault = attempt.fault.as_ref().map(word);
+        self.duration_ms = Some(i32::try_from(attempt.duration_ms).unwrap_or(i32::MAX));
+        let failures = self.failures.unsigned_abs();
+        let (status, next) = match attempt.has_arrived() {
+            true => (DeliveryStatus::Delivered, None),
+            false => match DeliveryStatus::next_attempt(failures, now, Jitter::random()) {
+                Some(next) => (DeliveryStatus::Pending, Some(next.unix_micros())),
+                None => (DeliveryStatus::Failed, None),
+            },
+        };
+        self.status = word(&status);
+        self.next_attempt_at = next;
+    }
+
+    /// Whether later ones of its resource wait for it.
+    fn holds_others_up(&self) -> bool {
+        self.is_pending() && self.failures.unsigned_abs() < OVERTAKEN_AFTER
+    }
+}
+
+/// An attempt that is to be made.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// Of which delivery.
+    pub delivery_id: DeliveryId,
+    /// To which webhook.
+    pub webhook_id: WebhookId,
+    /// Its number, from 1.
+    pub attempt: u32,
+    /// Where to.
+    pub url: String,
+    /// What to sign it with.
+    pub secrets: WebhookSecrets,
+    /// The delivery's number at this webhook.
+    pub sequence: u64,
+    /// What to tell.
+    pub event: Event,
+    /// Until when it is this node's. It must not be begun so late that it could end after that.
+    pub claimed_until: Timestamp,
+}
+
+/// How an attempt has ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Of which delivery.
+    pub delivery_id: DeliveryId,
+    /// To which webhook.
+    pub webhook_id: WebhookId,
+    /// Its number.
+    pub attempt: u32,
+    /// What came of it.
+    pub outcome: Attempt,
+}
+
+/// How many attempts this node can make at once.
+#[derive(Clone, Debug, Default)]
+pub struct Room {
+    /// In all.
+    pub free: usize,
+    /// At one webhook.
+    pub of_each: usize,
+    /// At webhooks that have less.
+    pub less: BTreeMap<WebhookId, usize>,
+}
+
+impl Room {
+    fn at(&self, webhook_id: WebhookId) -> usize {
+        self.less.get(&webhook_id).copied().unwrap_or(self.of_each)
+    }
+
+    /// The webhooks that have none left.
+    fn full(&self) -> Vec<String> {
+        self.less.iter().filter(|(_, room)| **room == 0).map(|(id, _)| id.to_string()).collect()
+    }
+}
+
+impl Store {
+    /// Whether a turn would find events that wait, or deliveries that are due and have room: a look
+    /// that costs next to nothing.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn has_deliveries_due(&self, room: Room) -> Result<bool, StoreError> {
+        let now = self.0.context.clock.now();
+        self.read(move |conn| Ok(events::any_waits(conn)? || is_due(conn, &room, now)?)).await
+    }
+
+    /// Books how attempts have ended, takes up new events, and claims what is due, as far as there
+    /// is room for it.
+    ///
+    /// # Errors
+    /// Those of the store: nothing was booked then.
+    pub async fn turn_deliveries(
+        &self,
+        ended: Vec<Ended>,
+        room: Room,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let clock = self.0.context.clock.clone();
+        self.write_apart(move |conn| turn(conn, &ended, &room, clock.now())).await
+    }
+
+    /// Deletes events that are older than 30 days, with their deliveries, a handful at a time.
+    pub(crate) async fn forget_deliveries(&self) -> Result<(), StoreError> {
+        let before = self.0.context.clock.now().plus_millis(-KEPT_MILLIS);
+        while self.write_apart(move |conn| forget(conn, before)).await? > 0 {}
+        Ok(())
+    }
+}
+
+fn is_due(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<bool, StoreError> {
+    if room.free == 0 {
+        return Ok(false);
+    }
+    let due = webhook_rows::table
+        .filter(webhook_rows::due_at.le(now.unix_micros()))
+        .filter(webhook_rows::webhook_id.ne_all(room.full()));
+    Ok(diesel::select(diesel::dsl::exists(due)).get_result(conn)?)
+}
+
+/// One transaction of the delivery loop.
+fn turn(
+    conn: &mut Conn,
+    ended: &[Ended],
+    room: &Room,
+    now: Timestamp,
+) -> Result<Vec<Claimed>, StoreError> {
+    // One node at a time takes events from the outbox, so that each webhook gets them in their order.
+    let waiting = match dialect::try_lock_outbox(conn)? {
+        true => events::waiting(conn, EVENTS_AT_ONCE)?,
+        false => Vec::new(),
+    };
+    let mut queues = Queues::lock(conn, &waiting, ended)?;
+    for one in ended {
+        queues.end(conn, one, now)?;
+    }
+    queues.dispatch(conn, &waiting, now)?;
+    queues.save(conn)?;
+    claim(conn, room, now)
+}
+
+/// The queues that a turn changes: webhooks under lock.
+struct Queues {
+    webhooks: BTreeMap<String, WebhookRow>,
+}
+
+impl Queues {
+    /// Locks, in the order of their ids, the webhooks of merchants to whom something happened and
+    /// those where an attempt has ended.
+    fn lock(conn: &mut Conn, waiting: &[EventRow], ended: &[Ended]) -> Result<Self, StoreError> {
+        let merchants: BTreeSet<_> =
+            waiting.iter().map(|event| event.merchant_id.clone()).collect();
+        let told: Vec<String> = match merchants.is_empty() {
+            true => Vec::new(),
+            false => webhook_rows::table
+                .filter(webhook_rows::merchant_id.eq_any(merchants))
+                .filter(webhook_rows::deleted_at.is_null())
+                .select(webhook_rows::webhook_id)
+                .load(conn)?,
+        };
+        let answered = ended.iter().map(|ended| ended.webhook_id.to_string());
+        let ids: BTreeSet<_> = told.into_iter().chain(answered).collect();
+        let ids: Vec<_> = ids.into_iter().collect();
+        let rows = if ids.is_empty() { Vec::new() } else { dialect::lock_webhooks(conn, &ids)? };
+        let rows = rows.into_iter().filter(|row| row.deleted_at.is_none());
+        Ok(Self { webhooks: rows.map(|row| (row.webhook_id.clone(), row)).collect() })
+    }
+
+    /// Books how an attempt has ended, unless a later one has begun, and lets the next one of its
+    /// resource go.
+    fn end(&mut self, conn: &mut Conn, ended: &Ended, now: Timestamp) -> Result<(), StoreError> {
+        if !self.webhooks.contains_key(&ended.webhook_id.to_string()) {
+            return Ok(());
+        }
+        let row: Option<DeliveryRow> = deliveries::table
+            .find(ended.delivery_id.to_string())
+            .select(DeliveryRow::as_select())
+            .first(conn)
+            .optional()?;
+        let is_last =
+            |row: &DeliveryRow| row.is_pending() && row.attempts.unsigned_abs() == ended.attempt;
+        let Some(mut row) = row.filter(is_last) else { return Ok(()) };
+        row.end(&ended.outcome, now);
+        row.save(conn)?;
+        if !row.holds_others_up() {
+            let_next_go(conn, &row, now)?;
+        }
+        Ok(())
+    }
+
+    /// Gives each event a place in the queue of every webhook that wants it.
+    fn dispatch(
+        &mut self,
+        conn: &mut Conn,
+        waiting: &[EventRow],
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let mut wanting: HashMap<String, Vec<(&mut WebhookRow, Webhook)>> = HashMap::new();
+        for row in self.webhooks.values_mut() {
+            let webhook = row.webhook()?;
+            wanting.entry(row.merchant_id.clone()).or_default().push((row, webhook));
+        }
+        let ids: Vec<_> =
+            wanting.values().flatten().map(|(row, _)| row.webhook_id.clone()).collect();
+        let mut held_up = held_up(conn, ids, waiting)?;
+        let mut places = Vec::new();
+        for event in waiting {
+            let kind = from_word("events.kind", &event.kind)?;
+            for (row, webhook) in wanting.get_mut(&event.merchant_id).into_iter().flatten() {
+                if !webhook.wants(kind) {
+                    continue;
+                }
+                row.sequence = row.sequence.saturating_add(1);
+                // Later ones of the same resource wait for this one.
+                let is_first = held_up.insert((row.webhook_id.clone(), event.resource.clone()));
+                let due_at = is_first.then(|| now.unix_micros());
+                places.push(DeliveryRow::new(row, event, due_at, now));
+            }
+        }
+        dialect::insert_deliveries(conn, &places)?;
+        events::mark_dispatched(conn, waiting, now)
+    }
+
+    /// Writes the webhooks back, with when they are due.
+    fn save(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
+        for row in self.webhooks.values_mut() {
+            row.due_at = next_due(conn, &row.webhook_id)?;
+            row.save(conn)?;
+        }
+        Ok(())
+    }
+}
+
+/// Of these webhooks and the resources of these events, the pairs of which a delivery is pending
+/// that others wait for.
+fn held_up(
+    conn: &mut Conn,
+    webhook_ids: Vec<String>,
+    waiting: &[EventRow],
+) -> Result<HashSet<(String, String)>, StoreError> {
+    let resources: BTreeSet<_> = waiting.iter().map(|event| event.resource.clone()).collect();
+    let overtaken = i32::try_from(OVERTAKEN_AFTER).unwrap_or(i32::MAX);
+    let pairs: Vec<(String, String)> = deliveries::table
+        .filter(deliveries::webhook_id.eq_any(webhook_ids))
+        .filter(deliveries::status.eq(word(&DeliveryStatus::Pending)))
+        .filter(deliveries::resource.eq_any(resources))
+        .filter(deliveries::next_attempt_at.is_null().or(deliveries::failures.lt(overtaken)))
+        .select((deliveries::webhook_id, deliveries::resource))
+        .distinct()
+        .load(conn)?;
+    Ok(pairs.into_iter().collect())
+}
+
+/// Makes the next delivery of the same resource due, unless another still holds it up.
+fn let_next_go(conn: &mut Conn, ended: &DeliveryRow, now: Timestamp) -> Result<(), StoreError> {
+    macro_rules! pending {
+        () => {
+            deliveries::table
+                .filter(deliveries::webhook_id.eq(&ended.webhook_id))
+                .filter(deliveries::status.eq(word(&DeliveryStatus::Pending)))
+                .filter(deliveries::resource.eq(&ended.resource))
+        };
+    }
+    let overtaken = i32::try_from(OVERTAKEN_AFTER).unwrap_or(i32::MAX);
+    let before = pending!()
+        .filter(deliveries::next_attempt_at.is_not_null())
+        .filter(deliveries::failures.lt(overtaken));
+    if diesel::select(diesel::dsl::exists(before)).get_result(conn)? {
+        return Ok(());
+    }
+    let next: Option<String> = pending!()
+        .filter(deliveries::next_attempt_at.is_null())
+        .order(deliveries::sequence)
+        .select(deliveries::delivery_id)
+        .first(conn)
+        .optional()?;
+    if let Some(delivery_id) = next {
+        diesel::update(deliveries::table.find(delivery_id))
+            .set(deliveries::next_attempt_at.eq(now.unix_micros()))
+            .execute(conn)?;
+    }
+    Ok(())
+}
+
+/// When the first delivery of a webhook is due.
+fn next_due(conn: &mut Conn, webhook_id: &str) -> Result<Option<i64>, StoreError> {
+    let due = deliveries::table
+        .filter(deliveries::webhook_id.eq(webhook_id))
+        .filter(deliveries::next_attempt_at.is_not_null())
+        .select(diesel::dsl::min(deliveries::next_attempt_at));
+    Ok(due.get_result(conn)?)
+}
+
+/// Claims deliveries that are due, those first that have waited longest, of webhooks that no other
+/// node is busy with.
+fn claim(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<Vec<Claimed>, StoreError> {
+    let mut claimed = Vec::new();
+    if room.free == 0 {
+        return Ok(claimed);
+    }
+    let due = dialect::lock_due_webhooks(conn, now.unix_micros(), &room.full(), WEBHOOKS_AT_ONCE)?;
+    let claimed_until = now.plus_millis(LEASE_MILLIS);
+    for mut webhook in due {
+        let webhook_id = parsed("webhooks.webhook_id", &webhook.webhook_id)?;
+        let most = room.at(webhook_id).min(room.free.saturating_sub(claimed.len()));
+        let rows: Vec<(DeliveryRow, EventRow)> = deliveries::table
+            .inner_join(event_rows::table)
+            .filter(deliveries::webhook_id.eq(&webhook.webhook_id))
+            .filter(deliveries::next_attempt_at.le(now.unix_micros()))
+            .order((deliveries::next_attempt_at, deliveries::sequence))
+            .limit(i64::try_from(most).unwrap_or(i64::MAX))
+            .select((DeliveryRow::as_select(), EventRow::as_select()))
+            .load(conn)?;
+        let secrets = webhook.secrets()?;
+        for (mut row, event) in rows {
+            row.attempts = row.attempts.saturating_add(1);
+            row.failures = row.failures.saturating_add(1);
+            row.last_attempt_at = Some(now.unix_micros());
+            row.next_attempt_at = Some(claimed_until.unix_micros());
+            (row.response_status, row.response_body, row.fault) = (None, None, None);
+            row.duration_ms = None;
+            row.save(conn)?;
+            claimed.push(Claimed {
+                delivery_id: parsed("deliveries.delivery_id", &row.delivery_id)?,
+                webhook_id,
+                attempt: row.attempts.unsigned_abs(),
+                url: webhook.url.clone(),
+                secrets: secrets.clone(),
+                sequence: row.sequence.unsigned_abs(),
+                event: event.try_into()?,
+                claimed_until,
+            });
+        }
+        webhook.due_at = next_due(conn, &webhook.webhook_id)?;
+        webhook.save(conn)?;
+    }
+    Ok(claimed)
+}
+
+/// Which deliveries are asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeliveryFilter {
+    /// Only those that stand so.
+    pub status: Option<DeliveryStatus>,
+}
+
+/// The deliveries of a merchant's webhook, newest first; `None` when it has no such webhook.
+///
+/// # Errors
+/// Those of the store.
+pub fn list(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    webhook_id: WebhookId,
+    filter: DeliveryFilter,
+    page: &Page<DeliveryId>,
+) -> Result<Option<Vec<Delivery>>, StoreError> {
+    if webhooks::find(conn, merchant_id, webhook_id)?.is_none() {
+        return Ok(None);
+    }
+    let mut query = deliveries::table
+        .inner_join(event_rows::table)
+        .filter(deliveries::webhook_id.eq(webhook_id.to_string()))
+        .select((DeliveryRow::as_select(), event_rows::kind))
+        .into_boxed();
+    if let Some(status) = filter.status {
+        query = query.filter(deliveries::status.eq(word(&status)));
+    }
+    if let Some(after) = page.after {
+        query = query.filter(deliveries::delivery_id.lt(after.to_string()));
+    }
+    let rows: Vec<(DeliveryRow, String)> =
+        query.order(deliveries::delivery_id.desc()).limit(page.rows()).load(conn)?;
+    let found: Result<_, _> = rows.iter().map(|(row, kind)| row.delivery(kind)).collect();
+    found.map(Some)
+}
+
+/// A delivery of a merchant's webhook.
+///
+/// # Errors
+/// Those of the store.
+pub fn find(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    webhook_id: WebhookId,
+    delivery_id: DeliveryId,
+) -> Result<Option<Delivery>, StoreError> {
+    if webhooks::find(conn, merchant_id, webhook_id)?.is_none() {
+        return Ok(None);
+    }
+    let found = find_row(conn, webhook_id, delivery_id)?;
+    found.map(|(row, kind)| row.delivery(&kind)).transpose()
+}
+
+/// A delivery with the kind of its event.
+fn find_row(
+    conn: &mut Conn,
+    webhook_id: WebhookId,
+    delivery_id: DeliveryId,
+) -> Result<Option<(DeliveryRow, String)>, StoreError> {
+    let found = deliveries::table
+        .inner_join(event_rows::table)
+        .filter(deliveries::delivery_id.eq(delivery_id.to_string()))
+        .filter(deliveries::webhook_id.eq(webhook_id.to_string()))
+        .select((DeliveryRow::as_select(), event_rows::kind))
+        .first(conn)
+        .optional()?;
+    Ok(found)
+}
+
+/// Sends a delivery again, at once and as if it had never been tried, whatever became of it; `None`
+/// when there is no such one. Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn redeliver(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    webhook_id: WebhookId,
+    delivery_id: DeliveryId,
+    now: Timestamp,
+) -> Result<Option<Delivery>, StoreError> {
+    let Some(mut webhook) = webhooks::lock(conn, merchant_id, webhook_id)? else {
+        return Ok(None);
+    };
+    let Some((mut row, kind)) = find_row(conn, webhook_id, delivery_id)? else { return Ok(None) };
+    row.status = word(&DeliveryStatus::Pending);
+    row.failures = 0;
+    row.next_attempt_at = Some(now.unix_micros());
+    row.save(conn)?;
+    webhook.due_at = next_due(conn, &webhook.webhook_id)?;
+    webhook.save(conn)?;
+    row.delivery(&kind).map(Some)
+}
+
+/// Sends a test event to a webhook, whatever events it asks for; `None` when there is no such one.
+/// Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn test(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    webhook_id: WebhookId,
+    now: Timestamp,
+) -> Result<Option<Delivery>, StoreError> {
+    let Some(mut row) = webhooks::lock(conn, merchant_id, webhook_id)? else { return Ok(None) };
+    let news = News::WebhookTest { webhook: Box::new(row.webhook()?) };
+    let event = EventRow::new(merchant_id, &news, now, now).for_one_webhook(now);
+    dialect::insert_events(conn, std::slice::from_ref(&event))?;
+    row.sequence = row.sequence.saturating_add(1);
+    let place = DeliveryRow::new(&row, &event, Some(now.unix_micros()), now);
+    dialect::insert_deliveries(conn, std::slice::from_ref(&place))?;
+    row.due_at = next_due(conn, &row.webhook_id)?;
+    row.save(conn)?;
+    place.delivery(news.kind().as_str()).map(Some)
+}
+
+/// Deletes a handful of events that were dispatched before an instant, with their deliveries; how
+/// many.
+fn forget(conn: &mut Conn, before: Timestamp) -> Result<usize, StoreError> {
+    let old = events::dispatched_before(conn, before)?;
+    if old.is_empty() {
+        return Ok(0);
+    }
+    let of_them = deliveries::table.filter(deliveries::event_id.eq_any(&old));
+    diesel::delete(of_them).execute(conn)?;
+    let them = event_rows::table.filter(event_rows::event_id.eq_any(&old));
+    Ok(diesel::delete(them).execute(conn)?)
+}

@@ -1,0 +1,241 @@
+//! Webhooks. A webhook's row is also the head of its queue: who changes which [`deliveries`] wait for
+//! it holds its lock.
+//!
+//! [`deliveries`]: crate::deliveries
+
+use std::collections::HashSet;
+
+use diesel::prelude::*;
+use tollgate_domain::{
+    MerchantId, NewWebhook, Timestamp, Webhook, WebhookChanges, WebhookId, WebhookSecret,
+    WebhookSecrets,
+};
+
+use crate::conn::Conn;
+use crate::dialect;
+use crate::error::StoreError;
+use crate::page::Page;
+use crate::rows::{from_json, parsed, time, to_json};
+use crate::schema::webhooks;
+
+/// How many a merchant has at most: each event is told to every one of them.
+pub const MOST_WEBHOOKS: i64 = 100;
+
+#[derive(
+    Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, AsChangeset, Identifiable,
+)]
+#[diesel(table_name = webhooks, primary_key(webhook_id), treat_none_as_null = true)]
+pub(crate) struct WebhookRow {
+    pub(crate) webhook_id: String,
+    pub(crate) merchant_id: String,
+    name: String,
+    pub(crate) url: String,
+    events: Option<String>,
+    secrets: String,
+    pub(crate) sequence: i64,
+    pub(crate) due_at: Option<i64>,
+    created_at: i64,
+    pub(crate) deleted_at: Option<i64>,
+    requests_since: Option<i64>,
+}
+
+impl WebhookRow {
+    pub(crate) fn webhook(&self) -> Result<Webhook, StoreError> {
+        let kinds = |text: &String| from_json("webhooks.events", text);
+        Ok(Webhook {
+            webhook_id: parsed("webhooks.webhook_id", &self.webhook_id)?,
+            merchant_id: parsed("webhooks.merchant_id", &self.merchant_id)?,
+            name: self.name.clone(),
+            url: self.url.clone(),
+            events: self.events.as_ref().map(kinds).transpose()?,
+            created_at: time(self.created_at),
+        })
+    }
+
+    pub(crate) fn secrets(&self) -> Result<WebhookSecrets, StoreError> {
+        serde_json::from_str(&self.secrets).map_err(|_| StoreError::Corrupt {
+            what: "webhooks.secrets",
+            value: format!("of {}, not shown", self.webhook_id),
+        })
+    }
+
+    /// Takes over what a merchant has said of it.
+    fn set(&mut self, webhook: &Webhook, now: Timestamp) {
+        self.name.clone_from(&webhook.name);
+        self.url.clone_from(&webhook.url);
+        self.events = webhook.events.as_ref().map(to_json);
+        let of_requests = webhook.events.iter().flatten().any(|kind| kind.is_of_a_request());
+        let since = self.requests_since.unwrap_or_else(|| now.unix_micros());
+        self.requests_since = of_requests.then_some(since);
+    }
+
+    pub(crate) fn save(&self, conn: &mut Conn) -> Result<(), StoreError> {
+        diesel::update(webhooks::table.find(&self.webhook_id)).set(self).execute(conn)?;
+        Ok(())
+    }
+}
+
+/// Makes a webhook; its secret is not shown again. `None` when the merchant has [`MOST_WEBHOOKS`].
+/// Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn create(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    new: NewWebhook,
+    now: Timestamp,
+) -> Result<Option<(Webhook, WebhookSecret)>, StoreError> {
+    // Only with nobody else about is the most really the most.
+    dialect::lock_merchant(conn, merchant_id)?;
+    let present: i64 = webhooks::table
+        .filter(webhooks::merchant_id.eq(merchant_id.to_string()))
+        .filter(webhooks::deleted_at.is_null())
+        .count()
+        .get_result(conn)?;
+    if present >= MOST_WEBHOOKS {
+        return Ok(None);
+    }
+    let NewWebhook { name, url, events } = new;
+    let webhook_id = WebhookId::generate(now);
+    let webhook = Webhook { webhook_id, merchant_id, name, url, events, created_at: now };
+    let secrets = WebhookSecrets::generate();
+    let mut row = WebhookRow {
+        webhook_id: webhook_id.to_string(),
+        merchant_id: merchant_id.to_string(),
+        name: String::new(),
+        url: String::new(),
+        events: None,
+        secrets: to_json(&secrets),
+        sequence: 0,
+        due_at: None,
+        created_at: now.unix_micros(),
+        deleted_at: None,
+        requests_since: None,
+    };
+    row.set(&webhook, now);
+    diesel::insert_into(webhooks::table).values(&row).execute(conn)?;
+    Ok(Some((webhook, secrets.newest().clone())))
+}
+
+/// A merchant's webhook that is not deleted.
+///
+/// # Errors
+/// Those of the store.
+pub fn find(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    webhook_id: WebhookId,
+) -> Result<Option<Webhook>, StoreError> {
+    let row: Option<WebhookRow> = webhooks::table
+        .find(webhook_id.to_string())
+        .filter(webhooks::merchant_id.eq(merchant_id.to_string()))
+        .filter(webhooks::deleted_at.is_null())
+        .select(WebhookRow::as_select())
+        .first(conn)
+        .optional()?;
+    row.map(|row| row.webhook()).transpose()
+}
+
+/// A merchant's webhooks that are not deleted, newest first.
+///
+/// # Errors
+/// Those of the store.
+pub fn list(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    page: &Page<WebhookId>,
+) -> Result<Vec<Webhook>, StoreError> {
+    let mut query = webhooks::table
+        .filter(webhooks::merchant_id.eq(merchant_id.to_string()))
+        .filter(webhooks::deleted_at.is_null())
+        .select(WebhookRow::as_select())
+        .into_boxed();
+    if let Some(after) = page.after {
+        query = query.filter(webhooks::webhook_id.lt(after.to_string()));
+    }
+    let rows = query.order(webhooks::webhook_id.desc()).limit(page.rows()).load(conn)?;
+    rows.iter().map(WebhookRow::webhook).collect()
+}
+
+/// A merchant's webhook that is not deleted, locked.
+pub(crate) fn lock(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    webhook_id: WebhookId,
+) -> Result<Option<WebhookRow>, StoreError> {
+    let rows = dialect::lock_webhooks(conn, &[webhook_id.to_string()])?;
+    let is_theirs =
+        |row: &WebhookRow| row.deleted_at.is_none() && row.merchant_id == merchant_id.to_string();
+    Ok(rows.into_iter().find(is_theirs))
+}
+
+/// Changes a webhook; `None` when the merchant has no such one. The next attempt obeys. Call it in a
+/// write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn update(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    webhook_id: WebhookId,
+    changes: WebhookChanges,
+    now: Timestamp,
+) -> Result<Option<Webhook>, StoreError> {
+    let Some(mut row) = lock(conn, merchant_id, webhook_id)? else { return Ok(None) };
+    let mut webhook = row.webhook()?;
+    webhook.change(changes);
+    row.set(&webhook, now);
+    row.save(conn)?;
+    Ok(Some(webhook))
+}
+
+/// Gives a webhook a new secret, which is not shown again; messages are signed with the old one,
+/// too, for 24 hours. Call it in a write transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn rotate(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    webhook_id: WebhookId,
+    now: Timestamp,
+) -> Result<Option<(Webhook, WebhookSecret)>, StoreError> {
+    let Some(mut row) = lock(conn, merchant_id, webhook_id)? else { return Ok(None) };
+    let mut secrets = row.secrets()?;
+    secrets.rotate(now);
+    row.secrets = to_json(&secrets);
+    row.save(conn)?;
+    Ok(Some((row.webhook()?, secrets.newest().clone())))
+}
+
+/// Deletes a webhook: nothing more is sent to it. Whether there was one. Call it in a write
+/// transaction.
+///
+/// # Errors
+/// Those of the store.
+pub fn delete(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    webhook_id: WebhookId,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let Some(mut row) = lock(conn, merchant_id, webhook_id)? else { return Ok(false) };
+    row.deleted_at = Some(now.unix_micros());
+    row.due_at = None;
+    row.requests_since = None;
+    row.save(conn)?;
+    Ok(true)
+}
+
+/// The merchants with a webhook that asks for the events of single calls. There are few, and most
+/// often none.
+pub(crate) fn merchants_told_of_requests(
+    conn: &mut Conn,
+) -> Result<HashSet<MerchantId>, StoreError> {
+    let merchants: Vec<String> = webhooks::table
+        .filter(webhooks::requests_since.is_not_null())
+        .select(webhooks::merchant_id)
+        .load(conn)?;
+    merchants.iter().map(|id| parsed("webhooks.merchant_id", id)).collect()
+}
