@@ -218,7 +218,10 @@ impl Store {
     }
 
     /// Deletes events that are older than 30 days, with their deliveries, a handful at a time.
-    pub(crate) async fn forget_deliveries(&self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn forget_deliveries(&self) -> Result<(), StoreError> {
         let before = self.0.context.clock.now().plus_millis(-KEPT_MILLIS);
         while self.write_apart(move |conn| forget(conn, before)).await? > 0 {}
         Ok(())
