@@ -25,6 +25,7 @@ mod program;
 mod refusals;
 mod report;
 mod stand;
+mod webhooks;
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::process::ExitCode;
@@ -59,11 +60,14 @@ struct Options {
     /// Measure what refusals cost instead.
     #[arg(long)]
     refusals: bool,
+    /// Measure calls while events wait for receivers that are dead instead.
+    #[arg(long)]
+    webhooks: bool,
 }
 
 impl Options {
     fn compares_proxies(&self) -> bool {
-        !self.keys && !self.refusals
+        !self.keys && !self.refusals && !self.webhooks
     }
 }
 
@@ -95,6 +99,9 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
         if options.refusals {
             refusals::run(&mut stand, options).await?;
+        }
+        if options.webhooks {
+            webhooks::run(&mut stand, options).await?;
         }
         conservation::books(stand.tollgate)?
     };

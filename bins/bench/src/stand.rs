@@ -203,7 +203,7 @@ impl Call {
         request("POST", CHAT, &address.to_string(), credential, &headers, &self.body())
     }
 
-    fn through(self, tollgate: &Tollgate, until: Until, provider: &Provider) -> Vec<u8> {
+    pub(crate) fn through(self, tollgate: &Tollgate, until: Until, provider: &Provider) -> Vec<u8> {
         let payer = match until {
             Until::After(_) => &tollgate.rich,
             Until::Refused => &tollgate.poor,
@@ -275,6 +275,8 @@ impl Tollgate {
 database_url = \"{database}\"
 journal_dir = \"{}\"
 standard_rate_per_minute = 0
+webhook_allow_http = true
+webhook_allow_private_network = true
 [providers.openai]
 base_url = \"http://{provider}/v1\"
 api_key = \"simulated\"

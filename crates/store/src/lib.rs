@@ -270,8 +270,8 @@ impl Store {
         self.ledger()?.write(work).await
     }
 
-    /// As [`Store::write`], for work that no call may wait for, as far as the database allows it:
-    /// SQLite has one writer, which it takes its turn with.
+    /// As [`Store::write`], for work that changes nothing by which calls are admitted, and that none
+    /// may wait for: on PostgreSQL it is done beside the ledger. SQLite has one writer for all.
     ///
     /// # Errors
     /// What `work` returned, or [`StoreError::Unavailable`].
@@ -284,7 +284,7 @@ impl Store {
         E: From<StoreError> + Send + 'static,
     {
         match self.0.has_one_writer {
-            true => self.write(work).await,
+            true => self.ledger()?.write_apart(work).await,
             false => self.read(|conn| conn.write(work)).await,
         }
     }

@@ -1,9 +1,9 @@
 //! Who is being told at the moment, so that one receiver that is slow or dead takes no room from
 //! others.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -14,8 +14,11 @@ use tollgate_store::deliveries::{Ended, Room};
 const AT_ONCE: usize = 512;
 /// How many at one webhook.
 const AT_ONE: usize = 8;
-/// How many at one whose last answer was none or no success: enough to see when it is back.
+/// How many at one whose last attempt has failed: enough to see when it is back.
 const AT_ONE_THAT_FAILS: usize = 1;
+/// How long such a one is left alone, so that what waits for a dead receiver costs next to nothing,
+/// however much it is.
+const REST: Duration = Duration::from_secs(1);
 
 /// Attempts that are under way.
 #[derive(Default)]
@@ -23,8 +26,8 @@ pub(super) struct Receivers {
     attempts: JoinSet<Option<Ended>>,
     whose: HashMap<Id, WebhookId>,
     under_way: BTreeMap<WebhookId, usize>,
-    /// Those whose last attempt has failed.
-    failing: BTreeSet<WebhookId>,
+    /// Those whose last attempt has failed, and when.
+    failing: BTreeMap<WebhookId, Instant>,
     is_closed: bool,
 }
 
@@ -76,7 +79,7 @@ impl Receivers {
         }
         match ended.as_ref().is_some_and(|ended| ended.outcome.has_arrived()) {
             true => self.failing.remove(&webhook_id),
-            false => self.failing.insert(webhook_id),
+            false => self.failing.insert(webhook_id, Instant::now()),
         };
         ended
     }
@@ -96,11 +99,12 @@ impl Receivers {
         if self.is_closed {
             return Room::default();
         }
-        let busy = self.under_way.keys().chain(&self.failing);
+        let busy = self.under_way.keys().chain(self.failing.keys());
         let less = busy.map(|webhook_id| {
-            let most = match self.failing.contains(webhook_id) {
-                true => AT_ONE_THAT_FAILS,
-                false => AT_ONE,
+            let most = match self.failing.get(webhook_id) {
+                Some(failed_at) if failed_at.elapsed() < REST => 0,
+                Some(_) => AT_ONE_THAT_FAILS,
+                None => AT_ONE,
             };
             let count = self.under_way.get(webhook_id).copied().unwrap_or(0);
             (*webhook_id, most.saturating_sub(count))

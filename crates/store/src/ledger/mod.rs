@@ -180,6 +180,7 @@ impl Ledger {
         }
     }
 
+    /// Runs `work` in a transaction of its own. It may change what refusals rest on.
     pub(crate) async fn write<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
@@ -188,11 +189,35 @@ impl Ledger {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
         let context = Arc::clone(&self.context);
+        self.run(work, move || context.storms.forget_all()).await
+    }
+
+    /// The same, for work that changes nothing by which calls are admitted.
+    pub(crate) async fn write_apart<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        self.run(work, || {}).await
+    }
+
+    async fn run<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+        afterwards: impl FnOnce() + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
         self.send(Job::Write(Box::new(move |conn| {
             let done = conn.write(work);
-            context.storms.forget_all();
+            afterwards();
             // Whoever asked may have left; the work is done all the same.
             let _ = reply.send(done);
         })))?;
