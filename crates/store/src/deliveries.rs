@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    Attempt, Delivery, DeliveryId, DeliveryStatus, Event, Jitter, MerchantId, News,
+    Attempt, Delivery, DeliveryFault, DeliveryId, DeliveryStatus, Event, Jitter, MerchantId, News,
     OVERTAKEN_AFTER, Timestamp, Webhook, WebhookId, WebhookSecrets,
 };
 
@@ -112,6 +112,37 @@ impl DeliveryRow {
         Ok(())
     }
 
+    /// Begins an attempt: until the lease has run out it is nobody else's.
+    fn begin(&mut self, now: Timestamp) {
+        self.attempts = self.attempts.saturating_add(1);
+        self.failures = self.failures.saturating_add(1);
+        self.last_attempt_at = Some(now.unix_micros());
+        self.next_attempt_at = Some(now.plus_millis(LEASE_MILLIS).unix_micros());
+        (self.response_status, self.response_body) = (None, None);
+        (self.fault, self.duration_ms) = (None, None);
+    }
+
+    /// The attempt that has begun.
+    fn claimed(&self, webhook: &WebhookRow, event: EventRow) -> Result<Claimed, StoreError> {
+        Ok(Claimed {
+            delivery_id: parsed("deliveries.delivery_id", &self.delivery_id)?,
+            webhook_id: parsed("deliveries.webhook_id", &self.webhook_id)?,
+            attempt: self.attempts.unsigned_abs(),
+            url: webhook.url.clone(),
+            secrets: webhook.secrets()?,
+            sequence: self.sequence.unsigned_abs(),
+            event: event.try_into()?,
+        })
+    }
+
+    /// Ends it, for what is to be told cannot be read.
+    fn give_up(&mut self) {
+        self.status = word(&DeliveryStatus::Failed);
+        self.fault = Some(word(&DeliveryFault::EventLost));
+        self.duration_ms = Some(0);
+        self.next_attempt_at = None;
+    }
+
     /// Books how an attempt has ended.
     fn end(&mut self, attempt: &Attempt, now: Timestamp) {
         self.response_status = attempt.response_status.map(i32::from);
@@ -153,8 +184,6 @@ pub struct Claimed {
     pub sequence: u64,
     /// What to tell.
     pub event: Event,
-    /// Until when it is this node's. It must not be begun so late that it could end after that.
-    pub claimed_until: Timestamp,
 }
 
 /// How an attempt has ended.
@@ -170,7 +199,8 @@ pub struct Ended {
     pub outcome: Attempt,
 }
 
-/// How many attempts this node can make at once.
+/// How many attempts this node can make at once. An attempt that is claimed must begin and end within
+/// 30 seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
     /// In all.
@@ -182,8 +212,9 @@ pub struct Room {
 }
 
 impl Room {
-    fn at(&self, webhook_id: WebhookId) -> usize {
-        self.less.get(&webhook_id).copied().unwrap_or(self.of_each)
+    fn at(&self, webhook_id: &str) -> usize {
+        let webhook_id = webhook_id.parse().ok();
+        webhook_id.and_then(|id: WebhookId| self.less.get(&id).copied()).unwrap_or(self.of_each)
     }
 
     /// The webhooks that have none left.
@@ -259,9 +290,10 @@ fn turn(
     claim(conn, room, now)
 }
 
-/// The queues that a turn changes: webhooks under lock.
+/// The queues that a turn may change: webhooks under lock.
 struct Queues {
     webhooks: BTreeMap<String, WebhookRow>,
+    changed: BTreeSet<String>,
 }
 
 impl Queues {
@@ -283,7 +315,10 @@ impl Queues {
         let ids: Vec<_> = ids.into_iter().collect();
         let rows = if ids.is_empty() { Vec::new() } else { dialect::lock_webhooks(conn, &ids)? };
         let rows = rows.into_iter().filter(|row| row.deleted_at.is_none());
-        Ok(Self { webhooks: rows.map(|row| (row.webhook_id.clone(), row)).collect() })
+        Ok(Self {
+            webhooks: rows.map(|row| (row.webhook_id.clone(), row)).collect(),
+            changed: BTreeSet::new(),
+        })
     }
 
     /// Books how an attempt has ended, unless a later one has begun, and lets the next one of its
@@ -302,6 +337,7 @@ impl Queues {
         let Some(mut row) = row.filter(is_last) else { return Ok(()) };
         row.end(&ended.outcome, now);
         row.save(conn)?;
+        self.changed.insert(row.webhook_id.clone());
         if !row.holds_others_up() {
             let_next_go(conn, &row, now)?;
         }
@@ -320,20 +356,32 @@ impl Queues {
         }
         let mut wanting: HashMap<String, Vec<(&mut WebhookRow, Webhook)>> = HashMap::new();
         for row in self.webhooks.values_mut() {
-            let webhook = row.webhook()?;
-            wanting.entry(row.merchant_id.clone()).or_default().push((row, webhook));
+            // One that cannot be read must not stand before those that can.
+            match row.webhook() {
+                Ok(webhook) => {
+                    wanting.entry(row.merchant_id.clone()).or_default().push((row, webhook));
+                }
+                Err(cause) => log::error!("events pass over {}: {cause}", row.webhook_id),
+            }
         }
         let ids: Vec<_> =
             wanting.values().flatten().map(|(row, _)| row.webhook_id.clone()).collect();
         let mut held_up = held_up(conn, ids, waiting)?;
         let mut places = Vec::new();
         for event in waiting {
-            let kind = from_word("events.kind", &event.kind)?;
+            let kind = match from_word("events.kind", &event.kind) {
+                Ok(kind) => kind,
+                Err(cause) => {
+                    log::error!("{} is told to nobody: {cause}", event.event_id);
+                    continue;
+                }
+            };
             for (row, webhook) in wanting.get_mut(&event.merchant_id).into_iter().flatten() {
                 if !webhook.wants(kind) {
                     continue;
                 }
                 row.sequence = row.sequence.saturating_add(1);
+                self.changed.insert(row.webhook_id.clone());
                 // Later ones of the same resource wait for this one.
                 let is_first = held_up.insert((row.webhook_id.clone(), event.resource.clone()));
                 let due_at = is_first.then(|| now.unix_micros());
@@ -344,9 +392,10 @@ impl Queues {
         events::mark_dispatched(conn, waiting, now)
     }
 
-    /// Writes the webhooks back, with when they are due.
-    fn save(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
-        for row in self.webhooks.values_mut() {
+    /// Writes the webhooks back that have changed, with when they are due.
+    fn save(mut self, conn: &mut Conn) -> Result<(), StoreError> {
+        for row in self.changed.iter().filter_map(|id| self.webhooks.remove(id)) {
+            let mut row = row;
             row.due_at = next_due(conn, &row.webhook_id)?;
             row.save(conn)?;
         }
@@ -422,37 +471,30 @@ fn claim(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<Vec<Claimed>, S
         return Ok(claimed);
     }
     let due = dialect::lock_due_webhooks(conn, now.unix_micros(), &room.full(), WEBHOOKS_AT_ONCE)?;
-    let claimed_until = now.plus_millis(LEASE_MILLIS);
     for mut webhook in due {
-        let webhook_id = parsed("webhooks.webhook_id", &webhook.webhook_id)?;
-        let most = room.at(webhook_id).min(room.free.saturating_sub(claimed.len()));
-        let rows: Vec<(DeliveryRow, EventRow)> = deliveries::table
+        let room = room.at(&webhook.webhook_id).min(room.free.saturating_sub(claimed.len()));
+        let found: Vec<(DeliveryRow, EventRow)> = deliveries::table
             .inner_join(event_rows::table)
             .filter(deliveries::webhook_id.eq(&webhook.webhook_id))
             .filter(deliveries::next_attempt_at.le(now.unix_micros()))
             .order((deliveries::next_attempt_at, deliveries::sequence))
-            .limit(i64::try_from(most).unwrap_or(i64::MAX))
+            .limit(i64::try_from(room).unwrap_or(i64::MAX))
             .select((DeliveryRow::as_select(), EventRow::as_select()))
             .load(conn)?;
-        let secrets = webhook.secrets()?;
-        for (mut row, event) in rows {
-            row.attempts = row.attempts.saturating_add(1);
-            row.failures = row.failures.saturating_add(1);
-            row.last_attempt_at = Some(now.unix_micros());
-            row.next_attempt_at = Some(claimed_until.unix_micros());
-            (row.response_status, row.response_body, row.fault) = (None, None, None);
-            row.duration_ms = None;
+        for (mut row, event) in found {
+            row.begin(now);
+            match row.claimed(&webhook, event) {
+                Ok(attempt) => claimed.push(attempt),
+                Err(cause) => {
+                    // It must not stand before those that can be read.
+                    log::error!("{} is given up: {cause}", row.delivery_id);
+                    row.give_up();
+                }
+            }
             row.save(conn)?;
-            claimed.push(Claimed {
-                delivery_id: parsed("deliveries.delivery_id", &row.delivery_id)?,
-                webhook_id,
-                attempt: row.attempts.unsigned_abs(),
-                url: webhook.url.clone(),
-                secrets: secrets.clone(),
-                sequence: row.sequence.unsigned_abs(),
-                event: event.try_into()?,
-                claimed_until,
-            });
+            if !row.is_pending() {
+                let_next_go(conn, &row, now)?;
+            }
         }
         webhook.due_at = next_due(conn, &webhook.webhook_id)?;
         webhook.save(conn)?;
@@ -580,9 +622,19 @@ pub fn test(
 }
 
 /// Deletes a handful of events that were dispatched before an instant, with their deliveries; how
-/// many.
+/// many. What is still on its way stays, for others may wait for it.
 fn forget(conn: &mut Conn, before: Timestamp) -> Result<usize, StoreError> {
-    let old = events::dispatched_before(conn, before)?;
+    let mut old = events::dispatched_before(conn, before)?;
+    let on_their_way: HashSet<String> = deliveries::table
+        .inner_join(webhook_rows::table)
+        .filter(deliveries::event_id.eq_any(&old))
+        .filter(deliveries::status.eq(word(&DeliveryStatus::Pending)))
+        .filter(webhook_rows::deleted_at.is_null())
+        .select(deliveries::event_id)
+        .load::<String>(conn)?
+        .into_iter()
+        .collect();
+    old.retain(|event_id| !on_their_way.contains(event_id));
     if old.is_empty() {
         return Ok(0);
     }

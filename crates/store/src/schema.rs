@@ -372,6 +372,7 @@ diesel::joinable!(spend_counters -> spend_keys (spend_key_id));
 diesel::joinable!(subscription_config_versions -> subscription_configs (subscription_config_id));
 diesel::joinable!(meter_versions -> meters (meter_id));
 diesel::joinable!(deliveries -> events (event_id));
+diesel::joinable!(deliveries -> webhooks (webhook_id));
 
 diesel::allow_tables_to_appear_in_same_query!(
     merchants,
@@ -384,6 +385,6 @@ diesel::allow_tables_to_appear_in_same_query!(
 );
 diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription_config_versions);
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
-diesel::allow_tables_to_appear_in_same_query!(deliveries, events);
+diesel::allow_tables_to_appear_in_same_query!(deliveries, events, webhooks);
 diesel::allow_tables_to_appear_in_same_query!(requests, request_metadata);
 diesel::allow_tables_to_appear_in_same_query!(usage_tags, usage_series);
