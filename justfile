@@ -38,6 +38,10 @@ bench:
 bench-limits:
     cargo run --release -p tollgate-bench -- --keys --refusals
 
+# What calls cost while events wait for receivers that are dead.
+bench-webhooks:
+    cargo run --release -p tollgate-bench -- --webhooks
+
 # How long lists and sums take among many records: `just bench-lists sqlite:/tmp/lists.db 1000000`.
 bench-lists url records:
     cargo run --release -p tollgate-store --example lists -- {{url}} {{records}}
