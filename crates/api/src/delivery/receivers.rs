@@ -13,7 +13,7 @@ use tollgate_store::deliveries::{Ended, Room};
 /// How many attempts are under way at once, in all: each is a connection.
 const AT_ONCE: usize = 512;
 /// How many at one webhook.
-const AT_ONE: usize = 8;
+const AT_ONE: usize = 16;
 /// How many at one whose last attempt has failed: enough to see when it is back.
 const AT_ONE_THAT_FAILS: usize = 1;
 /// How long such a one is left alone, so that what waits for a dead receiver costs next to nothing,
