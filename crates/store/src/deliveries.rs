@@ -33,6 +33,11 @@ const LEASE_MILLIS: i64 = 30_000;
 /// How long events and their deliveries are kept, in milliseconds.
 const KEPT_MILLIS: i64 = 30 * 24 * 60 * 60 * 1_000;
 
+/// How a delivery stands that waits for an earlier one of its resource: pending, without a time. It is
+/// a word of its own so that an index tells those that wait from those that are waited for.
+const WAITING: &str = "waiting";
+const PENDING: &str = "pending";
+
 #[derive(
     Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, AsChangeset, Identifiable,
 )]
@@ -64,7 +69,7 @@ impl DeliveryRow {
             event_id: event.event_id.clone(),
             resource: event.resource.clone(),
             sequence: row.sequence,
-            status: word(&DeliveryStatus::Pending),
+            status: if due_at.is_some() { PENDING } else { WAITING }.to_owned(),
             attempts: 0,
             failures: 0,
             last_attempt_at: None,
@@ -94,7 +99,10 @@ impl DeliveryRow {
             event_id: parsed("deliveries.event_id", &self.event_id)?,
             kind: from_word("events.kind", kind)?,
             sequence: self.sequence.unsigned_abs(),
-            status: from_word("deliveries.status", &self.status)?,
+            status: match self.status.as_str() {
+                WAITING => DeliveryStatus::Pending,
+                status => from_word("deliveries.status", status)?,
+            },
             attempts: self.attempts.unsigned_abs(),
             last,
             last_attempt_at: self.last_attempt_at.map(time),
@@ -104,7 +112,7 @@ impl DeliveryRow {
     }
 
     fn is_pending(&self) -> bool {
-        self.status == word(&DeliveryStatus::Pending)
+        self.status == PENDING
     }
 
     fn save(&self, conn: &mut Conn) -> Result<(), StoreError> {
@@ -411,12 +419,11 @@ fn held_up(
     waiting: &[EventRow],
 ) -> Result<HashSet<(String, String)>, StoreError> {
     let resources: BTreeSet<_> = waiting.iter().map(|event| event.resource.clone()).collect();
-    let overtaken = i32::try_from(OVERTAKEN_AFTER).unwrap_or(i32::MAX);
     let pairs: Vec<(String, String)> = deliveries::table
         .filter(deliveries::webhook_id.eq_any(webhook_ids))
-        .filter(deliveries::status.eq(word(&DeliveryStatus::Pending)))
+        .filter(deliveries::status.eq_any([PENDING, WAITING]))
         .filter(deliveries::resource.eq_any(resources))
-        .filter(deliveries::next_attempt_at.is_null().or(deliveries::failures.lt(overtaken)))
+        .filter(deliveries::status.eq(WAITING).or(deliveries::failures.lt(overtaken_after())))
         .select((deliveries::webhook_id, deliveries::resource))
         .distinct()
         .load(conn)?;
@@ -425,33 +432,30 @@ fn held_up(
 
 /// Makes the next delivery of the same resource due, unless another still holds it up.
 fn let_next_go(conn: &mut Conn, ended: &DeliveryRow, now: Timestamp) -> Result<(), StoreError> {
-    macro_rules! pending {
-        () => {
-            deliveries::table
-                .filter(deliveries::webhook_id.eq(&ended.webhook_id))
-                .filter(deliveries::status.eq(word(&DeliveryStatus::Pending)))
-                .filter(deliveries::resource.eq(&ended.resource))
-        };
-    }
-    let overtaken = i32::try_from(OVERTAKEN_AFTER).unwrap_or(i32::MAX);
-    let before = pending!()
-        .filter(deliveries::next_attempt_at.is_not_null())
-        .filter(deliveries::failures.lt(overtaken));
-    if diesel::select(diesel::dsl::exists(before)).get_result(conn)? {
-        return Ok(());
-    }
-    let next: Option<String> = pending!()
-        .filter(deliveries::next_attempt_at.is_null())
+    let of_resource = |status: &'static str| {
+        deliveries::table
+            .filter(deliveries::webhook_id.eq(&ended.webhook_id))
+            .filter(deliveries::status.eq(status))
+            .filter(deliveries::resource.eq(&ended.resource))
+    };
+    let next: Option<String> = of_resource(WAITING)
         .order(deliveries::sequence)
         .select(deliveries::delivery_id)
         .first(conn)
         .optional()?;
-    if let Some(delivery_id) = next {
-        diesel::update(deliveries::table.find(delivery_id))
-            .set(deliveries::next_attempt_at.eq(now.unix_micros()))
-            .execute(conn)?;
+    let Some(delivery_id) = next else { return Ok(()) };
+    let before = of_resource(PENDING).filter(deliveries::failures.lt(overtaken_after()));
+    if diesel::select(diesel::dsl::exists(before)).get_result(conn)? {
+        return Ok(());
     }
+    diesel::update(deliveries::table.find(delivery_id))
+        .set((deliveries::status.eq(PENDING), deliveries::next_attempt_at.eq(now.unix_micros())))
+        .execute(conn)?;
     Ok(())
+}
+
+fn overtaken_after() -> i32 {
+    i32::try_from(OVERTAKEN_AFTER).unwrap_or(i32::MAX)
 }
 
 /// When the first delivery of a webhook is due.
@@ -528,8 +532,12 @@ pub fn list(
         .filter(deliveries::webhook_id.eq(webhook_id.to_string()))
         .select((DeliveryRow::as_select(), event_rows::kind))
         .into_boxed();
-    if let Some(status) = filter.status {
-        query = query.filter(deliveries::status.eq(word(&status)));
+    match filter.status {
+        Some(DeliveryStatus::Pending) => {
+            query = query.filter(deliveries::status.eq_any([PENDING, WAITING]));
+        }
+        Some(status) => query = query.filter(deliveries::status.eq(word(&status))),
+        None => {}
     }
     if let Some(after) = page.after {
         query = query.filter(deliveries::delivery_id.lt(after.to_string()));
@@ -589,7 +597,7 @@ pub fn redeliver(
         return Ok(None);
     };
     let Some((mut row, kind)) = find_row(conn, webhook_id, delivery_id)? else { return Ok(None) };
-    row.status = word(&DeliveryStatus::Pending);
+    row.status = PENDING.to_owned();
     row.failures = 0;
     row.next_attempt_at = Some(now.unix_micros());
     row.save(conn)?;
@@ -628,7 +636,7 @@ fn forget(conn: &mut Conn, before: Timestamp) -> Result<usize, StoreError> {
     let on_their_way: HashSet<String> = deliveries::table
         .inner_join(webhook_rows::table)
         .filter(deliveries::event_id.eq_any(&old))
-        .filter(deliveries::status.eq(word(&DeliveryStatus::Pending)))
+        .filter(deliveries::status.eq_any([PENDING, WAITING]))
         .filter(webhook_rows::deleted_at.is_null())
         .select(deliveries::event_id)
         .load::<String>(conn)?

@@ -52,13 +52,14 @@ CREATE TABLE deliveries (
     event_id        TEXT NOT NULL REFERENCES events (event_id),
     resource        TEXT NOT NULL,
     sequence        BIGINT NOT NULL,
+    -- `waiting` for an earlier one of its resource, `pending`, `delivered` or `failed`.
     status          TEXT NOT NULL,
     -- All attempts, and those since it was last sent anew.
     attempts        INTEGER NOT NULL,
     failures        INTEGER NOT NULL,
     last_attempt_at BIGINT,
-    -- When it is due, or when the attempt that is under way is taken for lost. Absent when it is done,
-    -- and while it waits for an earlier one of its resource.
+    -- When it is due, or when the attempt that is under way is taken for lost. Absent unless it is
+    -- pending.
     next_attempt_at BIGINT,
     response_status INTEGER,
     response_body   TEXT,
