@@ -25,6 +25,8 @@
 //! | `POST /v1/messages` | JSON, or a stream from `message_start` to `message_stop` |
 //! | `POST /v1/messages/count_tokens` | the words of the prompt |
 //! | `GET /stats` | [`Stats`] as JSON |
+//! | `POST /webhooks/{name}` | takes a message, under any name, [as the query says](#a-receiver-of-messages) |
+//! | `GET /webhooks/{name}` | the messages that came under that name, as JSON |
 //!
 //! Everything is deterministic but ids and times. A token is a word. The answer repeats the last
 //! words of the prompt and goes on with canned ones; a request with `tools` is answered by one call
@@ -63,6 +65,25 @@
 //! Tokens are counted when the answer begins, whatever becomes of the connection, as a provider's
 //! own books would have it: also where the usage is withheld (`missing`, `null`), not where it is
 //! explicitly `zero`, and not for errors.
+//!
+//! # A receiver of messages
+//!
+//! `POST /webhooks/{name}` stands in for a receiver of webhooks. It keeps what comes, and answers with
+//! 200 unless its query says otherwise; what the query cannot mean is answered with 400.
+//!
+//! | parameter | meaning |
+//! |---|---|
+//! | `status=503` | answers with this status |
+//! | `fail=3` | answers the first three messages with 500 |
+//! | `hang=1` | never answers |
+//! | `cut=1` | closes the connection without an answer |
+//! | `delay_ms=100` | answers, or closes, after so long |
+//! | `body_bytes=1000` | answers with a body of this size, 1 MiB at most |
+//! | `redirect=URL` | answers with 307 and this `location` |
+//!
+//! `GET /webhooks/{name}` shows them, oldest first, each with its `number`, `at_ms` (since 1970),
+//! `headers`, `body` as text and `answered`: a status, `"hang"` or `"cut"`. The latest 4,096 messages,
+//! of 64 MiB, are kept.
 
 mod answer;
 mod anthropic;
@@ -75,6 +96,7 @@ mod endpoint;
 mod fault;
 mod models;
 mod prompt;
+mod receiver;
 mod request;
 mod responses;
 mod server;

@@ -18,6 +18,7 @@ use crate::behavior::Behavior;
 use crate::deliver::{Content, Reply, deliver, to_json};
 use crate::endpoint::{Dialect, Endpoint};
 use crate::fault::Fault;
+use crate::receiver::{self, Mailbox};
 use crate::request::Request;
 use crate::stats::{Counters, Stats};
 use crate::{anthropic, chat, completions, embeddings, models, responses};
@@ -126,7 +127,9 @@ impl std::fmt::Debug for Counters {
 }
 
 fn bind(listen: &str, state: Data<State>, workers: usize) -> io::Result<(SocketAddr, Server)> {
-    let app = move || App::new().app_data(state.clone()).configure(routes);
+    let mailbox = Data::new(Mailbox::default());
+    let app =
+        move || App::new().app_data(state.clone()).app_data(mailbox.clone()).configure(routes);
     let server = HttpServer::new(app)
         .workers(workers)
         .keep_alive(KEEP_ALIVE)
@@ -157,6 +160,7 @@ fn routes(config: &mut ServiceConfig) {
         .route("/v1/models", web::get().to(handler(Endpoint::Models)))
         .route("/v1/models/{id:.*}", web::get().to(handler(Endpoint::Models)))
         .route("/stats", web::get().to(stats))
+        .configure(receiver::routes)
         .default_service(web::to(handler(Endpoint::Other)));
 }
 

@@ -3,8 +3,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use actix_web::http::StatusCode;
+use actix_web::rt;
 use awc::error::PayloadError;
 use serde_json::{Value, json};
 use tollgate_simulator::{Behavior, Simulator, Stats};
@@ -58,7 +60,7 @@ impl Answer {
 fn client() -> awc::Client {
     // All but the first are refused, and that is as well.
     drop(rustls::crypto::ring::default_provider().install_default());
-    awc::Client::builder().no_default_headers().finish()
+    awc::Client::builder().no_default_headers().disable_redirects().finish()
 }
 
 async fn post(simulator: &Simulator, path: &str, with: &[(&str, &str)], body: Value) -> Answer {
@@ -82,7 +84,7 @@ where
     S: futures_util::Stream<Item = Result<bytes::Bytes, PayloadError>>,
 {
     let (status, headers) = (response.status(), response.headers().clone());
-    let body = response.body().limit(1 << 24).await.map(|body| body.to_vec());
+    let body = response.body().limit(1 << 27).await.map(|body| body.to_vec());
     Answer { status, headers, body }
 }
 
@@ -561,6 +563,74 @@ async fn its_books_can_be_read_from_outside() {
     assert_eq!(stats, simulator.stats());
     assert_eq!((stats.calls, stats.input_tokens, stats.output_tokens), (2, 8, 32));
     assert_eq!(stats.endpoints["/v1/messages"].output_tokens, 16);
+}
+
+#[actix_web::test]
+async fn a_receiver_shows_what_came_and_how_it_was_answered() {
+    let simulator = simulator();
+    let message = json!({"type": "webhook.test"});
+    for expected in [500, 500, 201, 201] {
+        let with = [("webhook-id", "evt_1")];
+        let path = "/webhooks/a?fail=2&status=201&body_bytes=5";
+        let answer = post(&simulator, path, &with, message.clone()).await;
+        assert_eq!((answer.status.as_u16(), answer.text().as_str()), (expected, "xxxxx"));
+    }
+    let elsewhere = post(&simulator, "/webhooks/b?redirect=/webhooks/a", &[], json!({})).await;
+    assert_eq!((elsewhere.status.as_u16(), elsewhere.header("location")), (307, "/webhooks/a"));
+
+    let came = get(&simulator, "/webhooks/a", &[]).await.json();
+    let came = came["data"].as_array().unwrap();
+    let answered: Vec<_> = came.iter().map(|one| &one["answered"]).collect();
+    assert_eq!(json!(answered), json!([500, 500, 201, 201]));
+    assert_eq!(came[3]["number"], 4);
+    assert_eq!(came[3]["headers"]["webhook-id"], "evt_1");
+    assert_eq!(came[3]["body"], message.to_string());
+    assert!(came[0]["at_ms"].as_u64().unwrap() <= came[3]["at_ms"].as_u64().unwrap());
+    assert_eq!(get(&simulator, "/webhooks/c", &[]).await.json(), json!({"data": []}));
+}
+
+#[actix_web::test]
+async fn a_receiver_can_hang_and_cut() {
+    let simulator = simulator();
+    for (path, answered) in [("/webhooks/a?cut=1", "cut"), ("/webhooks/b?hang=1", "hang")] {
+        let request = client().post(simulator.url(path)).timeout(Duration::from_millis(300));
+        assert!(request.send_body("{}").await.is_err(), "{path}");
+        let path = path.split_once('?').unwrap().0;
+        assert_eq!(get(&simulator, path, &[]).await.json()["data"][0]["answered"], answered);
+    }
+    let address = simulator.addr();
+    let raw = rt::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let head = "POST /webhooks/a?cut=1 HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        answer
+    });
+    assert_eq!(raw.await.unwrap(), b"", "not even a status line");
+}
+
+#[actix_web::test]
+async fn a_receiver_keeps_the_latest_messages_only() {
+    let simulator = simulator();
+    for _ in 0..100 {
+        let sent = post(&simulator, "/webhooks/a", &[], json!("x".repeat(900_000))).await;
+        assert_eq!(sent.status, 200);
+    }
+    let came = get(&simulator, "/webhooks/a", &[]).await;
+    let came = came.json();
+    let came = came["data"].as_array().unwrap();
+    assert_eq!((came.len(), &came[came.len() - 1]["number"]), (74, &json!(100)));
+}
+
+#[actix_web::test]
+async fn a_receiver_refuses_a_manner_that_it_does_not_have() {
+    let simulator = simulator();
+    for query in ["stauts=500", "status=x", "status=101", "body_bytes=2000000"] {
+        let answer = post(&simulator, &format!("/webhooks/a?{query}"), &[], json!({})).await;
+        assert_eq!(answer.status, 400, "{query}");
+    }
+    assert_eq!(get(&simulator, "/webhooks/a", &[]).await.json(), json!({"data": []}));
 }
 
 #[actix_web::test]

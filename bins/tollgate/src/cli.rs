@@ -34,7 +34,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "ADDRESS")]
         listen: Option<String>,
     },
-    /// Run the simulated provider alone.
+    /// Run the simulated provider alone; it receives webhooks, too (`/webhooks/<any name>`).
     Simulator {
         /// Where to listen.
         #[arg(long, default_value = "127.0.0.1:9100", value_name = "ADDRESS")]

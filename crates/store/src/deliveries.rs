@@ -329,8 +329,8 @@ impl Queues {
         })
     }
 
-    /// Books how an attempt has ended, unless a later one has begun, and lets the next one of its
-    /// resource go.
+    /// Books how an attempt has ended, unless a later one has begun or is asked for, and lets the
+    /// next one of its resource go.
     fn end(&mut self, conn: &mut Conn, ended: &Ended, now: Timestamp) -> Result<(), StoreError> {
         if !self.webhooks.contains_key(&ended.webhook_id.to_string()) {
             return Ok(());
@@ -340,8 +340,11 @@ impl Queues {
             .select(DeliveryRow::as_select())
             .first(conn)
             .optional()?;
-        let is_last =
-            |row: &DeliveryRow| row.is_pending() && row.attempts.unsigned_abs() == ended.attempt;
+        // Sent anew while the attempt was under way, it counts none yet and is due.
+        let is_last = |row: &DeliveryRow| {
+            let is_newest = row.attempts.unsigned_abs() == ended.attempt && row.failures > 0;
+            row.is_pending() && is_newest
+        };
         let Some(mut row) = row.filter(is_last) else { return Ok(()) };
         row.end(&ended.outcome, now);
         row.save(conn)?;

@@ -55,6 +55,9 @@ impl Site {
             listen = "127.0.0.1:0"
             database_url = "{database_url}"
             operator_token = "operator"
+            standard_rate_per_minute = 0
+            webhook_allow_http = true
+            webhook_allow_private_network = true
             [providers.house]
             base_url = "{}"
             dialect = "openai"
@@ -94,12 +97,17 @@ impl Site {
     }
 
     pub fn serve(&self) -> Service {
-        let mut child =
-            self.command(&["serve"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = lines.next().unwrap().unwrap();
-        let address = line.strip_prefix("listening on http://").unwrap().parse().unwrap();
-        Service { child, address }
+        self.serve_with(&[])
+    }
+
+    /// The same, with settings of the environment.
+    pub fn serve_with(&self, settings: &[(&str, &str)]) -> Service {
+        Service::start(self.command(&["serve"]).envs(settings.iter().copied()))
+    }
+
+    /// The simulator as a process of its own.
+    pub fn simulate(&self) -> Service {
+        Service::start(&mut self.command(&["simulator", "--listen", "127.0.0.1:0"]))
     }
 
     pub fn chat_url(&self) -> String {
@@ -107,7 +115,7 @@ impl Site {
     }
 }
 
-/// A running `tollgate serve`; it dies with the test.
+/// A running `tollgate serve` (or `simulator`); it dies with the test.
 pub struct Service {
     child: Child,
     pub address: SocketAddr,
@@ -121,6 +129,16 @@ impl Drop for Service {
 }
 
 impl Service {
+    /// Starts it, and waits until it says where it listens.
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.next().unwrap().unwrap();
+        let (_, url) = line.split_once("http://").unwrap();
+        let address = url.split('/').next().unwrap().parse().unwrap();
+        Self { child, address }
+    }
+
     pub fn signal(&self, name: &str) {
         let sent =
             Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();

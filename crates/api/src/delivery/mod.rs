@@ -6,12 +6,11 @@ mod message;
 mod receivers;
 
 use std::io;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use actix_web::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use actix_web::{rt, web};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tollgate_domain::{Attempt, DeliveryFault};
 use tollgate_provider::WebhookClient;
 use tollgate_store::StoreError;
@@ -35,7 +34,7 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Courier {
     stop: watch::Sender<bool>,
-    thread: JoinHandle<()>,
+    ended: oneshot::Receiver<()>,
 }
 
 impl Courier {
@@ -45,21 +44,23 @@ impl Courier {
     /// Those of the operating system.
     pub fn start(app: web::Data<App>) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
-        let thread = std::thread::Builder::new().name("webhooks".to_owned()).spawn(move || {
+        let (ending, ended) = oneshot::channel();
+        std::thread::Builder::new().name("webhooks".to_owned()).spawn(move || {
             match rt::Runtime::new() {
                 Ok(runtime) => runtime.block_on(deliver(&app, stopped)),
                 Err(cause) => log::error!("webhooks are not served: {cause}"),
             }
+            let _ = ending.send(());
         })?;
-        Ok(Self { stop, thread })
+        Ok(Self { stop, ended })
     }
 
-    /// Begins nothing any more, and waits for what is under way: some ten seconds at most.
+    /// Begins nothing any more, and waits for what is under way: some ten seconds at most. Whoever
+    /// waits no longer may end the process; what is under way is sent again then.
     pub async fn stop(self) {
         // Nobody listening means that the thread has ended.
         let _ = self.stop.send(true);
-        let thread = self.thread;
-        if !matches!(tokio::task::spawn_blocking(move || thread.join()).await, Ok(Ok(()))) {
+        if self.ended.await.is_err() {
             log::error!("the thread of the webhooks has failed");
         }
     }

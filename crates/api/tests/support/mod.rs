@@ -21,10 +21,10 @@ use actix_web::web;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tollgate_api::{App, Listening, Settings};
+use tollgate_api::{App, Courier, Listening, Settings};
 use tollgate_domain::{Clock, Connection, MerchantMeter};
 use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, UnitPrices};
-use tollgate_provider::{ProviderSettings, ProviderTable};
+use tollgate_provider::{ProviderSettings, ProviderTable, Reach};
 use tollgate_store::merchants::NewMerchant;
 use tollgate_testkit::{Answer, Call, ScriptedProvider, TestStore, each_store};
 
@@ -87,6 +87,20 @@ pub fn each_gateway_at_real_prices(test: impl AsyncFn(&Gateway<'_>)) {
 pub fn each_gateway_by_the_stores_clock(test: impl AsyncFn(&Gateway<'_>)) {
     each_store(async |store| {
         run(store, settings(), store.clock.clone(), Prices::OfTests, &test).await;
+    });
+}
+
+/// The same, with webhooks being served, which may be anywhere; a clock that stands limits no rate.
+pub fn each_gateway_with_webhooks(test: impl AsyncFn(&Gateway<'_>)) {
+    let webhooks = Reach { http: true, private_network: true };
+    let settings = Settings { webhooks, standard_rate_per_minute: 0, ..settings() };
+    let test = async |gateway: &Gateway<'_>| {
+        let courier = Courier::start(gateway.app.clone()).unwrap();
+        test(gateway).await;
+        courier.stop().await;
+    };
+    each_store(async |store| {
+        run(store, settings.clone(), store.clock.clone(), Prices::OfTests, &test).await;
     });
 }
 

@@ -1,0 +1,689 @@
+//! The real program and real receivers: what a merchant does with webhooks, and what arrives there
+//! when receivers misbehave and nodes die.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+
+mod site;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use site::{Service, Site, each_site, merchant_key};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::task::JoinSet;
+use tollgate_testkit::{Answer, Call, postgres};
+
+/// A merchant at a node, and a process that receives.
+struct Scene<'a> {
+    site: &'a Site,
+    node: Service,
+    receiver: Service,
+    key: String,
+}
+
+/// Runs `test` on a scene of each database.
+fn each_scene(test: impl AsyncFn(&mut Scene<'_>)) {
+    each_site(async |site| test(&mut Scene::new(site)).await);
+}
+
+/// Asks until there is an answer, or for too long.
+async fn until<T>(seconds: u64, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what} within {seconds} s");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+impl<'a> Scene<'a> {
+    fn new(site: &'a Site) -> Self {
+        let key = merchant_key(site);
+        Self { site, node: site.serve(), receiver: site.simulate(), key }
+    }
+
+    fn call(&self, method: &str, path: &str) -> Call {
+        self.node.call(method, &format!("/v1{path}"), &self.key)
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.call("GET", path).send().await
+    }
+
+    async fn send(&self, method: &str, path: &str, body: &Value) -> Answer {
+        self.call(method, path).json(body).send().await
+    }
+
+    /// The URL of a receiver: a name, and how it behaves.
+    fn url(&self, receiver: &str) -> String {
+        format!("http://{}/webhooks/{receiver}", self.receiver.address)
+    }
+
+    /// A new webhook of these events; answers its path.
+    async fn webhook(&self, receiver: &str, events: &Value) -> String {
+        self.webhook_at(&self.url(receiver), events).await
+    }
+
+    async fn webhook_at(&self, url: &str, events: &Value) -> String {
+        let new = json!({"name": "Hook", "url": url, "events": events});
+        let made = self.send("POST", "/webhooks", &new).await.expect(201);
+        format!("/webhooks/{}", made["webhook_id"].as_str().unwrap())
+    }
+
+    /// Makes connections, eight at a time; answers their ids.
+    async fn connections(&self, count: usize) -> BTreeSet<String> {
+        let mut makers = JoinSet::new();
+        for maker in 0..8 {
+            let call = self.call("POST", "/connections").json(&json!({}));
+            let share = (maker..count).step_by(8).len();
+            makers.spawn(async move {
+                let mut made = Vec::new();
+                for _ in 0..share {
+                    let connection = call.send().await.expect(201);
+                    made.push(connection["connection_id"].as_str().unwrap().to_owned());
+                }
+                made
+            });
+        }
+        makers.join_all().await.into_iter().flatten().collect()
+    }
+
+    /// What has come to a receiver so far.
+    async fn came(&self, receiver: &str) -> Vec<Message> {
+        let path = format!("/webhooks/{receiver}");
+        let answer = Call::new(self.receiver.address, "GET", &path).send().await.expect(200);
+        answer["data"].as_array().unwrap().iter().map(Message::new).collect()
+    }
+
+    /// The same, when at least so many have.
+    async fn wait_for(&self, receiver: &str, count: usize, seconds: u64) -> Vec<Message> {
+        let what = format!("{count} messages came to {receiver}");
+        until(seconds, &what, async || {
+            let came = self.came(receiver).await;
+            (came.len() >= count).then_some(came)
+        })
+        .await
+    }
+
+    /// All deliveries of a webhook, in the order of their sequence.
+    async fn deliveries(&self, webhook: &str) -> Vec<Value> {
+        let (mut all, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let path = format!("{webhook}/deliveries?limit=100&cursor={cursor}");
+            let page = self.get(&path).await.expect(200);
+            all.extend(page["data"].as_array().unwrap().clone());
+            cursor = page["next_cursor"].as_str().unwrap().to_owned();
+            if page["has_more"] == false {
+                all.sort_by_key(|one| one["sequence"].as_u64());
+                return all;
+            }
+        }
+    }
+
+    /// The same, when there are so many and none is pending.
+    async fn delivered(&self, webhook: &str, count: usize, seconds: u64) -> Vec<Value> {
+        let what = format!("{count} deliveries of {webhook}");
+        until(seconds, &what, async || {
+            let all = self.deliveries(webhook).await;
+            let done = all.iter().all(|one| one["status"] == "delivered");
+            (done && all.len() >= count).then_some(all)
+        })
+        .await
+    }
+
+    /// The first delivery of a webhook, when an attempt has ended.
+    async fn tried(&self, webhook: &str) -> Value {
+        let what = format!("an attempt of {webhook} ended");
+        until(15, &what, async || {
+            let all = self.deliveries(webhook).await;
+            all.into_iter().next().filter(|one| !one["duration_ms"].is_null())
+        })
+        .await
+    }
+
+    fn kill(&mut self) {
+        self.node.signal("-KILL");
+        assert_eq!(self.node.exit_code(), None, "killed");
+    }
+}
+
+/// A message as it came.
+#[derive(Clone, Debug)]
+struct Message {
+    at_ms: u64,
+    headers: Value,
+    text: String,
+    body: Value,
+}
+
+impl Message {
+    fn new(message: &Value) -> Self {
+        let text = message["body"].as_str().unwrap().to_owned();
+        let body: Value = serde_json::from_str(&text).unwrap();
+        let mut names: Vec<_> = body.as_object().unwrap().keys().collect();
+        names.sort();
+        assert_eq!(names, ["data", "sequence", "timestamp", "type"]);
+        let headers = message["headers"].clone();
+        assert_eq!(headers["content-type"], "application/json");
+        assert!(headers["webhook-signature"].as_str().unwrap().starts_with("v1,"));
+        let at_ms = message["at_ms"].as_u64().unwrap();
+        let attempt: u64 = headers["webhook-timestamp"].as_str().unwrap().parse().unwrap();
+        assert!((attempt..=attempt + 11).contains(&(at_ms / 1_000)), "{attempt} came at {at_ms}");
+        Self { at_ms, headers, text, body }
+    }
+
+    fn id(&self) -> &str {
+        self.headers["webhook-id"].as_str().unwrap()
+    }
+
+    fn kind(&self) -> &str {
+        self.body["type"].as_str().unwrap()
+    }
+
+    fn sequence(&self) -> u64 {
+        self.body["sequence"].as_u64().unwrap()
+    }
+
+    /// How long after what happened it came.
+    fn delay_ms(&self) -> i64 {
+        let happened = self.body["timestamp"].as_str().unwrap();
+        let happened = OffsetDateTime::parse(happened, &Rfc3339).unwrap();
+        let happened = i64::try_from(happened.unix_timestamp_nanos() / 1_000_000).unwrap();
+        i64::try_from(self.at_ms).unwrap() - happened
+    }
+
+    fn connection(&self) -> &str {
+        self.body["data"]["connection"]["connection_id"].as_str().unwrap()
+    }
+}
+
+/// Fails unless every connection was told of, the messages are numbered without gaps from `first`,
+/// and what came again was the same, byte for byte.
+fn assert_complete(came: &[Message], made: &BTreeSet<String>, first: u64) {
+    let told: BTreeSet<_> = came.iter().map(|message| message.connection().to_owned()).collect();
+    assert_eq!(&told, made);
+    let sequences: BTreeSet<_> = came.iter().map(Message::sequence).collect();
+    let last = first + u64::try_from(made.len()).unwrap();
+    assert!(sequences.into_iter().eq(first..last), "sequences have gaps");
+    let mut texts = BTreeMap::new();
+    for message in came {
+        assert_eq!(*texts.entry(message.id()).or_insert(&message.text), &message.text);
+    }
+    assert_eq!(texts.len(), made.len(), "an id for each event");
+}
+
+#[track_caller]
+fn assert_issues(answer: &Answer, paths: &[&str]) {
+    assert_eq!((answer.status, answer.error().as_str()), (400, "validation_failed"));
+    let mut found = answer.issue_paths();
+    found.sort();
+    assert_eq!(found, paths, "{}", answer.text());
+}
+
+#[test]
+fn a_merchant_makes_a_webhook_changes_it_tries_it_and_deletes_it() {
+    each_scene(async |scene| {
+        let new = json!({"name": "Orders", "url": scene.url("a")});
+        let made = scene.send("POST", "/webhooks", &new).await.expect(201);
+        let id = made["webhook_id"].as_str().unwrap();
+        assert!(id.starts_with("whk_"), "{id}");
+        let secret = made["webhook_secret"].as_str().unwrap();
+        assert!(secret.starts_with("whsec_"));
+        assert_eq!((&made["name"], &made["url"]), (&new["name"], &new["url"]));
+        assert_eq!(made["events"], Value::Null);
+        let mut shown = made.clone();
+        shown.as_object_mut().unwrap().remove("webhook_secret");
+        let path = format!("/webhooks/{id}");
+        assert_eq!(scene.get(&path).await.expect(200), shown, "the secret is shown once");
+
+        let second = scene.webhook("b", &json!(["price.missing"])).await;
+        let page = scene.get("/webhooks?limit=1").await.expect(200);
+        assert_eq!(page["data"][0]["webhook_id"], second["/webhooks/".len()..], "newest first");
+        assert_eq!(page["has_more"], true);
+        let next = format!("/webhooks?limit=1&cursor={}", page["next_cursor"].as_str().unwrap());
+        let page = scene.get(&next).await.expect(200);
+        assert_eq!(page, json!({"data": [shown], "has_more": false, "next_cursor": ""}));
+
+        let events = json!(["connection.deleted", "connection.created"]);
+        let changes = json!({"name": "Customers", "events": events});
+        let changed = scene.send("PATCH", &path, &changes).await.expect(200);
+        assert_eq!((&changed["name"], &changed["url"]), (&json!("Customers"), &shown["url"]));
+        assert_eq!(changed["events"].as_array().unwrap().len(), 2);
+        let changes = json!({"events": null, "url": scene.url("c")});
+        let changed = scene.send("PATCH", &path, &changes).await.expect(200);
+        assert_eq!((&changed["events"], &changed["url"]), (&Value::Null, &changes["url"]));
+
+        let rotated = scene.send("POST", &format!("{path}/rotate"), &json!({})).await.expect(200);
+        let new_secret = rotated["webhook_secret"].as_str().unwrap();
+        assert!(new_secret.starts_with("whsec_") && new_secret != secret);
+
+        let test = scene.send("POST", &format!("{path}/test"), &json!({})).await.expect(200);
+        assert_eq!((&test["type"], &test["status"]), (&json!("webhook.test"), &json!("pending")));
+        assert_eq!((&test["sequence"], &test["attempts"]), (&json!(1), &json!(0)));
+        let one = format!("{path}/deliveries/{}", test["delivery_id"].as_str().unwrap());
+        let delivered = scene.delivered(&path, 1, 10).await.remove(0);
+        assert_eq!(scene.get(&one).await.expect(200), delivered);
+        for (name, value) in [
+            ("event_id", &test["event_id"]),
+            ("attempts", &json!(1)),
+            ("response_status", &json!(200)),
+            ("response_body", &json!(r#"{"received":true}"#)),
+            ("error", &Value::Null),
+            ("next_attempt_at", &Value::Null),
+            ("created_at", &test["created_at"]),
+        ] {
+            assert_eq!(&delivered[name], value, "{name}");
+        }
+        assert!(delivered["last_attempt_at"].is_string() && delivered["duration_ms"].is_u64());
+
+        let again = scene.send("POST", &format!("{one}/redeliver"), &json!({})).await.expect(200);
+        assert_eq!((&again["status"], &again["sequence"]), (&json!("pending"), &json!(1)));
+        let again = scene.delivered(&path, 1, 10).await.remove(0);
+        assert_eq!(again["attempts"], 2);
+        let came = scene.came("c").await;
+        assert_eq!(came.len(), 2);
+        assert_eq!(came[0].text, came[1].text);
+        assert!(came.iter().all(|message| test["event_id"] == message.id()));
+        assert_eq!(came[0].headers["webhook-signature"].as_str().unwrap().split(' ').count(), 2);
+        let mut webhook = changed.clone();
+        webhook.as_object_mut().unwrap().remove("webhook_secret");
+        assert_eq!(came[0].body["data"], json!({"webhook": webhook}));
+
+        for (status, count) in [("delivered", 1), ("pending", 0), ("failed", 0), ("all", 1)] {
+            let path = format!("{path}/deliveries?status={status}");
+            let listed = scene.get(&path).await.expect(200);
+            assert_eq!(listed["data"].as_array().unwrap().len(), count, "{status}");
+        }
+
+        let deleted = scene.call("DELETE", &path).send().await.expect(200);
+        assert_eq!(deleted, json!({"id": id, "deleted": true}));
+        for path in [&path, &format!("{path}/deliveries"), &one] {
+            assert_eq!(scene.get(path).await.error(), "webhook_not_found", "{path}");
+        }
+        scene.connections(1).await;
+        let left = scene.send("POST", &format!("{second}/test"), &json!({})).await.expect(200);
+        assert_eq!(left["sequence"], 1);
+        scene.wait_for("b", 1, 10).await;
+        assert_eq!(scene.came("c").await.len(), 2, "nothing is sent to a deleted one");
+    });
+}
+
+#[test]
+fn what_is_wrong_with_a_webhook_is_said_for_each_field() {
+    each_scene(async |scene| {
+        let create = async |body: Value| scene.send("POST", "/webhooks", &body).await;
+        assert_issues(&create(json!({})).await, &["name", "url"]);
+        let wrong = json!({"name": "", "url": "ftp://x", "events": ["price.missing", "x"], "y": 1});
+        assert_issues(&create(wrong).await, &["events.1", "name", "url", "y"]);
+        let wrong = json!({"name": 1, "url": 2, "events": 3});
+        assert_issues(&create(wrong).await, &["events", "name", "url"]);
+        let url = scene.url("a");
+        for events in [json!([]), json!(["webhook.test"]), json!("price.missing")] {
+            let answer = create(json!({"name": "Hook", "url": url, "events": events})).await;
+            assert_eq!(answer.error(), "validation_failed", "{events}");
+        }
+        let long = format!("https://example.com/{}", "a".repeat(2_048));
+        for url in ["", "/hooks", "https://u:p@example.com", "https://example.com/#a", &long] {
+            assert_issues(&create(json!({"name": "Hook", "url": url})).await, &["url"]);
+        }
+        let path = scene.webhook("a", &json!(null)).await;
+        let wrong = json!({"secret": "whsec_x", "url": null, "name": ""});
+        assert_issues(&scene.send("PATCH", &path, &wrong).await, &["name", "secret", "url"]);
+        assert_issues(
+            &scene.get(&format!("{path}/deliveries?status=x&limit=0")).await,
+            &["limit", "status"],
+        );
+        assert_issues(&scene.get("/webhooks?limit=101").await, &["limit"]);
+        for operation in ["rotate", "test"] {
+            let path = format!("{path}/{operation}");
+            assert_issues(&scene.send("POST", &path, &json!({"x": 1})).await, &["x"]);
+        }
+    });
+}
+
+#[test]
+fn another_merchants_webhooks_and_deliveries_are_not_found() {
+    each_scene(async |scene| {
+        let path = scene.webhook("a", &json!(null)).await;
+        let test = scene.send("POST", &format!("{path}/test"), &json!({})).await.expect(200);
+        let id = test["delivery_id"].as_str().unwrap();
+        let own = std::mem::replace(&mut scene.key, merchant_key(scene.site));
+        let others = scene.webhook("b", &json!(null)).await;
+        for (method, path, code) in [
+            ("GET", path.clone(), "webhook_not_found"),
+            ("PATCH", path.clone(), "webhook_not_found"),
+            ("DELETE", path.clone(), "webhook_not_found"),
+            ("POST", format!("{path}/rotate"), "webhook_not_found"),
+            ("POST", format!("{path}/test"), "webhook_not_found"),
+            ("GET", format!("{path}/deliveries"), "webhook_not_found"),
+            ("GET", format!("{path}/deliveries/{id}"), "webhook_not_found"),
+            ("POST", format!("{path}/deliveries/{id}/redeliver"), "webhook_not_found"),
+            ("GET", format!("{others}/deliveries/{id}"), "delivery_not_found"),
+            ("POST", format!("{others}/deliveries/{id}/redeliver"), "delivery_not_found"),
+            ("GET", "/webhooks/whk_x".to_owned(), "webhook_not_found"),
+            ("GET", format!("{others}/deliveries/x"), "delivery_not_found"),
+        ] {
+            let answer = scene.send(method, &path, &json!({})).await;
+            assert_eq!((answer.status, answer.error().as_str()), (404, code), "{method} {path}");
+        }
+        let listed = scene.get("/webhooks").await.expect(200);
+        assert_eq!(listed["data"].as_array().unwrap().len(), 1);
+        scene.connections(1).await;
+        scene.wait_for("b", 1, 10).await;
+
+        scene.key = own;
+        scene.delivered(&path, 1, 10).await;
+        assert_eq!(scene.came("a").await.len(), 1, "only the test, nothing of the other merchant");
+        let answer = scene.node.call("GET", "/v1/webhooks", "tgs_nobody").send().await;
+        assert_eq!((answer.status, answer.error().as_str()), (401, "auth_invalid"));
+    });
+}
+
+#[test]
+fn what_is_asked_twice_with_one_key_is_done_once_and_shows_no_secret_again() {
+    each_scene(async |scene| {
+        let once = async |path: &str, key: &str, body: &Value, status: u16| {
+            let call = scene.call("POST", path).header("idempotency-key", key).json(body);
+            call.send().await.expect(status)
+        };
+        let new = json!({"name": "Hook", "url": scene.url("a")});
+        let mut made = once("/webhooks", "make", &new, 201).await;
+        let again = once("/webhooks", "make", &new, 201).await;
+        made.as_object_mut().unwrap().remove("webhook_secret").unwrap();
+        assert_eq!(again, made);
+        let path = format!("/webhooks/{}", made["webhook_id"].as_str().unwrap());
+
+        let rotate = format!("{path}/rotate");
+        let mut rotated = once(&rotate, "rotate", &json!({}), 200).await;
+        rotated.as_object_mut().unwrap().remove("webhook_secret").unwrap();
+        assert_eq!(once(&rotate, "rotate", &json!({}), 200).await, rotated);
+
+        let test = format!("{path}/test");
+        let tried = once(&test, "test", &json!({}), 200).await;
+        assert_eq!(once(&test, "test", &json!({}), 200).await, tried);
+        scene.delivered(&path, 1, 10).await;
+        let id = tried["delivery_id"].as_str().unwrap();
+        let redeliver = format!("{path}/deliveries/{id}/redeliver");
+        let sent = once(&redeliver, "redeliver", &json!({}), 200).await;
+        assert_eq!(once(&redeliver, "redeliver", &json!({}), 200).await, sent);
+        assert_eq!(scene.delivered(&path, 1, 10).await[0]["attempts"], 2);
+        let came = scene.came("a").await;
+        assert_eq!(came.len(), 2);
+        assert_eq!(
+            came[0].headers["webhook-signature"].as_str().unwrap().split(' ').count(),
+            2,
+            "rotated once"
+        );
+    });
+}
+
+#[test]
+fn urls_of_the_inside_are_refused_when_written_and_when_sent_to() {
+    each_scene(async |scene| {
+        let webhook = scene.webhook("a", &json!(null)).await;
+        let test = async |scene: &Scene<'_>| {
+            scene.send("POST", &format!("{webhook}/test"), &json!({})).await.expect(200);
+            scene.tried(&webhook).await
+        };
+        scene.kill();
+        scene.node = scene.site.serve_with(&[
+            ("TOLLGATE_WEBHOOK_ALLOW_HTTP", "false"),
+            ("TOLLGATE_WEBHOOK_ALLOW_PRIVATE_NETWORK", "false"),
+        ]);
+        let inside =
+            ["https://localhost", "https://127.0.0.1/a", "https://[::1]:8/", "https://10.1"];
+        for url in inside.into_iter().chain(["http://example.com"]) {
+            let answer =
+                scene.send("POST", "/webhooks", &json!({"name": "Hook", "url": url})).await;
+            assert_issues(&answer, &["url"]);
+            let answer = scene.send("PATCH", &webhook, &json!({"url": url})).await;
+            assert_issues(&answer, &["url"]);
+        }
+        // It was allowed when it was made.
+        assert_eq!(test(scene).await["error"], "url_refused");
+        assert_eq!(scene.came("a").await.len(), 0);
+    });
+}
+
+#[test]
+fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
+    each_scene(async |scene| {
+        let events = json!(["connection.created"]);
+        let elsewhere = format!("redirect?redirect={}", scene.url("elsewhere"));
+        let nowhere = "http://127.0.0.1:1/hooks";
+        let no_tls = scene.url("a").replace("http:", "https:");
+        let refusing = scene.webhook("refusing?status=503&body_bytes=10", &events).await;
+        let failing = scene.webhook("failing?fail=1", &events).await;
+        let hanging = scene.webhook("hanging?hang=1", &events).await;
+        let cutting = scene.webhook("cutting?cut=1", &events).await;
+        let redirecting = scene.webhook(&elsewhere, &events).await;
+        let talking = scene.webhook("talking?body_bytes=1000000", &events).await;
+        let absent = scene.webhook_at(nowhere, &events).await;
+        let nameless = scene.webhook_at("https://nowhere.invalid/hooks", &events).await;
+        let insecure = scene.webhook_at(&no_tls, &events).await;
+        let healthy = scene.webhook("healthy", &events).await;
+
+        scene.connections(1).await;
+        for (webhook, status, error) in [
+            (&refusing, json!(503), json!(null)),
+            (&failing, json!(500), json!(null)),
+            (&cutting, json!(null), json!("no_answer")),
+            (&redirecting, json!(307), json!(null)),
+            (&absent, json!(null), json!("unreachable")),
+            (&nameless, json!(null), json!("name_not_found")),
+            (&insecure, json!(null), json!("tls_failed")),
+        ] {
+            let tried = scene.tried(webhook).await;
+            assert_eq!((&tried["response_status"], &tried["error"]), (&status, &error), "{tried}");
+            assert_eq!((&tried["status"], &tried["attempts"]), (&json!("pending"), &json!(1)));
+            assert!(tried["next_attempt_at"].as_str() > tried["last_attempt_at"].as_str());
+        }
+        assert_eq!(scene.tried(&refusing).await["response_body"], "x".repeat(10));
+        assert_eq!(scene.came("elsewhere").await.len(), 0, "redirects are not followed");
+        let talked = scene.tried(&talking).await;
+        assert_eq!(talked["status"], "delivered");
+        assert_eq!(talked["response_body"], "x".repeat(4_096));
+
+        // The hanging one still hangs.
+        scene.connections(40).await;
+        scene.delivered(&healthy, 41, 5).await;
+        for message in scene.came("healthy").await {
+            assert!(message.delay_ms() < 2_000, "{} ms", message.delay_ms());
+        }
+        let hung = scene.tried(&hanging).await;
+        assert_eq!((&hung["response_status"], &hung["error"]), (&json!(null), &json!("timed_out")));
+        assert!((10_000..11_500).contains(&hung["duration_ms"].as_u64().unwrap()), "{hung}");
+
+        // The one that failed is well again and takes everything, the first message 5 s later.
+        scene.delivered(&failing, 41, 10).await;
+        let came = scene.came("failing").await;
+        let first: Vec<_> = came.iter().filter(|message| message.sequence() == 1).collect();
+        assert_eq!(first.len(), 2);
+        assert_eq!(first[0].id(), first[1].id());
+        let pause = first[1].at_ms - first[0].at_ms;
+        assert!((5_000..6_500).contains(&pause), "{pause} ms");
+    });
+}
+
+#[test]
+fn nothing_is_lost_when_a_node_is_killed_while_it_delivers() {
+    each_scene(async |scene| {
+        let slow = scene.webhook("slow?delay_ms=200", &json!(["connection.created"])).await;
+        let made = scene.connections(300).await;
+        scene.wait_for("slow", 40, 20).await;
+        scene.kill();
+        let before = scene.came("slow").await.len();
+        assert!(before < 300, "there was something left: {before}");
+
+        scene.node = scene.site.serve();
+        // What the dead node had claimed is its own for 30 s.
+        let deliveries = scene.delivered(&slow, 300, 60).await;
+        assert_eq!(deliveries.len(), 300);
+        let came = scene.came("slow").await;
+        assert_complete(&came, &made, 1);
+        let again = came.len() - 300;
+        assert!(again <= 8, "{again} came twice: no more than were under way");
+    });
+}
+
+#[test]
+fn two_nodes_make_no_attempt_twice_and_one_goes_on_where_the_other_died() {
+    let Some(database) = postgres::database() else { return };
+    let url = database.url().to_owned();
+    let site = Site::new(&url, Some(database));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut scene = Scene::new(&site);
+        let other = site.serve();
+        let hook = scene.webhook("quick", &json!(["connection.created"])).await;
+        let mut made = scene.connections(150).await;
+        let first = std::mem::replace(&mut scene.node, other);
+        made.extend(scene.connections(150).await);
+        let deliveries = scene.delivered(&hook, 300, 30).await;
+        assert!(deliveries.iter().all(|one| one["attempts"] == 1));
+        let came = scene.came("quick").await;
+        assert_complete(&came, &made, 1);
+        assert_eq!(came.len(), 300, "each came once");
+
+        let url = scene.url("slow?delay_ms=200");
+        scene.send("PATCH", &hook, &json!({"url": url})).await.expect(200);
+        let made = scene.connections(300).await;
+        scene.wait_for("slow", 60, 20).await;
+        first.signal("-KILL");
+        let before = scene.came("slow").await.len();
+        assert!(before < 300, "there was something left: {before}");
+        scene.delivered(&hook, 600, 60).await;
+        let came = scene.came("slow").await;
+        assert_complete(&came, &made, 301);
+        assert!(came.len() <= 308, "{} came, 8 of them twice at most", came.len());
+    });
+}
+
+#[test]
+fn events_of_one_resource_come_one_after_the_other() {
+    each_scene(async |scene| {
+        const DELAY_MS: u64 = 100;
+        let path = format!("a?delay_ms={DELAY_MS}");
+        let events = json!([
+            "connection.created",
+            "connection.deleted",
+            "wallet.balance_low",
+            "wallet.balance_depleted",
+        ]);
+        let hook = scene.webhook(&path, &events).await;
+        let made = scene.connections(20).await;
+        for connection in &made {
+            scene.call("DELETE", &format!("/connections/{connection}")).send().await.expect(200);
+        }
+        let connection = scene.send("POST", "/connections", &json!({})).await.expect(201);
+        let wallet = format!("/wallets/{}", connection["wallet_id"].as_str().unwrap());
+        let threshold = json!({"low_balance_threshold": "5"});
+        scene.send("PATCH", &wallet, &threshold).await.expect(200);
+        for _ in 0..4 {
+            for (way, amount) in [("credits", "10"), ("debits", "6"), ("debits", "4")] {
+                let path = format!("{wallet}/{way}");
+                scene.send("POST", &path, &json!({"amount": amount})).await.expect(201);
+            }
+        }
+        let count = 20 * 2 + 1 + 4 * 2;
+        scene.delivered(&hook, count, 30).await;
+        let came = scene.came("a").await;
+        assert_eq!(came.len(), count);
+        let of = |is_theirs: &dyn Fn(&Value) -> bool| -> Vec<Message> {
+            came.iter().filter(|message| is_theirs(&message.body["data"])).cloned().collect()
+        };
+        let in_order = |messages: &[Message], kinds: &[&str]| {
+            let found: Vec<_> = messages.iter().map(Message::kind).collect();
+            assert_eq!(found, kinds);
+            assert!(messages.is_sorted_by_key(Message::sequence));
+            for pair in messages.windows(2) {
+                let pause = pair[1].at_ms - pair[0].at_ms;
+                assert!(pause >= DELAY_MS, "the second came {pause} ms after the first");
+            }
+        };
+        for id in &made {
+            let messages = of(&|data| data["connection"]["connection_id"] == id.as_str());
+            in_order(&messages, &["connection.created", "connection.deleted"]);
+        }
+        let messages = of(&|data| data["wallet"].is_object());
+        in_order(&messages, &["wallet.balance_low", "wallet.balance_depleted"].repeat(4));
+        let balances: Vec<_> =
+            messages.iter().map(|message| &message.body["data"]["wallet"]["balance"]).collect();
+        assert_eq!(json!(balances), json!(["4.0000000000", "0.0000000000"].repeat(4)));
+    });
+}
+
+#[test]
+fn single_calls_are_told_of_where_that_is_asked_for_with_their_records() {
+    each_scene(async |scene| {
+        let asked = json!(["request.completed", "request.failed"]);
+        let calls = scene.webhook("calls", &asked).await;
+        let failures = scene.webhook("failures", &json!(["request.failed"])).await;
+        let all_else = scene.webhook("all_else", &json!(null)).await;
+        let token = scene.node.customer(&scene.key, "100").await;
+        for (status, stream) in [("200", false), ("200", true), ("500", false)] {
+            let call = scene.node.forward(&scene.site.chat_url(), &token, stream);
+            let answer = call.header("x-simulate-status", status).send().await;
+            assert_eq!(answer.status.to_string(), status, "{}", answer.text());
+        }
+        scene.delivered(&calls, 3, 10).await;
+        let listed = scene.get("/requests").await.expect(200);
+        let ids = listed["data"].as_array().unwrap().iter().map(|one| &one["request_id"]);
+        let ids: BTreeSet<_> = ids.map(|id| id.as_str().unwrap().to_owned()).collect();
+        let mut told = BTreeMap::new();
+        for message in scene.came("calls").await {
+            let request = message.body["data"]["request"].clone();
+            let id = request["request_id"].as_str().unwrap().to_owned();
+            assert_eq!(scene.get(&format!("/requests/{id}")).await.expect(200), request);
+            let has_failed = request["status"] == "error";
+            assert_eq!(message.kind() == "request.failed", has_failed, "{request}");
+            told.insert(id, message.kind().to_owned());
+        }
+        assert_eq!(told.keys().cloned().collect::<BTreeSet<_>>(), ids);
+        let failed = told.values().filter(|kind| *kind == "request.failed").count();
+        assert_eq!(failed, 1);
+
+        scene.delivered(&failures, 1, 10).await;
+        assert_eq!(scene.came("failures").await[0].kind(), "request.failed");
+        // The test is numbered after whatever else there was.
+        for (webhook, number) in [(&failures, 2), (&all_else, 2)] {
+            let test = scene.send("POST", &format!("{webhook}/test"), &json!({})).await.expect(200);
+            assert_eq!(test["sequence"], number);
+        }
+        let kinds: Vec<_> =
+            scene.wait_for("all_else", 2, 10).await.iter().map(|m| m.kind().to_owned()).collect();
+        assert_eq!(kinds, ["connection.created", "webhook.test"]);
+    });
+}
+
+#[test]
+fn a_node_that_is_told_to_end_does_so_in_time_although_a_receiver_hangs() {
+    each_scene(async |scene| {
+        let hanging = scene.webhook("hanging?hang=1", &json!(["connection.created"])).await;
+        scene.kill();
+        for (drain_ms, within) in [("30000", 15), ("500", 5)] {
+            scene.node = scene.site.serve_with(&[("TOLLGATE_DRAIN_TIMEOUT_MS", drain_ms)]);
+            let before = scene.came("hanging").await.len();
+            scene.connections(1).await;
+            scene.wait_for("hanging", before + 1, 20).await;
+            let told = Instant::now();
+            scene.node.signal("-TERM");
+            assert_eq!(scene.node.exit_code(), Some(0));
+            let took = told.elapsed();
+            assert!(took < Duration::from_secs(within), "{took:?} of {drain_ms} ms");
+        }
+        // It is the next node's to send what did not arrive.
+        scene.node = scene.site.serve();
+        let well = json!({"url": scene.url("well")});
+        scene.send("PATCH", &hanging, &well).await.expect(200);
+        scene.wait_for("well", 1, 20).await;
+    });
+}
