@@ -294,7 +294,7 @@ fn a_later_event_of_a_resource_waits_until_the_earlier_has_failed_four_times() {
 }
 
 #[test]
-fn a_receiver_is_asked_eight_at_once_and_one_while_it_fails() {
+fn a_receiver_is_asked_sixteen_at_once_and_one_while_it_fails() {
     each_gateway(async |gateway| {
         let hook = Hook::new(gateway, &json!(["connection.created"])).await;
         let gate = Gate::new();
@@ -303,13 +303,13 @@ fn a_receiver_is_asked_eight_at_once_and_one_while_it_fails() {
             gateway.post("/connections", &json!({})).await.expect(201);
         }
         hook.deliveries("connection.created", 20).await;
-        in_time(gate.wait_for_arrivals(8)).await;
+        in_time(gate.wait_for_arrivals(16)).await;
         gateway.advance(1).await;
-        assert_eq!(hook.receiver.calls(), 8);
-        gate.pass(8);
-        in_time(gate.wait_for_arrivals(9)).await;
+        assert_eq!(hook.receiver.calls(), 16);
+        gate.pass(16);
+        in_time(gate.wait_for_arrivals(17)).await;
         gateway.advance(1).await;
-        assert_eq!(hook.receiver.calls(), 9, "one, to see whether it is back");
+        assert_eq!(hook.receiver.calls(), 17, "one, to see whether it is back");
         hook.receiver.push_always(Reply::status(200));
         gate.open();
         in_time(hook.receiver.wait_for_answered(20)).await;

@@ -6,6 +6,7 @@ mod message;
 mod receivers;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use actix_web::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
@@ -47,7 +48,7 @@ impl Courier {
         let (ending, ended) = oneshot::channel();
         std::thread::Builder::new().name("webhooks".to_owned()).spawn(move || {
             match rt::Runtime::new() {
-                Ok(runtime) => runtime.block_on(deliver(&app, stopped)),
+                Ok(runtime) => serve(&runtime, &app, &stopped),
                 Err(cause) => log::error!("webhooks are not served: {cause}"),
             }
             let _ = ending.send(());
@@ -63,6 +64,16 @@ impl Courier {
         if self.ended.await.is_err() {
             log::error!("the thread of the webhooks has failed");
         }
+    }
+}
+
+/// Sends until it is stopped. A fault in the loop costs what is under way, which is sent again when
+/// its lease has run out, and not the service its webhooks.
+fn serve(runtime: &rt::Runtime, app: &web::Data<App>, stopped: &watch::Receiver<bool>) {
+    let deliver = || runtime.block_on(deliver(app, stopped.clone()));
+    while catch_unwind(AssertUnwindSafe(deliver)).is_err() {
+        log::error!("the loop of the webhooks has failed and begins anew");
+        std::thread::sleep(STORE_PAUSE);
     }
 }
 

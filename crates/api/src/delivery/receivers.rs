@@ -18,7 +18,7 @@ const AT_ONE: usize = 16;
 const AT_ONE_THAT_FAILS: usize = 1;
 /// How long such a one is left alone, so that what waits for a dead receiver costs next to nothing,
 /// however much it is.
-const REST: Duration = Duration::from_secs(1);
+const REST: Duration = Duration::from_millis(500);
 
 /// Attempts that are under way.
 #[derive(Default)]
