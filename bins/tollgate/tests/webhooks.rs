@@ -527,7 +527,7 @@ fn nothing_is_lost_when_a_node_is_killed_while_it_delivers() {
         assert!(before < 300, "there was something left: {before}");
 
         scene.node = scene.site.serve();
-        // What the dead node had claimed is its own for 30 s.
+        // On PostgreSQL what the dead node had claimed is its own for 30 s.
         let deliveries = scene.delivered(&slow, 300, 60).await;
         assert_eq!(deliveries.len(), 300);
         let came = scene.came("slow").await;

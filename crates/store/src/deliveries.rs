@@ -509,6 +509,22 @@ fn claim(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<Vec<Claimed>, S
     Ok(claimed)
 }
 
+/// Makes what a dead process had claimed due at once: for who has the store to himself.
+pub(crate) fn release_all(conn: &mut Conn) -> Result<(), StoreError> {
+    let until = deliveries::last_attempt_at + LEASE_MILLIS.saturating_mul(1_000);
+    let claimed = deliveries::table
+        .filter(deliveries::next_attempt_at.is_not_null())
+        .filter(deliveries::next_attempt_at.eq(until));
+    diesel::update(claimed)
+        .set(deliveries::next_attempt_at.eq(deliveries::last_attempt_at))
+        .execute(conn)?;
+    // A look finds out what is really due.
+    diesel::update(webhook_rows::table.filter(webhook_rows::due_at.is_not_null()))
+        .set(webhook_rows::due_at.eq(0))
+        .execute(conn)?;
+    Ok(())
+}
+
 /// Which deliveries are asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeliveryFilter {

@@ -563,7 +563,10 @@ fn prepare(manager: &Manager, options: &Options, alone: bool) -> Result<(), Open
         migrations::check(&mut conn)?;
     }
     if alone {
-        conn.write(nodes::retire_all)?;
+        conn.write(|conn| {
+            nodes::retire_all(conn)?;
+            deliveries::release_all(conn)
+        })?;
     }
     Ok(())
 }

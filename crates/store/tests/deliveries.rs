@@ -287,6 +287,29 @@ fn what_a_dead_node_had_claimed_is_claimed_again_and_its_late_answer_is_nobodys(
 }
 
 #[test]
+fn who_has_the_store_to_himself_waits_for_no_lease() {
+    each_store(async |store| {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        webhook_of(store, merchant_id, None).await;
+        for _ in 0..3 {
+            store.connection(merchant_id, "0").await;
+        }
+        let claimed = turn(store, Vec::new()).await;
+        turn(store, vec![ended(&claimed[0], 200), ended(&claimed[1], 500)]).await;
+        store.store.close().await.unwrap();
+        let again = store.open_again();
+        let first = again.turn_deliveries(Vec::new(), room()).await.unwrap();
+        if matches!(store.url, DatabaseUrl::Sqlite(_)) {
+            assert_eq!(sequences(&first), [3], "what was under way; what has failed waits");
+            assert_eq!(first[0].attempt, 2);
+        } else {
+            assert!(first.is_empty(), "another node may be at it");
+        }
+        again.close().await.unwrap();
+    });
+}
+
+#[test]
 fn a_webhook_without_room_takes_no_turn_from_others() {
     each_store(async |store| {
         let merchant_id = store.merchant().await.merchant.merchant_id;
