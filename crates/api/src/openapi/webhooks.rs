@@ -50,11 +50,12 @@ const fn when(kind: EventKind) -> &'static str {
             "Credit was bought for a subscription. `amount_due` is what you have to collect for it."
         }
         EventKind::PriceMissing => {
-            "A call needed a price that no list has: once a day (UTC) for each provider, model and \
-             unit. `unit` is absent where the model has no price at all."
+            "A call needed a price that no list has: once a day (UTC) for each provider and model. \
+             `unit` is absent where the model has no price at all."
         }
         EventKind::RequestCompleted => {
-            "A call was answered and is booked. Only for webhooks that ask for it by name."
+            "A call was answered and is booked, or usage was reported. Only for webhooks that ask for \
+             it by name."
         }
         EventKind::RequestFailed => {
             "A call failed and is booked. Only for webhooks that ask for it by name."

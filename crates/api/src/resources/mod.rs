@@ -40,7 +40,7 @@ struct Success {
 }
 
 /// The body of an operation that says everything by its path.
-#[derive(Deserr, ToSchema)]
+#[derive(Deserr)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct Nothing {}
 

@@ -354,7 +354,6 @@ pub(crate) async fn delete(
     tag = "Webhooks",
     summary = "Replace the secret",
     params(("id" = WebhookId, Path), IdempotencyHeader),
-    request_body = Nothing,
     responses((status = 200, description = "The webhook; its new secret is shown this once", body = WebhookView), ApiError),
 )]
 pub(crate) async fn rotate(
@@ -380,7 +379,6 @@ pub(crate) async fn rotate(
     tag = "Webhooks",
     summary = "Send a test event",
     params(("id" = WebhookId, Path), IdempotencyHeader),
-    request_body = Nothing,
     responses((status = 200, description = "The delivery, which is just to begin", body = DeliveryView), ApiError),
 )]
 pub(crate) async fn test(
@@ -501,7 +499,6 @@ pub(crate) async fn get_delivery(
     tag = "Webhooks",
     summary = "Deliver again",
     params(("id" = WebhookId, Path), ("delivery_id" = DeliveryId, Path), IdempotencyHeader),
-    request_body = Nothing,
     responses((status = 200, description = "The delivery, which is just to begin anew", body = DeliveryView), ApiError),
 )]
 pub(crate) async fn redeliver(
