@@ -7,12 +7,14 @@
 //! - `resources` has a file per resource.
 //! - `forward` is the path of a forwarded call.
 //! - `delivery` sends events to webhooks, in a thread of its own: [`Courier`].
+//! - `openapi` is the document of the operations, and of the messages that webhooks get.
 
 mod app;
 mod delivery;
 mod forward;
 mod http;
 mod metrics;
+mod openapi;
 mod resources;
 mod routes;
 mod server;
@@ -22,6 +24,7 @@ pub use app::{App, InterfaceShape, OnDisconnect, Settings, Unpriced};
 pub use delivery::Courier;
 pub use forward::calls::Calls;
 pub use http::error::{ApiError, ErrorCode};
+pub use openapi::{WebhookMessages, openapi};
 pub use resources::quote::{HoldView, QuoteView, usage};
 pub use routes::routes;
 pub use server::{Listening, listen};

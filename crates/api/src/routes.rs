@@ -8,6 +8,7 @@ use crate::app::App;
 use crate::forward;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics;
+use crate::openapi;
 use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
     secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets, webhooks,
@@ -23,6 +24,7 @@ pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
             .service(route("/healthz").route(get().to(health::healthz)))
             .service(route("/readyz").route(get().to(health::readyz)))
             .service(route("/metrics").route(get().to(metrics::metrics)))
+            .service(route("/openapi.json").route(get().to(openapi::get)))
             .service(scope("/v1").configure(v1))
             .default_service(web::to(not_found));
     }

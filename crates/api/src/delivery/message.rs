@@ -2,12 +2,15 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use tollgate_domain::{EventKind, News, RequestId, Timestamp};
+use tollgate_domain::{Event, EventKind, News, RequestId, RequestRecord, Timestamp};
 use tollgate_pricing::Amount;
 use tollgate_store::deliveries::Claimed;
 use tollgate_store::{StoreError, requests};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
-use crate::app::App;
+use crate::app::{App, InterfaceShape};
+use crate::openapi::types::*;
 use crate::resources::connections::ConnectionView;
 use crate::resources::credit_bundles::CreditBundleView;
 use crate::resources::requests::RecordView;
@@ -16,8 +19,9 @@ use crate::resources::subscriptions::SubscriptionView;
 use crate::resources::wallets::WalletView;
 use crate::resources::webhooks::WebhookView;
 
+/// A message. Its schema is put together for each kind, with [`schema_of_data`].
 #[derive(Serialize)]
-struct Message<'a> {
+pub(crate) struct Message<'a> {
     r#type: EventKind,
     timestamp: Timestamp,
     sequence: u64,
@@ -27,108 +31,195 @@ struct Message<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Data<'a> {
-    Connection {
-        connection: ConnectionView,
-    },
-    Wallet {
-        wallet: WalletView,
-    },
-    SpendKey {
-        spend_key: SpendKeyView,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        threshold: Option<u8>,
-    },
-    Subscription {
-        subscription: SubscriptionView,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        amount_due: Option<Amount>,
-    },
-    CreditBundle {
-        credit_bundle: CreditBundleView,
-        subscription: SubscriptionView,
-        amount_due: Amount,
-    },
-    Price {
-        price: MissingPriceView<'a>,
-    },
-    Request {
-        request: Box<RecordView>,
-    },
-    Webhook {
-        webhook: WebhookView,
-    },
+    Connection(OfConnection),
+    Wallet(OfWallet),
+    SpendKey(OfSpendKey),
+    Threshold(OfThreshold),
+    Subscription(OfSubscription),
+    Cycle(OfCycle),
+    CreditBundle(OfCreditBundle),
+    Price(OfPrice<'a>),
+    Request(Box<OfRequest>),
+    Webhook(OfWebhook),
+}
+
+#[derive(Serialize, ToSchema)]
+struct OfConnection {
+    connection: ConnectionView,
+}
+
+#[derive(Serialize, ToSchema)]
+struct OfWallet {
+    wallet: WalletView,
+}
+
+#[derive(Serialize, ToSchema)]
+struct OfSpendKey {
+    spend_key: SpendKeyView,
+}
+
+#[derive(Serialize, ToSchema)]
+struct OfThreshold {
+    spend_key: SpendKeyView,
+    /// The share of the spend limit that is used up, in percent: 80 or 95.
+    threshold: u8,
+}
+
+#[derive(Serialize, ToSchema)]
+struct OfSubscription {
+    subscription: SubscriptionView,
+}
+
+#[derive(Serialize, ToSchema)]
+struct OfCycle {
+    subscription: SubscriptionView,
+    /// What you have to collect for the cycle that has begun, in USD.
+    amount_due: Amount,
+}
+
+#[derive(Serialize, ToSchema)]
+struct OfCreditBundle {
+    credit_bundle: CreditBundleView,
+    subscription: SubscriptionView,
+    /// What you have to collect for the bundle, in USD.
+    amount_due: Amount,
+}
+
+#[derive(Serialize, ToSchema)]
+struct OfPrice<'a> {
+    price: MissingPriceView<'a>,
 }
 
 /// What has no price.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = MissingPrice)]
 struct MissingPriceView<'a> {
     provider: &'a str,
     model: &'a str,
+    /// The unit that has none; absent where the model has no price at all.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     unit: Option<&'a str>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct OfRequest {
+    request: RecordView,
+}
+
+#[derive(Serialize, ToSchema)]
+struct OfWebhook {
+    webhook: WebhookView,
+}
+
+/// The schema of the `data` of a kind, and all that it refers to.
+pub(crate) fn schema_of_data(
+    kind: EventKind,
+    referred: &mut Vec<(String, RefOr<Schema>)>,
+) -> RefOr<Schema> {
+    let mut of = Schemas(referred);
+    match kind {
+        EventKind::ConnectionCreated | EventKind::ConnectionDeleted => of.data::<OfConnection>(),
+        EventKind::WalletBalanceLow | EventKind::WalletBalanceDepleted => of.data::<OfWallet>(),
+        EventKind::SpendKeyThresholdReached => of.data::<OfThreshold>(),
+        EventKind::SpendKeyLimitReached => of.data::<OfSpendKey>(),
+        EventKind::SubscriptionCreated
+        | EventKind::SubscriptionRenewed
+        | EventKind::SubscriptionChanged => of.data::<OfCycle>(),
+        EventKind::SubscriptionCancelled => of.data::<OfSubscription>(),
+        EventKind::CreditBundlePurchased => of.data::<OfCreditBundle>(),
+        EventKind::PriceMissing => of.data::<OfPrice<'static>>(),
+        EventKind::RequestCompleted | EventKind::RequestFailed => of.data::<OfRequest>(),
+        EventKind::WebhookTest => of.data::<OfWebhook>(),
+    }
+}
+
+struct Schemas<'a>(&'a mut Vec<(String, RefOr<Schema>)>);
+
+impl Schemas<'_> {
+    fn data<T: ToSchema>(&mut self) -> RefOr<Schema> {
+        T::schemas(self.0);
+        <T as PartialSchema>::schema()
+    }
+}
+
+impl<'a> Message<'a> {
+    /// What is told of an event as message `sequence` of a webhook. `record` is that of the call, for
+    /// an event that tells of one; without it there is nothing to tell.
+    pub(crate) fn of(
+        event: &'a Event,
+        sequence: u64,
+        record: Option<&RequestRecord>,
+        shape: InterfaceShape,
+    ) -> Option<Self> {
+        let data = match &event.news {
+            News::ConnectionCreated { connection } | News::ConnectionDeleted { connection } => {
+                Data::Connection(OfConnection { connection: ConnectionView::of(connection) })
+            }
+            News::WalletBalanceLow { wallet } | News::WalletBalanceDepleted { wallet } => {
+                Data::Wallet(OfWallet { wallet: WalletView::of(wallet) })
+            }
+            News::SpendKeyThresholdReached { spend_key, threshold } => {
+                let spend_key = SpendKeyView::of(spend_key, event.created_at);
+                Data::Threshold(OfThreshold { spend_key, threshold: *threshold })
+            }
+            News::SpendKeyLimitReached { spend_key } => {
+                let spend_key = SpendKeyView::of(spend_key, event.created_at);
+                Data::SpendKey(OfSpendKey { spend_key })
+            }
+            News::SubscriptionCreated { subscription, amount_due }
+            | News::SubscriptionRenewed { subscription, amount_due }
+            | News::SubscriptionChanged { subscription, amount_due } => {
+                let subscription = SubscriptionView::of(subscription);
+                Data::Cycle(OfCycle { subscription, amount_due: *amount_due })
+            }
+            News::SubscriptionCancelled { subscription } => {
+                let subscription = SubscriptionView::of(subscription);
+                Data::Subscription(OfSubscription { subscription })
+            }
+            News::CreditBundlePurchased { credit_bundle, subscription, amount_due } => {
+                Data::CreditBundle(OfCreditBundle {
+                    credit_bundle: CreditBundleView::of(credit_bundle),
+                    subscription: SubscriptionView::of(subscription),
+                    amount_due: *amount_due,
+                })
+            }
+            News::PriceMissing { provider, model, unit } => {
+                let unit = unit.as_deref();
+                Data::Price(OfPrice { price: MissingPriceView { provider, model, unit } })
+            }
+            News::RequestCompleted { .. } | News::RequestFailed { .. } => {
+                Data::Request(Box::new(OfRequest { request: RecordView::of(record?, shape) }))
+            }
+            News::WebhookTest { webhook } => {
+                Data::Webhook(OfWebhook { webhook: WebhookView::of(webhook) })
+            }
+        };
+        Some(Self { r#type: event.news.kind(), timestamp: event.created_at, sequence, data })
+    }
 }
 
 /// The body of a message; `None` when what it tells of is not there any more.
 ///
 /// # Errors
 /// Those of the store, which knows the records of calls.
-pub(super) async fn of(app: &App, claimed: &Claimed) -> Result<Option<Bytes>, StoreError> {
+pub(super) async fn body(app: &App, claimed: &Claimed) -> Result<Option<Bytes>, StoreError> {
     let event = &claimed.event;
-    let data = match &event.news {
-        News::ConnectionCreated { connection } | News::ConnectionDeleted { connection } => {
-            Data::Connection { connection: ConnectionView::of(connection) }
-        }
-        News::WalletBalanceLow { wallet } | News::WalletBalanceDepleted { wallet } => {
-            Data::Wallet { wallet: WalletView::of(wallet) }
-        }
-        News::SpendKeyThresholdReached { spend_key, threshold } => Data::SpendKey {
-            spend_key: SpendKeyView::of(spend_key, event.created_at),
-            threshold: Some(*threshold),
-        },
-        News::SpendKeyLimitReached { spend_key } => Data::SpendKey {
-            spend_key: SpendKeyView::of(spend_key, event.created_at),
-            threshold: None,
-        },
-        News::SubscriptionCreated { subscription, amount_due }
-        | News::SubscriptionRenewed { subscription, amount_due }
-        | News::SubscriptionChanged { subscription, amount_due } => Data::Subscription {
-            subscription: SubscriptionView::of(subscription),
-            amount_due: Some(*amount_due),
-        },
-        News::SubscriptionCancelled { subscription } => Data::Subscription {
-            subscription: SubscriptionView::of(subscription),
-            amount_due: None,
-        },
-        News::CreditBundlePurchased { credit_bundle, subscription, amount_due } => {
-            Data::CreditBundle {
-                credit_bundle: CreditBundleView::of(credit_bundle),
-                subscription: SubscriptionView::of(subscription),
-                amount_due: *amount_due,
-            }
-        }
-        News::PriceMissing { provider, model, unit } => {
-            Data::Price { price: MissingPriceView { provider, model, unit: unit.as_deref() } }
-        }
+    let record = match event.news {
         News::RequestCompleted { request_id } | News::RequestFailed { request_id } => {
-            match record(app, claimed, *request_id).await? {
-                Some(record) => Data::Request { request: Box::new(record) },
-                None => return Ok(None),
-            }
+            record(app, claimed, request_id).await?
         }
-        News::WebhookTest { webhook } => Data::Webhook { webhook: WebhookView::of(webhook) },
+        _ => None,
     };
-    let (kind, timestamp) = (event.news.kind(), event.created_at);
-    let message = Message { r#type: kind, timestamp, sequence: claimed.sequence, data };
-    Ok(serde_json::to_vec(&message).ok().map(Bytes::from))
+    let message = Message::of(event, claimed.sequence, record.as_ref(), app.settings.shape);
+    Ok(message.and_then(|message| serde_json::to_vec(&message).ok()).map(Bytes::from))
 }
 
 async fn record(
     app: &App,
     claimed: &Claimed,
     request_id: RequestId,
-) -> Result<Option<RecordView>, StoreError> {
+) -> Result<Option<RequestRecord>, StoreError> {
     let merchant_id = claimed.event.merchant_id;
-    let read = move |conn: &mut _| requests::find(conn, merchant_id, request_id);
-    let record = app.store.read(read).await?;
-    Ok(record.map(|record| RecordView::of(&record, app.settings.shape)))
+    app.store.read(move |conn| requests::find(conn, merchant_id, request_id)).await
 }

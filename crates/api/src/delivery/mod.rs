@@ -2,8 +2,9 @@
 //! attempts ended and claims what is due, as far as there is room; each attempt is a task. Nothing
 //! that forwards calls waits for any of it.
 
-mod message;
+pub(crate) mod message;
 mod receivers;
+pub(crate) mod samples;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -134,7 +135,7 @@ async fn attempt(
     claimed: Claimed,
     claimed_at: Instant,
 ) -> Option<Ended> {
-    let message = match message::of(&app, &claimed).await {
+    let message = match message::body(&app, &claimed).await {
         Ok(message) => message,
         Err(cause) => {
             log::warn!("{} waits for the store: {cause}", claimed.delivery_id);

@@ -1,13 +1,18 @@
 //! Every error a caller can meet: one table of codes, one envelope.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::openapi::types::*;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Serialize;
 use tollgate_domain::{Issue, RequestShape, Timestamp};
 use tollgate_store::StoreError;
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{Content, Ref, RefOr, Response, ResponseBuilder, Schema};
+use utoipa::{IntoResponses, PartialSchema, ToSchema};
 
 macro_rules! error_codes {
     ($( $Code:ident = $status:literal $name:literal; )*) => {
@@ -81,6 +86,31 @@ error_codes! {
     StoreUnavailable = 503 "store_unavailable";
     ShuttingDown = 503 "shutting_down";
     ProviderTimeout = 504 "provider_timeout";
+}
+
+impl PartialSchema for ErrorCode {
+    fn schema() -> RefOr<Schema> {
+        let names = Self::ALL.iter().map(|code| code.name());
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("What went wrong, as a word that does not change."))
+            .enum_values(Some(names))
+            .into()
+    }
+}
+
+impl ToSchema for ErrorCode {}
+
+/// Any operation can fail in this form.
+impl IntoResponses for ApiError {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let content = Content::new(Some(Ref::from_schema_name(Envelope::name())));
+        let response = ResponseBuilder::new()
+            .description("What went wrong")
+            .content("application/json", content)
+            .build();
+        BTreeMap::from([("default".to_owned(), response.into())])
+    }
 }
 
 /// An error as the caller gets it. It never carries a cause from inside, a query, a path or a key.
@@ -216,25 +246,35 @@ impl fmt::Display for ApiError {
 
 impl std::error::Error for ApiError {}
 
-#[derive(Serialize)]
-struct Envelope<'a> {
+/// An error.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Error)]
+pub(crate) struct Envelope<'a> {
     /// Format b: what kind of answer this is.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     r#type: Option<&'a str>,
     error: Body<'a>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = ErrorBody)]
 struct Body<'a> {
+    /// What is wrong and what would be right.
     message: &'a str,
+    #[schema(value_type = ErrorCode)]
     code: &'a str,
+    /// The HTTP status.
     status: u16,
+    /// Each thing that is wrong with an input.
     issues: &'a [Issue],
     /// Both formats: what kind of error it is.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     r#type: Option<&'a str>,
     /// Format a: the field that is wrong, or null.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     param: Option<Option<String>>,
 }
 

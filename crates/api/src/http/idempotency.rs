@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use tollgate_domain::Issue;
 use tollgate_store::idempotency::{Answer, Claim, IdempotencyKey, claim, keep};
 use tollgate_store::{Conn, Store};
+use utoipa::IntoParams;
 
 use super::error::{ApiError, ErrorCode};
 use crate::app::App;
@@ -35,6 +36,16 @@ pub(super) fn key(
         hash.update([0]);
     }
     Ok(Some(IdempotencyKey { scope, key: key.to_owned(), fingerprint: hash.finalize().into() }))
+}
+
+/// The header of an operation that may be sent twice, as documents have it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "read by its derive only")]
+pub(crate) struct IdempotencyHeader {
+    /// Makes the operation one that may be sent again: it is done once, and answered as before.
+    #[param(rename = "Idempotency-Key", nullable = false, min_length = 1, max_length = 255)]
+    idempotency_key: Option<String>,
 }
 
 /// What an operation answers.

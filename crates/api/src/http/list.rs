@@ -8,6 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 use tollgate_domain::Issue;
 use tollgate_store::Page;
+use utoipa::{IntoParams, ToSchema};
 
 use super::error::{ApiError, ErrorCode};
 
@@ -69,10 +70,26 @@ fn decode<Id: FromStr>(cursor: &str) -> Result<Id, ApiError> {
     })
 }
 
-#[derive(Serialize)]
-struct ListView<T> {
+/// Which page of a list is asked for, as documents have it; [`Query::page`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+pub(crate) struct PageQuery {
+    /// How many at most.
+    #[param(minimum = 1, maximum = 100, default = 10)]
+    limit: Option<u32>,
+    /// Where the last page ended: its `next_cursor`.
+    cursor: Option<String>,
+}
+
+/// A page of a list, newest first.
+#[derive(Serialize, ToSchema)]
+#[schema(as = List)]
+pub(crate) struct ListView<T> {
     data: Vec<T>,
+    /// Whether there are older ones.
     has_more: bool,
+    /// The `cursor` of the next page; empty on the last one.
     next_cursor: String,
 }
 

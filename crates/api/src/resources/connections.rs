@@ -8,6 +8,7 @@ use tollgate_domain::{
     Timestamp, WalletId,
 };
 use tollgate_store::connections;
+use utoipa::ToSchema;
 
 use super::Success;
 use crate::app::App;
@@ -17,12 +18,17 @@ use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Change, Issues, MetadataField, Name};
 use crate::http::idempotency::Reply;
 use crate::http::list::{page, respond};
+use crate::openapi::types::*;
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Connection)]
 pub(crate) struct ConnectionView {
     connection_id: ConnectionId,
+    #[schema(required)]
     reference_id: Option<String>,
+    #[schema(required)]
     name: Option<String>,
+    #[schema(required)]
     email: Option<String>,
     metadata: Metadata,
     wallet_id: WalletId,

@@ -5,14 +5,17 @@ use serde::Serialize;
 use tollgate_domain::{CreditBundle, CreditBundleId, SubscriptionConfigId, Timestamp};
 use tollgate_pricing::Amount;
 use tollgate_store::subscription_configs;
+use utoipa::ToSchema;
 
 use super::optional_id;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::{Query, respond};
+use crate::openapi::types::*;
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = CreditBundle)]
 pub(crate) struct CreditBundleView {
     credit_bundle_id: CreditBundleId,
     subscription_config_id: SubscriptionConfigId,

@@ -8,6 +8,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Meter, MeterError, Payer, Rate, RateType, Tier, TierUnit, TokenBasis};
 use tollgate_store::meters::{self, Deletion, InUse, Updated};
+use utoipa::ToSchema;
 
 use super::Deleted;
 use crate::app::{App, InterfaceShape};
@@ -17,6 +18,7 @@ use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Issues, Name, OneOf, Parsed, Slug, TierStart};
 use crate::http::idempotency::Reply;
 use crate::http::list::{page, respond};
+use crate::openapi::types::*;
 
 #[derive(Serialize)]
 struct MeterView {
@@ -40,7 +42,8 @@ struct CurrentFields {
 }
 
 /// A tier as it is shown, here and in the breakdown of a fee.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Tier)]
 pub(super) struct TierView {
     start: u64,
     rate: Rate,

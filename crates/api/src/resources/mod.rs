@@ -20,14 +20,15 @@ pub(crate) mod webhooks;
 use deserr::Deserr;
 use serde::Serialize;
 use tollgate_domain::{ConnectionId, Issue};
+use utoipa::ToSchema;
 
 use crate::http::body::{Input, TWO_CUSTOMERS};
 use crate::http::fields::Issues;
 use crate::http::list::Query;
 
 /// The answer to a deletion of a resource with an id of its own.
-#[derive(Serialize)]
-struct Deleted {
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Deleted {
     id: String,
     deleted: bool,
 }

@@ -9,6 +9,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Amount;
 use tollgate_store::spend_keys::{self, Missing, Updated};
+use utoipa::ToSchema;
 
 use super::meters::not_found as meter_not_found;
 use super::{Nothing, Success};
@@ -19,32 +20,43 @@ use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Change, Given, Issues, Name, OneOf, Parsed, Positive, Whole, refuse};
 use crate::http::idempotency::Reply;
 use crate::http::list::{page, respond};
+use crate::openapi::types::*;
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = SpendKey)]
 pub(crate) struct SpendKeyView {
     spend_key_id: SpendKeyId,
     key_preview: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     key: Option<String>,
     name: String,
     status: SpendKeyStatus,
     request_shape: RequestShape,
     wallet_id: WalletId,
+    #[schema(required)]
     meter_id: Option<MeterId>,
     current_spend: Amount,
     total_spend: Amount,
     current_requests: u64,
     total_requests: u64,
+    #[schema(required)]
     allowed_models: Option<Vec<String>>,
+    #[schema(required)]
     allowed_providers: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     spend_limit: Option<SpendLimit>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     request_limit: Option<RequestLimit>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     rate_limit: Option<RateLimit>,
     enforcement: Enforcement,
+    #[schema(required)]
     expires_at: Option<Timestamp>,
+    #[schema(required)]
     last_used_at: Option<Timestamp>,
     created_at: Timestamp,
 }

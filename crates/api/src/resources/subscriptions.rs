@@ -11,6 +11,7 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 use tollgate_store::connections;
 use tollgate_store::subscriptions::{self, Changed, Started, SubscriptionFilter, Whose};
+use utoipa::ToSchema;
 
 use super::connections::not_found as connection_not_found;
 use super::subscription_configs::not_found as config_not_found;
@@ -22,6 +23,7 @@ use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Issues, Name};
 use crate::http::idempotency::Reply;
 use crate::http::list::{Query, respond};
+use crate::openapi::types::*;
 
 /// The one object of most answers.
 #[derive(Serialize)]
@@ -29,10 +31,13 @@ struct SubscriptionAnswer {
     subscription: Option<SubscriptionView>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Subscription)]
 pub(crate) struct SubscriptionView {
     subscription_id: SubscriptionId,
+    // Only the answer of a connection leaves it out, for which there is no schema yet.
     #[serde(flatten)]
+    #[schema(value_type = WhoseView)]
     whose: Option<WhoseView>,
     subscription_config_id: SubscriptionConfigId,
     name: String,
@@ -43,18 +48,22 @@ pub(crate) struct SubscriptionView {
     cycle_start_at: Timestamp,
     cycle_end_at: Timestamp,
     credits: CreditsView,
+    #[schema(required)]
     pending_change: Option<PendingChangeView>,
 }
 
 /// What goes without saying where the connection is known.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Subscriber)]
 struct WhoseView {
     connection_id: ConnectionId,
     started_at: Timestamp,
+    #[schema(required)]
     cancelled_at: Option<Timestamp>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = SubscriptionCredits)]
 struct CreditsView {
     total_remaining: Amount,
     cycle_remaining: Amount,
@@ -63,7 +72,8 @@ struct CreditsView {
     bundle_rollover: Rollover,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = PendingChange)]
 struct PendingChangeView {
     r#type: PendingKind,
     effective_at: Timestamp,

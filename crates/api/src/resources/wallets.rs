@@ -10,6 +10,7 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 use tollgate_store::subscriptions::Whose;
 use tollgate_store::wallets::{self, Moved, Movement};
+use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::http::auth::Caller;
@@ -18,14 +19,18 @@ use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Change, Issues, Name, NonNegative, Positive};
 use crate::http::idempotency::Reply;
 use crate::http::list::{page, respond};
+use crate::openapi::types::*;
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Wallet)]
 pub(crate) struct WalletView {
     wallet_id: WalletId,
     balance: Amount,
     held: Amount,
     available: Amount,
+    #[schema(required)]
     overdraft_limit: Option<Amount>,
+    #[schema(required)]
     low_balance_threshold: Option<Amount>,
     created_at: Timestamp,
 }

@@ -11,6 +11,7 @@ use tollgate_provider::{Reach, WebhookUrl};
 use tollgate_store::Page;
 use tollgate_store::deliveries::{self, DeliveryFilter};
 use tollgate_store::webhooks::{self, MOST_WEBHOOKS};
+use utoipa::{IntoParams, OpenApi, ToSchema};
 
 use super::{Deleted, Nothing};
 use crate::app::App;
@@ -18,16 +19,38 @@ use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Change, Given, Issues, Name, OneOf, refuse};
-use crate::http::idempotency::Reply;
-use crate::http::list::{Query, page, respond};
+use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::list::{ListView, PageQuery, Query, page, respond};
+use crate::openapi::types::*;
 
-#[derive(Serialize)]
+/// The operations on webhooks and their deliveries, for the OpenAPI document.
+#[derive(OpenApi)]
+#[openapi(paths(
+    create,
+    list,
+    get,
+    update,
+    delete,
+    rotate,
+    test,
+    list_deliveries,
+    get_delivery,
+    redeliver
+))]
+pub(crate) struct Operations;
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Webhook)]
 pub(crate) struct WebhookView {
     webhook_id: WebhookId,
     name: String,
     url: String,
+    /// The kinds of events that are sent; null is all but `request.*`.
+    #[schema(value_type = Option<Vec<WantedKind>>, required)]
     events: Option<Vec<EventKind>>,
+    /// Only in the answers that make it: to creation and rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     webhook_secret: Option<String>,
     created_at: Timestamp,
 }
@@ -50,19 +73,35 @@ impl WebhookView {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Delivery)]
 struct DeliveryView {
     delivery_id: DeliveryId,
+    /// The `webhook-id` of its message, at every attempt.
     event_id: EventId,
     r#type: EventKind,
+    /// Its number among the messages of the webhook, from 1 and without gaps.
+    #[schema(minimum = 1)]
     sequence: u64,
     status: DeliveryStatus,
+    /// How often it was tried.
     attempts: u32,
+    /// The status of the last answer.
+    #[schema(required)]
     response_status: Option<u16>,
+    /// The beginning of the last answer, at most 4 KiB.
+    #[schema(required)]
     response_body: Option<String>,
+    /// Why there was no answer.
+    #[schema(required)]
     error: Option<DeliveryFault>,
+    /// How long the last attempt took.
+    #[schema(required)]
     duration_ms: Option<u32>,
+    #[schema(required)]
     last_attempt_at: Option<Timestamp>,
+    /// When it is tried next; null when it is done, and while it waits for an earlier event.
+    #[schema(required)]
     next_attempt_at: Option<Timestamp>,
     created_at: Timestamp,
 }
@@ -135,18 +174,33 @@ impl Deserr<Issues> for Kinds {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateWebhook {
+    #[schema(value_type = String, min_length = 1, max_length = 255)]
     name: Name,
+    /// Where messages are sent: https, without user, password and fragment.
+    #[schema(value_type = String, max_length = 2048)]
     url: Target,
+    /// The kinds of events that are sent; null, or left out, is all but `request.*`.
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<WantedKind>>, min_items = 1)]
     events: Option<Kinds>,
 }
 
 impl Input for CreateWebhook {}
 
 /// `POST /webhooks`
+#[utoipa::path(
+    post,
+    path = "/webhooks",
+    operation_id = "createWebhook",
+    tag = "Webhooks",
+    summary = "Make a webhook",
+    params(IdempotencyHeader),
+    request_body = CreateWebhook,
+    responses((status = 201, description = "Made; its secret is shown this once", body = WebhookView), ApiError),
+)]
 pub(crate) async fn create(
     app: web::Data<App>,
     asked: Asked<Caller, CreateWebhook>,
@@ -173,6 +227,15 @@ pub(crate) async fn create(
 }
 
 /// `GET /webhooks`
+#[utoipa::path(
+    get,
+    path = "/webhooks",
+    operation_id = "listWebhooks",
+    tag = "Webhooks",
+    summary = "List webhooks",
+    params(PageQuery),
+    responses((status = 200, description = "A page", body = ListView<WebhookView>), ApiError),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     caller: Caller,
@@ -189,6 +252,15 @@ fn not_found() -> ApiError {
 }
 
 /// `GET /webhooks/{id}`
+#[utoipa::path(
+    get,
+    path = "/webhooks/{id}",
+    operation_id = "getWebhook",
+    tag = "Webhooks",
+    summary = "Read a webhook",
+    params(("id" = WebhookId, Path)),
+    responses((status = 200, description = "The webhook", body = WebhookView), ApiError),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     caller: Caller,
@@ -200,14 +272,18 @@ pub(crate) async fn get(
     Ok(HttpResponse::Ok().json(WebhookView::of(&webhook)))
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateWebhook {
     #[deserr(default)]
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
     name: Given<Name>,
     #[deserr(default)]
+    #[schema(value_type = Option<String>, nullable = false, max_length = 2048)]
     url: Given<Target>,
+    /// What is left out stays; null is all but `request.*`.
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<WantedKind>>, min_items = 1)]
     events: Change<Kinds>,
 }
 
@@ -216,6 +292,16 @@ impl Input for UpdateWebhook {
 }
 
 /// `PATCH /webhooks/{id}`: what is left out stays; attempts from now on go to the new URL.
+#[utoipa::path(
+    patch,
+    path = "/webhooks/{id}",
+    operation_id = "updateWebhook",
+    tag = "Webhooks",
+    summary = "Change a webhook",
+    params(("id" = WebhookId, Path)),
+    request_body = UpdateWebhook,
+    responses((status = 200, description = "The webhook as it is now", body = WebhookView), ApiError),
+)]
 pub(crate) async fn update(
     app: web::Data<App>,
     asked: Asked<Caller, UpdateWebhook>,
@@ -237,6 +323,15 @@ pub(crate) async fn update(
 }
 
 /// `DELETE /webhooks/{id}`
+#[utoipa::path(
+    delete,
+    path = "/webhooks/{id}",
+    operation_id = "deleteWebhook",
+    tag = "Webhooks",
+    summary = "Delete a webhook",
+    params(("id" = WebhookId, Path)),
+    responses((status = 200, description = "Deleted", body = Deleted), ApiError),
+)]
 pub(crate) async fn delete(
     app: web::Data<App>,
     caller: Caller,
@@ -252,6 +347,15 @@ pub(crate) async fn delete(
 }
 
 /// `POST /webhooks/{id}/rotate`: a new secret; messages are signed with the old one, too, for a day.
+#[utoipa::path(
+    post,
+    path = "/webhooks/{id}/rotate",
+    operation_id = "rotateWebhook",
+    tag = "Webhooks",
+    summary = "Replace the secret",
+    params(("id" = WebhookId, Path), IdempotencyHeader),
+    responses((status = 200, description = "The webhook; its new secret is shown this once", body = WebhookView), ApiError),
+)]
 pub(crate) async fn rotate(
     app: web::Data<App>,
     asked: Asked<Caller, Nothing>,
@@ -268,6 +372,15 @@ pub(crate) async fn rotate(
 }
 
 /// `POST /webhooks/{id}/test`: sends a test event; answers with its delivery, which is just to begin.
+#[utoipa::path(
+    post,
+    path = "/webhooks/{id}/test",
+    operation_id = "testWebhook",
+    tag = "Webhooks",
+    summary = "Send a test event",
+    params(("id" = WebhookId, Path), IdempotencyHeader),
+    responses((status = 200, description = "The delivery, which is just to begin", body = DeliveryView), ApiError),
+)]
 pub(crate) async fn test(
     app: web::Data<App>,
     asked: Asked<Caller, Nothing>,
@@ -282,7 +395,36 @@ pub(crate) async fn test(
     .await
 }
 
+/// What narrows a list of deliveries, as documents have it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct DeliveryQuery {
+    /// Only those that stand so; `all`, or left out, is every one.
+    #[param(inline)]
+    status: Option<WantedStatus>,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "read by its derive only")]
+enum WantedStatus {
+    Pending,
+    Delivered,
+    Failed,
+    All,
+}
+
 /// `GET /webhooks/{id}/deliveries`
+#[utoipa::path(
+    get,
+    path = "/webhooks/{id}/deliveries",
+    operation_id = "listDeliveries",
+    tag = "Webhooks",
+    summary = "List the deliveries of a webhook",
+    params(("id" = WebhookId, Path), DeliveryQuery, PageQuery),
+    responses((status = 200, description = "A page", body = ListView<DeliveryView>), ApiError),
+)]
 pub(crate) async fn list_deliveries(
     app: web::Data<App>,
     caller: Caller,
@@ -324,6 +466,15 @@ fn ids(path: &(String, String)) -> Result<(WebhookId, DeliveryId), ApiError> {
 }
 
 /// `GET /webhooks/{id}/deliveries/{delivery_id}`
+#[utoipa::path(
+    get,
+    path = "/webhooks/{id}/deliveries/{delivery_id}",
+    operation_id = "getDelivery",
+    tag = "Webhooks",
+    summary = "Read a delivery",
+    params(("id" = WebhookId, Path), ("delivery_id" = DeliveryId, Path)),
+    responses((status = 200, description = "The delivery", body = DeliveryView), ApiError),
+)]
 pub(crate) async fn get_delivery(
     app: web::Data<App>,
     caller: Caller,
@@ -341,6 +492,15 @@ pub(crate) async fn get_delivery(
 }
 
 /// `POST /webhooks/{id}/deliveries/{delivery_id}/redeliver`: sends it again, whatever became of it.
+#[utoipa::path(
+    post,
+    path = "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
+    operation_id = "redeliver",
+    tag = "Webhooks",
+    summary = "Deliver again",
+    params(("id" = WebhookId, Path), ("delivery_id" = DeliveryId, Path), IdempotencyHeader),
+    responses((status = 200, description = "The delivery, which is just to begin anew", body = DeliveryView), ApiError),
+)]
 pub(crate) async fn redeliver(
     app: web::Data<App>,
     asked: Asked<Caller, Nothing>,

@@ -8,32 +8,42 @@ use tollgate_domain::{
 use tollgate_pricing::{
     Amount, FeeLine, Payer, PriceSource, Quote, RateType, TierUnit, TokenBasis, Usage,
 };
+use utoipa::ToSchema;
 
 use super::super::meters::TierView;
 use crate::app::InterfaceShape;
+use crate::openapi::types::*;
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Request)]
 pub(crate) struct RecordView {
     request_id: RequestId,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     reference_id: Option<String>,
     status: RequestStatus,
     provider: String,
     endpoint: String,
     provider_key_type: ProviderKeyType,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     provider_status: Option<u16>,
     #[serde(flatten)]
     customer: Customer,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     spend_key_id: Option<SpendKeyId>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     meter_id: Option<MeterId>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     response_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     timestamp: Option<Timestamp>,
     model_usage: ModelUsageView,
     usage_source: UsageSource,
@@ -45,15 +55,19 @@ pub(crate) struct RecordView {
 }
 
 /// The customer, by the name that the shape has for it.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = RequestCustomer)]
 struct Customer {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     connection_id: Option<ConnectionId>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     customer_id: Option<ConnectionId>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = ModelUsage)]
 pub(crate) struct ModelUsageView {
     input_tokens: u64,
     output_tokens: u64,
@@ -73,11 +87,13 @@ pub(crate) struct ModelUsageView {
     output_cost: Amount,
     total_cost: Amount,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     payer: Option<Payer>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(untagged)]
+#[schema(as = RequestCost)]
 pub(crate) enum CostView {
     Current {
         fee: FeeView,
@@ -92,16 +108,19 @@ pub(crate) enum CostView {
     },
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Fee)]
 pub(crate) struct FeeView {
     amount: Amount,
     rate_type: RateType,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     token_basis: Option<TokenBasis>,
     breakdown: Vec<FeeLineView>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = FeeLine)]
 pub(crate) struct FeeLineView {
     tier: TierView,
     tokens: u64,
@@ -111,7 +130,8 @@ pub(crate) struct FeeLineView {
     cost: Amount,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = ServiceCharge)]
 pub(crate) struct ServiceChargeView {
     amount: Amount,
     payer: Payer,

@@ -1,0 +1,54 @@
+//! Tells utoipa which types of `openapi/types.rs` stand for those of the layers below, which do not know
+//! it: `AmountSchema` for `Amount`.
+
+use utoipa_config::Config;
+
+const TYPES: [&str; 39] = [
+    "Amount",
+    "BillingInterval",
+    "ConnectionId",
+    "ConnectionStatus",
+    "CreditBundleId",
+    "Cycle",
+    "DeliveryFault",
+    "DeliveryId",
+    "DeliveryStatus",
+    "Enforcement",
+    "EventId",
+    "EventKind",
+    "Issue",
+    "Metadata",
+    "MeterId",
+    "Payer",
+    "PendingKind",
+    "PriceSource",
+    "ProviderKeyType",
+    "Rate",
+    "RateLimit",
+    "RateType",
+    "RequestId",
+    "RequestLimit",
+    "RequestShape",
+    "RequestStatus",
+    "Rollover",
+    "SpendKeyId",
+    "SpendKeyStatus",
+    "SpendLimit",
+    "SubscriptionConfigId",
+    "SubscriptionId",
+    "SubscriptionStatus",
+    "TierUnit",
+    "Timestamp",
+    "TokenBasis",
+    "UsageSource",
+    "WalletId",
+    "WebhookId",
+];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let names = TYPES.map(|name| (name, format!("{name}Schema")));
+    let config =
+        names.iter().fold(Config::new(), |all, (name, schema)| all.alias_for(name, schema));
+    config.write_to_file();
+}

@@ -1,0 +1,5 @@
+//! Prints the OpenAPI document.
+
+fn main() {
+    println!("{:#}", tollgate_api::openapi());
+}

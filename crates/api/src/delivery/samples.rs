@@ -1,0 +1,263 @@
+//! An event of each kind: the examples of the OpenAPI document and of `docs/WEBHOOKS.md`.
+
+use tollgate_domain::{
+    BillingInterval, Connection, ConnectionId, ConnectionStatus, CreditBundle, CreditBundleId,
+    Credits, Cycle, Event, EventId, EventKind, Gcra, MerchantId, Metadata, MeterId, News, PerCycle,
+    Plan, PricedUsage, ProviderKeyType, RateLimit, RequestId, RequestRecord, RequestStatus,
+    Rollover, SpendCounters, SpendKey, SpendKeyId, SpendLimit, SpendRules, SubscriptionConfigId,
+    SubscriptionId, SubscriptionState, SubscriptionStatus, Timestamp, UsageSource, Wallet,
+    WalletId, Webhook, WebhookId,
+};
+use tollgate_pricing::{
+    Amount, BaseCost, Fee, FeeLine, Payer, PriceSource, Quote, Rate, RateType, ServiceCharge, Tier,
+    TierUnit, TokenBasis, Usage,
+};
+
+use super::message::Message;
+use crate::app::InterfaceShape;
+
+const SECOND: i64 = 1_000;
+const DAY: i64 = 24 * 60 * 60 * SECOND;
+/// 2026-11-21T12:00:00Z, when all of them happen.
+const NOW: Timestamp = Timestamp::from_unix_micros(1_795_262_400_000_000);
+/// When what they tell of was made.
+const MADE: Timestamp = NOW.plus_millis(-20 * DAY);
+
+const fn cents(cents: i64) -> Amount {
+    Amount::from_units(cents.saturating_mul(Amount::USD.units() / 100))
+}
+
+/// The message of a kind.
+pub(crate) fn message(kind: EventKind) -> serde_json::Value {
+    let (event_id, merchant_id) = (EventId::least(NOW), MerchantId::least(MADE));
+    let event = Event { event_id, merchant_id, news: news(kind), created_at: NOW };
+    let message = Message::of(&event, 42, record(kind).as_ref(), InterfaceShape::default());
+    // Our messages are structs of strings and numbers; they always make JSON.
+    serde_json::to_value(message).unwrap_or_default()
+}
+
+fn news(kind: EventKind) -> News {
+    let active = || Box::new(connection(ConnectionStatus::Active));
+    let subscription = || Box::new(subscription(SubscriptionStatus::Active));
+    match kind {
+        EventKind::ConnectionCreated => News::ConnectionCreated { connection: active() },
+        EventKind::ConnectionDeleted => {
+            News::ConnectionDeleted { connection: Box::new(connection(ConnectionStatus::Deleted)) }
+        }
+        EventKind::WalletBalanceLow => {
+            News::WalletBalanceLow { wallet: Box::new(wallet(cents(480))) }
+        }
+        EventKind::WalletBalanceDepleted => {
+            News::WalletBalanceDepleted { wallet: Box::new(wallet(cents(-1))) }
+        }
+        EventKind::SpendKeyThresholdReached => News::SpendKeyThresholdReached {
+            spend_key: Box::new(spend_key(cents(4_012))),
+            threshold: 80,
+        },
+        EventKind::SpendKeyLimitReached => {
+            News::SpendKeyLimitReached { spend_key: Box::new(spend_key(cents(5_003))) }
+        }
+        EventKind::SubscriptionCreated => {
+            News::SubscriptionCreated { subscription: subscription(), amount_due: cents(2_500) }
+        }
+        EventKind::SubscriptionRenewed => {
+            News::SubscriptionRenewed { subscription: subscription(), amount_due: cents(2_500) }
+        }
+        EventKind::SubscriptionChanged => {
+            News::SubscriptionChanged { subscription: subscription(), amount_due: cents(2_500) }
+        }
+        EventKind::SubscriptionCancelled => News::SubscriptionCancelled {
+            subscription: Box::new(self::subscription(SubscriptionStatus::Cancelled)),
+        },
+        EventKind::CreditBundlePurchased => News::CreditBundlePurchased {
+            credit_bundle: Box::new(credit_bundle()),
+            subscription: subscription(),
+            amount_due: cents(1_000),
+        },
+        EventKind::PriceMissing => News::PriceMissing {
+            provider: "openai".to_owned(),
+            model: "gpt-next".to_owned(),
+            unit: None,
+        },
+        EventKind::RequestCompleted => News::RequestCompleted { request_id: RequestId::least(NOW) },
+        EventKind::RequestFailed => News::RequestFailed { request_id: RequestId::least(NOW) },
+        EventKind::WebhookTest => News::WebhookTest { webhook: Box::new(webhook()) },
+    }
+}
+
+fn connection(status: ConnectionStatus) -> Connection {
+    Connection {
+        connection_id: ConnectionId::least(MADE),
+        merchant_id: MerchantId::least(MADE),
+        reference_id: Some("customer-17".to_owned()),
+        name: Some("Ada".to_owned()),
+        email: None,
+        metadata: Metadata::default(),
+        wallet_id: WalletId::least(MADE),
+        status,
+        created_at: MADE,
+    }
+}
+
+fn wallet(balance: Amount) -> Wallet {
+    Wallet {
+        wallet_id: WalletId::least(MADE),
+        merchant_id: MerchantId::least(MADE),
+        connection_id: Some(ConnectionId::least(MADE)),
+        balance,
+        held: Amount::ZERO,
+        credits: Credits::default(),
+        overdraft_limit: Some(Amount::ZERO),
+        low_balance_threshold: Some(cents(500)),
+        created_at: MADE,
+    }
+}
+
+fn spend_key(spent: Amount) -> SpendKey {
+    let all = |amount| PerCycle { day: amount, week: amount, month: amount, total: amount };
+    SpendKey {
+        spend_key_id: SpendKeyId::least(MADE),
+        merchant_id: MerchantId::least(MADE),
+        wallet_id: WalletId::least(MADE),
+        meter_id: Some(MeterId::least(MADE)),
+        name: "Batch jobs".to_owned(),
+        key_preview: "tgk_4Kd9Qx2v****".to_owned(),
+        rules: SpendRules {
+            allowed_providers: Some(vec!["openai".to_owned()]),
+            spend_limit: Some(SpendLimit { amount: cents(5_000), cycle: Cycle::Monthly }),
+            rate_limit: Some(RateLimit { rpm: 60, burst: 60 }),
+            ..SpendRules::default()
+        },
+        counters: SpendCounters {
+            spent: all(spent),
+            requests: PerCycle { day: 310, week: 2_100, month: 2_674, total: 2_674 },
+            bucket: Gcra::default(),
+            last_used_at: Some(NOW.plus_millis(-3 * SECOND)),
+            ..SpendCounters::default()
+        },
+        created_at: MADE,
+    }
+}
+
+fn subscription(status: SubscriptionStatus) -> SubscriptionState {
+    let has_ended = status == SubscriptionStatus::Cancelled;
+    SubscriptionState {
+        subscription_id: SubscriptionId::least(MADE),
+        connection_id: ConnectionId::least(MADE),
+        plan: Plan {
+            subscription_config_id: SubscriptionConfigId::least(MADE),
+            name: "Pro".to_owned(),
+            period_amount: cents(2_500),
+            included_credit: cents(3_000),
+        },
+        status,
+        billing_interval: BillingInterval::Month,
+        started_at: if has_ended { NOW.plus_millis(-30 * DAY) } else { NOW },
+        cancelled_at: has_ended.then_some(NOW),
+        cycle_start_at: if has_ended { NOW.plus_millis(-30 * DAY) } else { NOW },
+        cycle_end_at: if has_ended { NOW } else { NOW.plus_millis(30 * DAY) },
+        cycle_remaining: if has_ended { Amount::ZERO } else { cents(3_000) },
+        bundle_remaining: Amount::ZERO,
+        cycle_rollover: Rollover::None,
+        bundle_rollover: Rollover::Full,
+        pending_change: None,
+    }
+}
+
+fn credit_bundle() -> CreditBundle {
+    CreditBundle {
+        credit_bundle_id: CreditBundleId::least(MADE),
+        subscription_config_id: SubscriptionConfigId::least(MADE),
+        name: "Ten more".to_owned(),
+        cost: cents(1_000),
+        credit_amount: cents(1_100),
+        created_at: MADE,
+    }
+}
+
+fn webhook() -> Webhook {
+    Webhook {
+        webhook_id: WebhookId::least(MADE),
+        merchant_id: MerchantId::least(MADE),
+        name: "Billing".to_owned(),
+        url: "https://example.com/webhooks/tollgate".to_owned(),
+        events: None,
+        created_at: MADE,
+    }
+}
+
+/// The call that an event of this kind tells of.
+fn record(kind: EventKind) -> Option<RequestRecord> {
+    match kind {
+        EventKind::RequestCompleted => Some(completed()),
+        EventKind::RequestFailed => Some(failed()),
+        _ => None,
+    }
+}
+
+fn failed() -> RequestRecord {
+    let amount = Amount::ZERO;
+    RequestRecord {
+        request_id: RequestId::least(NOW),
+        merchant_id: MerchantId::least(MADE),
+        reference_id: None,
+        connection_id: Some(ConnectionId::least(MADE)),
+        spend_key_id: None,
+        meter_id: Some(MeterId::least(MADE)),
+        status: RequestStatus::Error,
+        provider: "openai".to_owned(),
+        endpoint: "POST https://api.openai.com/v1/chat/completions".to_owned(),
+        provider_key_type: ProviderKeyType::Managed,
+        model: Some("gpt-5-mini".to_owned()),
+        response_id: None,
+        provider_status: Some(500),
+        timestamp: Some(NOW),
+        priced: PricedUsage::nothing(),
+        applied: Vec::new(),
+        quote: Quote {
+            base: BaseCost::default(),
+            base_payer: Payer::Wallet,
+            fee: Fee::default(),
+            service_charge: ServiceCharge { amount, payer: Payer::Wallet },
+            total_request_cost: amount,
+            total_wallet_cost: amount,
+            total_merchant_cost: amount,
+            counted_units: 0,
+        },
+        service_charge_rate: None,
+        rate_type: RateType::Fixed,
+        token_basis: TokenBasis::InputOutput,
+        metadata: Metadata::default(),
+        created_at: NOW.plus_millis(-2 * SECOND),
+    }
+}
+
+/// 10,000 tokens at 1 USD per million in, 5,000 at 2 USD out, and 10 USD per million of fee.
+fn completed() -> RequestRecord {
+    let failed = failed();
+    let base = BaseCost { input: cents(1), output: cents(1) };
+    let tier = Tier { start: 0, rate: Rate::from(10) };
+    let line = FeeLine { tier, unit: TierUnit::Tokens, units: 15_000, cost: cents(15) };
+    let total = cents(17);
+    RequestRecord {
+        status: RequestStatus::Completed,
+        model: Some("gpt-5-mini-2026-08-07".to_owned()),
+        response_id: Some("chatcmpl-Bv1c0".to_owned()),
+        provider_status: Some(200),
+        priced: PricedUsage {
+            usage: Usage::tokens(10_000, 5_000),
+            usage_source: UsageSource::Reported,
+            base,
+            price_source: PriceSource::Catalog,
+        },
+        quote: Quote {
+            base,
+            fee: Fee { lines: vec![line] },
+            total_request_cost: total,
+            total_wallet_cost: total,
+            counted_units: 15_000,
+            ..failed.quote
+        },
+        ..failed
+    }
+}

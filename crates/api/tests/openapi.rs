@@ -1,0 +1,256 @@
+//! The OpenAPI document says what the webhooks are sent: the samples, and messages that were really
+//! delivered.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+use support::*;
+use tollgate_api::{WebhookMessages, openapi};
+use tollgate_domain::EventKind;
+use tollgate_testkit::{Call, Reply, ScriptedProvider};
+
+fn kinds() -> impl Iterator<Item = &'static str> {
+    EventKind::ALL.iter().chain(&[EventKind::WebhookTest]).map(|kind| kind.as_str())
+}
+
+/// What the document says of the message of a kind: its schema and its example.
+fn content(kind: &str) -> &'static Value {
+    &openapi()["webhooks"][kind]["post"]["requestBody"]["content"]["application/json"]
+}
+
+/// Validates against the schema at a place of the document.
+fn validator_at(place: &str) -> Validator {
+    let mut root = openapi().clone();
+    root["$ref"] = json!(place);
+    jsonschema::draft202012::options().should_validate_formats(true).build(&root).unwrap()
+}
+
+fn validator(kind: &str) -> Validator {
+    validator_at(&format!("#/webhooks/{kind}/post/requestBody/content/application~1json/schema"))
+}
+
+#[track_caller]
+fn assert_valid(validator: &Validator, value: &Value) {
+    let faults: Vec<_> = validator
+        .iter_errors(value)
+        .map(|fault| format!("{}: {fault}", fault.instance_path()))
+        .collect();
+    assert!(faults.is_empty(), "{faults:#?}\n{value:#}");
+}
+
+/// Every object within a value, by its pointer.
+fn objects(value: &Value, pointer: String, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            found.push(pointer.clone());
+            for (name, field) in fields {
+                objects(field, format!("{pointer}/{name}"), found);
+            }
+        }
+        Value::Array(items) => {
+            for (place, item) in items.iter().enumerate() {
+                objects(item, format!("{pointer}/{place}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn every_kind_of_event_has_an_entry_and_nothing_else_has() {
+    let entries: BTreeSet<_> = names(&openapi()["webhooks"]).into_iter().collect();
+    assert_eq!(entries, kinds().collect());
+}
+
+#[test]
+fn every_sample_is_as_its_schema_says_and_no_field_may_be_added() {
+    for kind in kinds() {
+        let (validator, sample) = (validator(kind), &content(kind)["example"]);
+        assert_valid(&validator, sample);
+        assert_eq!(sample["type"], kind);
+        let mut places = Vec::new();
+        objects(sample, String::new(), &mut places);
+        // Of all objects only metadata are free.
+        for place in places.iter().filter(|place| !place.ends_with("/metadata")) {
+            let mut more = sample.clone();
+            more.pointer_mut(place).unwrap()["more"] = json!("x");
+            assert!(!validator.is_valid(&more), "{kind} with one more at {place}");
+        }
+    }
+}
+
+#[test]
+fn no_field_of_a_sample_may_be_missing_but_those_that_are_left_out_at_times() {
+    /// What is left out where there is none.
+    const OPTIONAL: [&str; 10] = [
+        "spend_key/spend_limit",
+        "spend_key/rate_limit",
+        "request/provider_status",
+        "request/connection_id",
+        "request/meter_id",
+        "request/model",
+        "request/response_id",
+        "request/timestamp",
+        "model_usage/payer",
+        "fee/token_basis",
+    ];
+    for kind in kinds() {
+        let (validator, sample) = (validator(kind), &content(kind)["example"]);
+        let mut places = Vec::new();
+        objects(sample, String::new(), &mut places);
+        for place in places {
+            for name in names(sample.pointer(&place).unwrap()) {
+                let pointer = format!("{place}/{name}");
+                let mut less = sample.clone();
+                less.pointer_mut(&place).unwrap().as_object_mut().unwrap().remove(name);
+                let may_be_missing = OPTIONAL.iter().any(|optional| pointer.ends_with(optional));
+                assert_eq!(validator.is_valid(&less), may_be_missing, "{kind} without {pointer}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere_and_every_operation_has_a_name_of_its_own() {
+    let document = openapi();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1."));
+    let mut places = Vec::new();
+    objects(document, String::new(), &mut places);
+    for value in places.iter().filter_map(|place| document.pointer(place)) {
+        let Some(reference) = value.get("$ref").and_then(Value::as_str) else { continue };
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{reference}");
+    }
+    let mut seen = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            assert!(seen.insert(text(operation, "operationId")), "{method} {path}");
+            let stated = operation["parameters"].as_array().into_iter().flatten();
+            let stated: Vec<_> =
+                stated.filter(|one| one["in"] == "path").map(|one| text(one, "name")).collect();
+            let named: Vec<_> = path
+                .split('/')
+                .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+                .collect();
+            assert_eq!(stated, named, "{method} {path}");
+        }
+    }
+    for name in names(&document["components"]["schemas"]) {
+        let schema = &document["components"]["schemas"][name];
+        jsonschema::draft202012::meta::validate(schema).unwrap();
+    }
+}
+
+#[test]
+fn the_document_for_people_ends_with_the_samples() {
+    let document = include_str!("../../../docs/WEBHOOKS.md");
+    assert!(
+        document.ends_with(&format!("\n\n{WebhookMessages}")),
+        "write the last chapter anew: sed -i '/^## Messages$/,$d' docs/WEBHOOKS.md && \
+         cargo run -p tollgate-api --example webhooks >> docs/WEBHOOKS.md"
+    );
+}
+
+/// The first message of a kind that a receiver got.
+async fn message(receiver: &ScriptedProvider, kind: &str) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        // Of one that is on its way the body may be missing.
+        let all: Vec<Value> = receiver
+            .requests()
+            .iter()
+            .filter_map(|request| serde_json::from_slice(&request.body).ok())
+            .collect();
+        if let Some(message) = all.iter().find(|message| message["type"] == kind) {
+            return message.clone();
+        }
+        let so_far: Vec<_> = all.iter().map(|message| &message["type"]).collect();
+        assert!(Instant::now() < deadline, "no {kind}, but {so_far:?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn what_is_delivered_and_what_the_operations_answer_is_as_the_document_says() {
+    each_gateway_with_webhooks(async |gateway| {
+        let served = Call::new(gateway.address, "GET", "/openapi.json").send().await.expect(200);
+        assert_eq!(&served, openapi());
+
+        let receiver = ScriptedProvider::start().always(Reply::json(200, "{}"));
+        let webhook = json!({"name": "All", "url": receiver.url("/hook"), "events": kinds()
+            .filter(|kind| *kind != "webhook.test").collect::<Vec<_>>()});
+        let made = gateway.post("/webhooks", &webhook).await.expect(201);
+        assert_valid(&validator_at("#/components/schemas/Webhook"), &made);
+        let path = format!("/webhooks/{}", text(&made, "webhook_id"));
+        let list = gateway.get("/webhooks").await.expect(200);
+        assert_valid(&validator_at("#/components/schemas/List_Webhook"), &list);
+        let refused = gateway.post("/webhooks", &json!({"name": ""})).await;
+        assert_refused(&refused, 400, "validation_failed");
+        assert_valid(&validator_at("#/components/schemas/Error"), &refused.json());
+
+        let tested = gateway.post(&format!("{path}/test"), &json!({})).await.expect(200);
+        assert_valid(&validator_at("#/components/schemas/Delivery"), &tested);
+        let customer = json!({"reference_id": "customer-1", "metadata": {"plan": "a"}});
+        let connection = gateway.post("/connections", &customer).await.expect(201);
+        let config = json!({"name": "Pro", "period_amount": "25", "included_credit": "30",
+            "billing_interval": "month", "rollover_type": "none", "bundle_rollover_type": "full"});
+        let config = gateway.post("/subscription_configs", &config).await.expect(201);
+        let subscribe = json!({"connection_id": connection["connection_id"],
+            "subscription_config_id": config["subscription_config_id"]});
+        gateway.post("/subscriptions", &subscribe).await.expect(201);
+        let wallet = format!("/wallets/{}", gateway.connection.wallet_id);
+        let threshold = json!({"low_balance_threshold": "10"});
+        gateway.patch(&wallet, &threshold).await.expect(200);
+        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.chat().send().await.expect(200);
+        let key = json!({"wallet_id": gateway.connection.wallet_id.to_string(),
+            "spend_limit": {"amount": "0.0023", "cycle": "monthly"}});
+        let key = gateway.spend_key(&key).await;
+        let call = gateway.forward_to(&gateway.provider.url("/v1/chat/completions"));
+        call.bearer(&key.key).json(&chat_body()).send().await.expect(200);
+        gateway.provider.push(Reply::json(500, "{}"));
+        assert_eq!(gateway.chat().send().await.status, 500);
+        gateway
+            .delete(&format!("/connections/{}", text(&connection, "connection_id")))
+            .await
+            .expect(200);
+
+        for kind in [
+            "webhook.test",
+            "connection.created",
+            "subscription.created",
+            "wallet.balance_low",
+            "request.completed",
+            "spend_key.threshold_reached",
+            "request.failed",
+            "connection.deleted",
+            "subscription.cancelled",
+        ] {
+            assert_valid(&validator(kind), &message(&receiver, kind).await);
+        }
+        for request in receiver.requests() {
+            let kind = text(&request.json(), "type");
+            assert_valid(&validator(&kind), &request.json());
+            for parameter in openapi()["webhooks"][&kind]["post"]["parameters"].as_array().unwrap()
+            {
+                let header = request.header(parameter["name"].as_str().unwrap()).unwrap();
+                let mut root = parameter["schema"].clone();
+                root["components"] = openapi()["components"].clone();
+                let schema = jsonschema::draft202012::new(&root).unwrap();
+                assert_valid(&schema, &json!(header));
+            }
+        }
+        let deliveries = gateway.get(&format!("{path}/deliveries")).await.expect(200);
+        assert_valid(&validator_at("#/components/schemas/List_Delivery"), &deliveries);
+    });
+}
