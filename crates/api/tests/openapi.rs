@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use support::*;
 use tollgate_api::{WebhookMessages, openapi};
 use tollgate_domain::EventKind;
-use tollgate_testkit::{Call, Reply, ScriptedProvider};
+use tollgate_testkit::{Call, RecordedRequest, Reply, ScriptedProvider};
 
 fn kinds() -> impl Iterator<Item = &'static str> {
     EventKind::ALL.iter().chain(&[EventKind::WebhookTest]).map(|kind| kind.as_str())
@@ -162,95 +162,124 @@ fn the_document_for_people_ends_with_the_samples() {
 }
 
 /// The first message of a kind that a receiver got.
-async fn message(receiver: &ScriptedProvider, kind: &str) -> Value {
+async fn message(receiver: &ScriptedProvider, kind: &str) -> (RecordedRequest, Value) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        // Of one that is on its way the body may be missing.
-        let all: Vec<Value> = receiver
-            .requests()
-            .iter()
-            .filter_map(|request| serde_json::from_slice(&request.body).ok())
-            .collect();
-        if let Some(message) = all.iter().find(|message| message["type"] == kind) {
-            return message.clone();
+        let complete = receiver.requests().into_iter().filter(|request| request.complete);
+        let mut all = complete.map(|request| (request.json(), request));
+        if let Some((message, request)) = all.find(|(message, _)| message["type"] == kind) {
+            return (request, message);
         }
-        let so_far: Vec<_> = all.iter().map(|message| &message["type"]).collect();
-        assert!(Instant::now() < deadline, "no {kind}, but {so_far:?}");
+        assert!(Instant::now() < deadline, "no {kind}");
         tokio::task::yield_now().await;
     }
 }
 
+/// Lets each kind of event happen, but the test.
+async fn let_everything_happen(gateway: &Gateway<'_>) {
+    const DAY: i64 = 24 * 60 * 60 * 1_000;
+    let customer = json!({"reference_id": "customer-1", "metadata": {"plan": "a"}});
+    let connection = gateway.post("/connections", &customer).await.expect(201);
+    let connection = text(&connection, "connection_id");
+    let config = async |period_amount: &str| {
+        let config = json!({"name": "Pro", "period_amount": period_amount, "included_credit": "30",
+            "billing_interval": "month", "rollover_type": "none", "bundle_rollover_type": "full",
+            "credit_bundles": [{"name": "More", "cost": "10", "credit_amount": "11"}]});
+        gateway.post("/subscription_configs", &config).await.expect(201)
+    };
+    let (small, large) = (config("25").await, config("50").await);
+    let id = |config: &Value| json!({"subscription_config_id": config["subscription_config_id"]});
+    let subscribe = with(id(&small), &json!({"connection_id": connection}));
+    let made = gateway.post("/subscriptions", &subscribe).await.expect(201);
+    let subscription = format!("/subscriptions/{}", text(&made["subscription"], "subscription_id"));
+    let bundle = json!({"credit_bundle_id": small["credit_bundles"][0]["credit_bundle_id"]});
+    gateway.post(&format!("{subscription}/bundles"), &bundle).await.expect(201);
+    gateway.post(&format!("{subscription}/change"), &id(&large)).await.expect(200);
+    gateway.store.clock.advance_millis(31 * DAY);
+    gateway.get(&subscription).await.expect(200);
+    gateway.delete(&format!("/connections/{connection}")).await.expect(200);
+
+    let wallet = format!("/wallets/{}", gateway.connection.wallet_id);
+    let limits = json!({"low_balance_threshold": "10", "overdraft_limit": "0"});
+    gateway.patch(&wallet, &limits).await.expect(200);
+    gateway.provider.push_always(Reply::json(200, chat_answer()));
+    gateway.chat().send().await.expect(200);
+    gateway.provider.push(Reply::json(500, "{}"));
+    assert_eq!(gateway.chat().send().await.status, 500);
+    // A call costs 0.002 USD.
+    let key = gateway
+        .spend_key(&json!({
+            "wallet_id": gateway.connection.wallet_id.to_string(),
+            "spend_limit": {"amount": "0.0023", "cycle": "monthly"},
+        }))
+        .await;
+    let call = gateway.forward_to(&gateway.provider.url("/v1/chat/completions"));
+    let call = call.bearer(&key.key).json(&chat_body());
+    call.send().await.expect(200);
+    call.send().await.expect(200);
+    let unknown = json!({"model": "unheard-of", "messages": []});
+    let refused = gateway.forward("/v1/chat/completions").json(&unknown).send().await;
+    assert_refused(&refused, 400, "model_price_unknown");
+    gateway.post(&format!("{wallet}/debits"), &json!({"amount": "100"})).await.expect(201);
+}
+
 #[test]
-fn what_is_delivered_and_what_the_operations_answer_is_as_the_document_says() {
+fn every_message_that_is_delivered_is_as_the_document_says() {
+    each_gateway_with_webhooks(async |gateway| {
+        let receiver = ScriptedProvider::start().always(Reply::json(200, "{}"));
+        let wanted: Vec<_> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
+        let webhook = json!({"name": "All", "url": receiver.url("/hook"), "events": wanted});
+        let made = gateway.post("/webhooks", &webhook).await.expect(201);
+        let path = format!("/webhooks/{}", text(&made, "webhook_id"));
+        gateway.post(&format!("{path}/test"), &json!({})).await.expect(200);
+        let_everything_happen(gateway).await;
+
+        for kind in kinds() {
+            let (headers, message) = message(&receiver, kind).await;
+            assert_valid(&validator(kind), &message);
+            let stated = &openapi()["webhooks"][kind]["post"]["parameters"];
+            for parameter in stated.as_array().unwrap() {
+                let mut schema = parameter["schema"].clone();
+                schema["components"] = openapi()["components"].clone();
+                let header = headers.header(parameter["name"].as_str().unwrap()).unwrap();
+                let schema = jsonschema::draft202012::new(&schema).unwrap();
+                assert_valid(&schema, &json!(header));
+            }
+        }
+    });
+}
+
+#[test]
+fn what_the_operations_on_webhooks_answer_is_as_the_document_says() {
     each_gateway_with_webhooks(async |gateway| {
         let served = Call::new(gateway.address, "GET", "/openapi.json").send().await.expect(200);
         assert_eq!(&served, openapi());
 
+        let is = |schema: &str, value: &Value| {
+            assert_valid(&validator_at(&format!("#/components/schemas/{schema}")), value);
+        };
         let receiver = ScriptedProvider::start().always(Reply::json(200, "{}"));
-        let webhook = json!({"name": "All", "url": receiver.url("/hook"), "events": kinds()
-            .filter(|kind| *kind != "webhook.test").collect::<Vec<_>>()});
+        let webhook = json!({"name": "All", "url": receiver.url("/hook")});
+        is("CreateWebhook", &webhook);
         let made = gateway.post("/webhooks", &webhook).await.expect(201);
-        assert_valid(&validator_at("#/components/schemas/Webhook"), &made);
+        is("Webhook", &made);
         let path = format!("/webhooks/{}", text(&made, "webhook_id"));
-        let list = gateway.get("/webhooks").await.expect(200);
-        assert_valid(&validator_at("#/components/schemas/List_Webhook"), &list);
-        let refused = gateway.post("/webhooks", &json!({"name": ""})).await;
-        assert_refused(&refused, 400, "validation_failed");
-        assert_valid(&validator_at("#/components/schemas/Error"), &refused.json());
+        is("List_Webhook", &gateway.get("/webhooks").await.expect(200));
+        is("Webhook", &gateway.get(&path).await.expect(200));
+        let change = json!({"name": "Some", "events": ["price.missing"]});
+        is("UpdateWebhook", &change);
+        is("Webhook", &gateway.patch(&path, &change).await.expect(200));
+        is("Webhook", &gateway.post(&format!("{path}/rotate"), &json!({})).await.expect(200));
+        is("Error", &gateway.post("/webhooks", &json!({"name": ""})).await.expect(400));
 
-        let tested = gateway.post(&format!("{path}/test"), &json!({})).await.expect(200);
-        assert_valid(&validator_at("#/components/schemas/Delivery"), &tested);
-        let customer = json!({"reference_id": "customer-1", "metadata": {"plan": "a"}});
-        let connection = gateway.post("/connections", &customer).await.expect(201);
-        let config = json!({"name": "Pro", "period_amount": "25", "included_credit": "30",
-            "billing_interval": "month", "rollover_type": "none", "bundle_rollover_type": "full"});
-        let config = gateway.post("/subscription_configs", &config).await.expect(201);
-        let subscribe = json!({"connection_id": connection["connection_id"],
-            "subscription_config_id": config["subscription_config_id"]});
-        gateway.post("/subscriptions", &subscribe).await.expect(201);
-        let wallet = format!("/wallets/{}", gateway.connection.wallet_id);
-        let threshold = json!({"low_balance_threshold": "10"});
-        gateway.patch(&wallet, &threshold).await.expect(200);
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
-        gateway.chat().send().await.expect(200);
-        let key = json!({"wallet_id": gateway.connection.wallet_id.to_string(),
-            "spend_limit": {"amount": "0.0023", "cycle": "monthly"}});
-        let key = gateway.spend_key(&key).await;
-        let call = gateway.forward_to(&gateway.provider.url("/v1/chat/completions"));
-        call.bearer(&key.key).json(&chat_body()).send().await.expect(200);
-        gateway.provider.push(Reply::json(500, "{}"));
-        assert_eq!(gateway.chat().send().await.status, 500);
-        gateway
-            .delete(&format!("/connections/{}", text(&connection, "connection_id")))
-            .await
-            .expect(200);
-
-        for kind in [
-            "webhook.test",
-            "connection.created",
-            "subscription.created",
-            "wallet.balance_low",
-            "request.completed",
-            "spend_key.threshold_reached",
-            "request.failed",
-            "connection.deleted",
-            "subscription.cancelled",
-        ] {
-            assert_valid(&validator(kind), &message(&receiver, kind).await);
-        }
-        for request in receiver.requests() {
-            let kind = text(&request.json(), "type");
-            assert_valid(&validator(&kind), &request.json());
-            for parameter in openapi()["webhooks"][&kind]["post"]["parameters"].as_array().unwrap()
-            {
-                let header = request.header(parameter["name"].as_str().unwrap()).unwrap();
-                let mut root = parameter["schema"].clone();
-                root["components"] = openapi()["components"].clone();
-                let schema = jsonschema::draft202012::new(&root).unwrap();
-                assert_valid(&schema, &json!(header));
-            }
-        }
-        let deliveries = gateway.get(&format!("{path}/deliveries")).await.expect(200);
-        assert_valid(&validator_at("#/components/schemas/List_Delivery"), &deliveries);
+        let begun = gateway.post(&format!("{path}/test"), &json!({})).await.expect(200);
+        is("Delivery", &begun);
+        message(&receiver, "webhook.test").await;
+        is("List_Delivery", &gateway.get(&format!("{path}/deliveries")).await.expect(200));
+        let delivery = format!("{path}/deliveries/{}", text(&begun, "delivery_id"));
+        is("Delivery", &gateway.get(&delivery).await.expect(200));
+        let redelivered = gateway.post(&format!("{delivery}/redeliver"), &json!({})).await;
+        is("Delivery", &redelivered.expect(200));
+        is("Deleted", &gateway.delete(&path).await.expect(200));
     });
 }
