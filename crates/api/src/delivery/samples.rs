@@ -21,7 +21,7 @@ const DAY: i64 = 24 * 60 * 60 * SECOND;
 /// 2026-11-21T12:00:00Z, when all of them happen.
 const NOW: Timestamp = Timestamp::from_unix_micros(1_795_262_400_000_000);
 /// When what they tell of was made.
-const MADE: Timestamp = NOW.plus_millis(-20 * DAY);
+const MADE: Timestamp = NOW.plus_millis(-40 * DAY);
 
 const fn cents(cents: i64) -> Amount {
     Amount::from_units(cents.saturating_mul(Amount::USD.units() / 100))
@@ -37,13 +37,11 @@ pub(crate) fn message(kind: EventKind) -> serde_json::Value {
 }
 
 fn news(kind: EventKind) -> News {
-    let active = || Box::new(connection(ConnectionStatus::Active));
-    let subscription = || Box::new(subscription(SubscriptionStatus::Active));
+    let connection = || Box::new(connection(kind));
+    let subscription = || Box::new(subscription(kind));
     match kind {
-        EventKind::ConnectionCreated => News::ConnectionCreated { connection: active() },
-        EventKind::ConnectionDeleted => {
-            News::ConnectionDeleted { connection: Box::new(connection(ConnectionStatus::Deleted)) }
-        }
+        EventKind::ConnectionCreated => News::ConnectionCreated { connection: connection() },
+        EventKind::ConnectionDeleted => News::ConnectionDeleted { connection: connection() },
         EventKind::WalletBalanceLow => {
             News::WalletBalanceLow { wallet: Box::new(wallet(cents(480))) }
         }
@@ -66,9 +64,9 @@ fn news(kind: EventKind) -> News {
         EventKind::SubscriptionChanged => {
             News::SubscriptionChanged { subscription: subscription(), amount_due: cents(2_500) }
         }
-        EventKind::SubscriptionCancelled => News::SubscriptionCancelled {
-            subscription: Box::new(self::subscription(SubscriptionStatus::Cancelled)),
-        },
+        EventKind::SubscriptionCancelled => {
+            News::SubscriptionCancelled { subscription: subscription() }
+        }
         EventKind::CreditBundlePurchased => News::CreditBundlePurchased {
             credit_bundle: Box::new(credit_bundle()),
             subscription: subscription(),
@@ -85,17 +83,21 @@ fn news(kind: EventKind) -> News {
     }
 }
 
-fn connection(status: ConnectionStatus) -> Connection {
+fn connection(kind: EventKind) -> Connection {
+    let (status, created_at) = match kind {
+        EventKind::ConnectionDeleted => (ConnectionStatus::Deleted, MADE),
+        _ => (ConnectionStatus::Active, NOW),
+    };
     Connection {
-        connection_id: ConnectionId::least(MADE),
+        connection_id: ConnectionId::least(created_at),
         merchant_id: MerchantId::least(MADE),
         reference_id: Some("customer-17".to_owned()),
         name: Some("Ada".to_owned()),
         email: None,
         metadata: Metadata::default(),
-        wallet_id: WalletId::least(MADE),
+        wallet_id: WalletId::least(created_at),
         status,
-        created_at: MADE,
+        created_at,
     }
 }
 
@@ -139,10 +141,15 @@ fn spend_key(spent: Amount) -> SpendKey {
     }
 }
 
-fn subscription(status: SubscriptionStatus) -> SubscriptionState {
-    let has_ended = status == SubscriptionStatus::Cancelled;
+fn subscription(kind: EventKind) -> SubscriptionState {
+    let month_ago = NOW.plus_millis(-31 * DAY);
+    let is_new = kind == EventKind::SubscriptionCreated;
+    let has_ended = kind == EventKind::SubscriptionCancelled;
+    let has_bundle = kind == EventKind::CreditBundlePurchased;
+    let (cycle_start_at, cycle_end_at) =
+        if has_ended { (month_ago, NOW) } else { (NOW, NOW.plus_millis(30 * DAY)) };
     SubscriptionState {
-        subscription_id: SubscriptionId::least(MADE),
+        subscription_id: SubscriptionId::least(if is_new { NOW } else { month_ago }),
         connection_id: ConnectionId::least(MADE),
         plan: Plan {
             subscription_config_id: SubscriptionConfigId::least(MADE),
@@ -150,14 +157,17 @@ fn subscription(status: SubscriptionStatus) -> SubscriptionState {
             period_amount: cents(2_500),
             included_credit: cents(3_000),
         },
-        status,
+        status: match has_ended {
+            true => SubscriptionStatus::Cancelled,
+            false => SubscriptionStatus::Active,
+        },
         billing_interval: BillingInterval::Month,
-        started_at: if has_ended { NOW.plus_millis(-30 * DAY) } else { NOW },
+        started_at: if is_new { NOW } else { month_ago },
         cancelled_at: has_ended.then_some(NOW),
-        cycle_start_at: if has_ended { NOW.plus_millis(-30 * DAY) } else { NOW },
-        cycle_end_at: if has_ended { NOW } else { NOW.plus_millis(30 * DAY) },
+        cycle_start_at,
+        cycle_end_at,
         cycle_remaining: if has_ended { Amount::ZERO } else { cents(3_000) },
-        bundle_remaining: Amount::ZERO,
+        bundle_remaining: if has_bundle { cents(1_100) } else { Amount::ZERO },
         cycle_rollover: Rollover::None,
         bundle_rollover: Rollover::Full,
         pending_change: None,

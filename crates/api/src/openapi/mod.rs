@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use actix_web::HttpResponse;
+use actix_web::http::header::ContentType;
+use bytes::Bytes;
 use serde_json::{Value, json};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{OpenApi, RefOr, Schema};
@@ -66,7 +68,9 @@ pub fn openapi() -> &'static Value {
 
 /// `GET /openapi.json`
 pub(crate) async fn get() -> HttpResponse {
-    HttpResponse::Ok().json(openapi())
+    static TEXT: LazyLock<Bytes> =
+        LazyLock::new(|| serde_json::to_vec(openapi()).unwrap_or_default().into());
+    HttpResponse::Ok().content_type(ContentType::json()).body(TEXT.clone())
 }
 
 fn add_schemas(document: &mut OpenApi, schemas: Vec<(String, RefOr<Schema>)>) {
