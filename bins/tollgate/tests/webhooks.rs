@@ -516,7 +516,7 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
 #[test]
 fn nothing_is_lost_when_a_node_is_killed_while_it_delivers() {
     each_scene(async |scene| {
-        let slow = scene.webhook("slow?delay_ms=200", &json!(["connection.created"])).await;
+        let slow = scene.webhook("slow?delay_ms=500", &json!(["connection.created"])).await;
         let made = scene.connections(300).await;
         scene.wait_for("slow", 40, 20).await;
         scene.kill();
@@ -553,7 +553,7 @@ fn two_nodes_make_no_attempt_twice_and_one_goes_on_where_the_other_died() {
         assert_complete(&came, &made, 1);
         assert_eq!(came.len(), 300, "each came once");
 
-        let url = scene.url("slow?delay_ms=200");
+        let url = scene.url("slow?delay_ms=500");
         scene.send("PATCH", &hook, &json!({"url": url})).await.expect(200);
         let made = scene.connections(300).await;
         scene.wait_for("slow", 60, 20).await;
