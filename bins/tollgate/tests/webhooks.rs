@@ -264,11 +264,11 @@ fn a_merchant_makes_a_webhook_changes_it_tries_it_and_deletes_it() {
         let changed = scene.send("PATCH", &path, &changes).await.expect(200);
         assert_eq!((&changed["events"], &changed["url"]), (&Value::Null, &changes["url"]));
 
-        let rotated = scene.send("POST", &format!("{path}/rotate"), &json!({})).await.expect(200);
+        let rotated = scene.call("POST", &format!("{path}/rotate")).send().await.expect(200);
         let new_secret = rotated["webhook_secret"].as_str().unwrap();
         assert!(new_secret.starts_with("whsec_") && new_secret != secret);
 
-        let test = scene.send("POST", &format!("{path}/test"), &json!({})).await.expect(200);
+        let test = scene.call("POST", &format!("{path}/test")).send().await.expect(200);
         assert_eq!((&test["type"], &test["status"]), (&json!("webhook.test"), &json!("pending")));
         assert_eq!((&test["sequence"], &test["attempts"]), (&json!(1), &json!(0)));
         let one = format!("{path}/deliveries/{}", test["delivery_id"].as_str().unwrap());
@@ -287,7 +287,7 @@ fn a_merchant_makes_a_webhook_changes_it_tries_it_and_deletes_it() {
         }
         assert!(delivered["last_attempt_at"].is_string() && delivered["duration_ms"].is_u64());
 
-        let again = scene.send("POST", &format!("{one}/redeliver"), &json!({})).await.expect(200);
+        let again = scene.call("POST", &format!("{one}/redeliver")).send().await.expect(200);
         assert_eq!((&again["status"], &again["sequence"]), (&json!("pending"), &json!(1)));
         let again = scene.delivered(&path, 1, 10).await.remove(0);
         assert_eq!(again["attempts"], 2);
@@ -497,13 +497,13 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
 
         // The hanging one still hangs.
         scene.connections(40).await;
-        scene.delivered(&healthy, 41, 5).await;
+        scene.delivered(&healthy, 41, 8).await;
         for message in scene.came("healthy").await {
-            assert!(message.delay_ms() < 2_000, "{} ms", message.delay_ms());
+            assert!(message.delay_ms() < 6_000, "{} ms", message.delay_ms());
         }
         let hung = scene.tried(&hanging).await;
         assert_eq!((&hung["response_status"], &hung["error"]), (&json!(null), &json!("timed_out")));
-        assert!((10_000..11_500).contains(&hung["duration_ms"].as_u64().unwrap()), "{hung}");
+        assert!((10_000..13_000).contains(&hung["duration_ms"].as_u64().unwrap()), "{hung}");
 
         // The one that failed is well again and takes everything, the first message 5 s later.
         scene.delivered(&failing, 41, 10).await;
@@ -512,14 +512,14 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
         assert_eq!(first.len(), 2);
         assert_eq!(first[0].id(), first[1].id());
         let pause = first[1].at_ms - first[0].at_ms;
-        assert!((5_000..6_500).contains(&pause), "{pause} ms");
+        assert!((5_000..8_000).contains(&pause), "{pause} ms");
     });
 }
 
 #[test]
 fn nothing_is_lost_when_a_node_is_killed_while_it_delivers() {
     each_scene(async |scene| {
-        let slow = scene.webhook("slow?delay_ms=200", &json!(["connection.created"])).await;
+        let slow = scene.webhook("slow?delay_ms=500", &json!(["connection.created"])).await;
         let made = scene.connections(300).await;
         scene.wait_for("slow", 40, 20).await;
         scene.kill();
@@ -556,7 +556,7 @@ fn two_nodes_make_no_attempt_twice_and_one_goes_on_where_the_other_died() {
         assert_complete(&came, &made, 1);
         assert_eq!(came.len(), 300, "each came once");
 
-        let url = scene.url("slow?delay_ms=200");
+        let url = scene.url("slow?delay_ms=500");
         scene.send("PATCH", &hook, &json!({"url": url})).await.expect(200);
         let made = scene.connections(300).await;
         scene.wait_for("slow", 60, 20).await;
@@ -575,6 +575,8 @@ fn two_nodes_make_no_attempt_twice_and_one_goes_on_where_the_other_died() {
 fn events_of_one_resource_come_one_after_the_other() {
     each_scene(async |scene| {
         const DELAY_MS: u64 = 100;
+        // Where several can serve, two nodes deliver.
+        let _other = scene.site.database.is_some().then(|| scene.site.serve());
         let path = format!("a?delay_ms={DELAY_MS}");
         let events = json!([
             "connection.created",

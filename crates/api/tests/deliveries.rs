@@ -211,6 +211,23 @@ fn what_is_sent_again_while_an_attempt_is_under_way_is_sent_again() {
 }
 
 #[test]
+fn what_a_receiver_says_is_kept_as_text_of_four_kib_at_most() {
+    each_gateway(async |gateway| {
+        let hook = Hook::new(gateway, &json!(null)).await;
+        let said = async |body: &[u8]| {
+            hook.receiver.push(Reply::bytes(200, "text/plain", body));
+            text(&hook.after(&hook.test().await, 1).await, "response_body")
+        };
+        assert_eq!(said("über\n".as_bytes()).await, "über\n");
+        assert_eq!(said(b"").await, "");
+        assert_eq!(said(b"a\0b\xff").await, "a\u{fffd}b\u{fffd}");
+        assert_eq!(said(&[b'x'; 5_000]).await, "x".repeat(4_096));
+        assert_eq!(said(&[0xff; 5_000]).await, "\u{fffd}".repeat(1_365));
+        assert_eq!(said("€".repeat(2_000).as_bytes()).await, "€".repeat(1_365));
+    });
+}
+
+#[test]
 fn an_old_secret_signs_beside_the_new_one_for_a_day() {
     each_gateway(async |gateway| {
         let hook = Hook::new(gateway, &json!(null)).await;

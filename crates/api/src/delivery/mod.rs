@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use actix_web::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use actix_web::{rt, web};
 use tokio::sync::{oneshot, watch};
-use tollgate_domain::{Attempt, DeliveryFault};
+use tollgate_domain::{Attempt, DeliveryFault, MAX_ANSWER_BYTES};
 use tollgate_provider::WebhookClient;
 use tollgate_store::StoreError;
 use tollgate_store::deliveries::{Claimed, Ended};
@@ -183,7 +183,11 @@ fn headers(app: &App, claimed: &Claimed, body: &[u8]) -> HeaderMap {
     values.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))).collect()
 }
 
-/// What a receiver said, as text: what is not UTF-8 or cannot be stored is replaced.
+/// What a receiver said, as text: what is not UTF-8 or cannot be stored is replaced, by what may be
+/// longer than it was.
 fn readable(body: &[u8]) -> String {
-    String::from_utf8_lossy(body).replace('\0', "\u{fffd}")
+    let mut text = String::from_utf8_lossy(body).replace('\0', "\u{fffd}");
+    let mut ends = (0..=MAX_ANSWER_BYTES).rev();
+    text.truncate(ends.find(|end| text.is_char_boundary(*end)).unwrap_or(0));
+    text
 }
