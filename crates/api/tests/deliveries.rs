@@ -365,7 +365,11 @@ fn every_kind_of_event_holds_its_resource_as_the_api_shows_it() {
         gateway.patch(&wallet, &json!({"low_balance_threshold": "5"})).await.expect(200);
         for (amount, word) in [("6", "wallet.balance_low"), ("4", "wallet.balance_depleted")] {
             post(&format!("{wallet}/debits"), json!({"amount": amount})).await;
-            assert_eq!(told().await, kind(word, json!({"wallet": get(&wallet).await})));
+            let data = json!({
+                "wallet": get(&wallet).await,
+                "connection_id": connection["connection_id"],
+            });
+            assert_eq!(told().await, kind(word, data));
         }
         post(&format!("{wallet}/credits"), json!({"amount": "10"})).await;
 

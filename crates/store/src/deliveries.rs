@@ -24,12 +24,22 @@ use crate::rows::{from_word, parsed, time, word};
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
 use crate::webhooks::{self, WebhookRow};
 
-/// How many events are taken from the outbox at once, so that nobody else waits long.
-const EVENTS_AT_ONCE: i64 = 100;
-/// Of how many webhooks deliveries are claimed at once.
+/// How many events are looked at, how many places in queues are given out for them, and how many
+/// attempts are begun in one turn: where there is one writer, everybody else waits for it meanwhile.
+const EVENTS_AT_ONCE: i64 = 50;
+const PLACES_AT_ONCE: usize = 100;
+const CLAIMS_AT_ONCE: usize = 64;
+/// How many ended attempts one turn should book.
+pub const ENDED_AT_ONCE: usize = 64;
+/// Of how many webhooks deliveries are claimed in one turn.
 const WEBHOOKS_AT_ONCE: i64 = 32;
 /// When an attempt is taken for lost, in milliseconds: well after the time it may take.
 const LEASE_MILLIS: i64 = 30_000;
+/// How long it is tried at most, in milliseconds: longer than all attempts take. What waits longer
+/// than that for a receiver that is too slow for what it is told is given up, or it would pile up.
+const TRIED_MILLIS: i64 = 48 * 60 * 60 * 1_000;
+/// How many are given up in one transaction.
+const GIVEN_UP_AT_ONCE: i64 = 500;
 /// How long events and their deliveries are kept, in milliseconds.
 const KEPT_MILLIS: i64 = 30 * 24 * 60 * 60 * 1_000;
 
@@ -52,6 +62,7 @@ pub(crate) struct DeliveryRow {
     attempts: i32,
     /// Attempts since it was last sent anew, the one under way included.
     failures: i32,
+    queued_at: i64,
     last_attempt_at: Option<i64>,
     next_attempt_at: Option<i64>,
     response_status: Option<i32>,
@@ -72,6 +83,7 @@ impl DeliveryRow {
             status: if due_at.is_some() { PENDING } else { WAITING }.to_owned(),
             attempts: 0,
             failures: 0,
+            queued_at: now.unix_micros(),
             last_attempt_at: None,
             next_attempt_at: due_at,
             response_status: None,
@@ -120,16 +132,6 @@ impl DeliveryRow {
         Ok(())
     }
 
-    /// Begins an attempt: until the lease has run out it is nobody else's.
-    fn begin(&mut self, now: Timestamp) {
-        self.attempts = self.attempts.saturating_add(1);
-        self.failures = self.failures.saturating_add(1);
-        self.last_attempt_at = Some(now.unix_micros());
-        self.next_attempt_at = Some(now.plus_millis(LEASE_MILLIS).unix_micros());
-        (self.response_status, self.response_body) = (None, None);
-        (self.fault, self.duration_ms) = (None, None);
-    }
-
     /// The attempt that has begun.
     fn claimed(&self, webhook: &WebhookRow, event: EventRow) -> Result<Claimed, StoreError> {
         Ok(Claimed {
@@ -143,11 +145,9 @@ impl DeliveryRow {
         })
     }
 
-    /// Ends it, for what is to be told cannot be read.
+    /// It is not tried any more.
     fn give_up(&mut self) {
         self.status = word(&DeliveryStatus::Failed);
-        self.fault = Some(word(&DeliveryFault::EventLost));
-        self.duration_ms = Some(0);
         self.next_attempt_at = None;
     }
 
@@ -213,19 +213,39 @@ pub struct Ended {
 pub struct Room {
     /// In all.
     pub free: usize,
-    /// At one webhook.
-    pub of_each: usize,
-    /// At webhooks that have less.
-    pub less: BTreeMap<WebhookId, usize>,
+    /// At each webhook.
+    pub webhooks: Share<WebhookId>,
+    /// At the webhooks of each merchant together.
+    pub merchants: Share<MerchantId>,
 }
 
-impl Room {
-    fn at(&self, webhook_id: &str) -> usize {
-        let webhook_id = webhook_id.parse().ok();
-        webhook_id.and_then(|id: WebhookId| self.less.get(&id).copied()).unwrap_or(self.of_each)
+/// How much room each has.
+#[derive(Clone, Debug)]
+pub struct Share<Id> {
+    /// Who has nothing under way.
+    pub each: usize,
+    /// Those that have less.
+    pub less: BTreeMap<Id, usize>,
+}
+
+impl<Id> Default for Share<Id> {
+    fn default() -> Self {
+        Self { each: 0, less: BTreeMap::new() }
+    }
+}
+
+impl<Id: Ord + ToString> Share<Id> {
+    fn of(&self, id: &Id) -> usize {
+        self.less.get(id).copied().unwrap_or(self.each)
     }
 
-    /// The webhooks that have none left.
+    /// Leaves so much less of it.
+    pub fn take(&mut self, id: Id, count: usize) {
+        let left = self.of(&id).saturating_sub(count);
+        self.less.insert(id, left);
+    }
+
+    /// Who has none left.
     fn full(&self) -> Vec<String> {
         self.less.iter().filter(|(_, room)| **room == 0).map(|(id, _)| id.to_string()).collect()
     }
@@ -256,12 +276,23 @@ impl Store {
         self.write_apart(move |conn| turn(conn, &ended, &room, clock.now())).await
     }
 
-    /// Deletes events that are older than 30 days, with their deliveries, a handful at a time.
+    /// Gives deliveries up that wait for more than two days, and deletes events that are older than 30
+    /// days, with their deliveries; a handful at a time.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn forget_deliveries(&self) -> Result<(), StoreError> {
-        let before = self.0.context.clock.now().plus_millis(-KEPT_MILLIS);
+        let now = self.0.context.clock.now();
+        for webhook_id in self.read(with_pending).await? {
+            while self
+                .write_apart({
+                    let webhook_id = webhook_id.clone();
+                    move |conn| give_up_old(conn, webhook_id, now)
+                })
+                .await?
+            {}
+        }
+        let before = now.plus_millis(-KEPT_MILLIS);
         while self.write_apart(move |conn| forget(conn, before)).await? > 0 {}
         Ok(())
     }
@@ -273,7 +304,8 @@ fn is_due(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<bool, StoreErr
     }
     let due = webhook_rows::table
         .filter(webhook_rows::due_at.le(now.unix_micros()))
-        .filter(webhook_rows::webhook_id.ne_all(room.full()));
+        .filter(webhook_rows::webhook_id.ne_all(room.webhooks.full()))
+        .filter(webhook_rows::merchant_id.ne_all(room.merchants.full()));
     Ok(diesel::select(diesel::dsl::exists(due)).get_result(conn)?)
 }
 
@@ -294,7 +326,7 @@ fn turn(
         queues.end(conn, one, now)?;
     }
     queues.dispatch(conn, &waiting, now)?;
-    queues.save(conn)?;
+    queues.save(conn, now)?;
     claim(conn, room, now)
 }
 
@@ -307,9 +339,13 @@ struct Queues {
 impl Queues {
     /// Locks, in the order of their ids, the webhooks of merchants to whom something happened and
     /// those where an attempt has ended.
-    fn lock(conn: &mut Conn, waiting: &[EventRow], ended: &[Ended]) -> Result<Self, StoreError> {
+    fn lock(
+        conn: &mut Conn,
+        waiting: &[(i64, EventRow)],
+        ended: &[Ended],
+    ) -> Result<Self, StoreError> {
         let merchants: BTreeSet<_> =
-            waiting.iter().map(|event| event.merchant_id.clone()).collect();
+            waiting.iter().map(|(_, event)| event.merchant_id.clone()).collect();
         let told: Vec<String> = match merchants.is_empty() {
             true => Vec::new(),
             false => webhook_rows::table
@@ -355,11 +391,11 @@ impl Queues {
         Ok(())
     }
 
-    /// Gives each event a place in the queue of every webhook that wants it.
+    /// Gives each event a place in the queue of every webhook that wants it, so far as a turn goes.
     fn dispatch(
         &mut self,
         conn: &mut Conn,
-        waiting: &[EventRow],
+        waiting: &[(i64, EventRow)],
         now: Timestamp,
     ) -> Result<(), StoreError> {
         if waiting.is_empty() {
@@ -379,7 +415,12 @@ impl Queues {
             wanting.values().flatten().map(|(row, _)| row.webhook_id.clone()).collect();
         let mut held_up = held_up(conn, ids, waiting)?;
         let mut places = Vec::new();
-        for event in waiting {
+        let mut done = Vec::new();
+        for (number, event) in waiting {
+            if places.len() >= PLACES_AT_ONCE {
+                break;
+            }
+            done.push(*number);
             let kind = match from_word("events.kind", &event.kind) {
                 Ok(kind) => kind,
                 Err(cause) => {
@@ -388,7 +429,8 @@ impl Queues {
                 }
             };
             for (row, webhook) in wanting.get_mut(&event.merchant_id).into_iter().flatten() {
-                if !webhook.wants(kind) {
+                // What waited already when a webhook was made happened before it.
+                if !webhook.wants(kind) || *number <= row.events_before {
                     continue;
                 }
                 row.sequence = row.sequence.saturating_add(1);
@@ -400,14 +442,14 @@ impl Queues {
             }
         }
         dialect::insert_deliveries(conn, &places)?;
-        events::mark_dispatched(conn, waiting, now)
+        events::mark_dispatched(conn, &done, now)
     }
 
     /// Writes the webhooks back that have changed, with when they are due.
-    fn save(mut self, conn: &mut Conn) -> Result<(), StoreError> {
+    fn save(mut self, conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         for row in self.changed.iter().filter_map(|id| self.webhooks.remove(id)) {
             let mut row = row;
-            row.due_at = next_due(conn, &row.webhook_id)?;
+            row.due_at = next_due(conn, &row.webhook_id, now)?;
             row.save(conn)?;
         }
         Ok(())
@@ -419,9 +461,9 @@ impl Queues {
 fn held_up(
     conn: &mut Conn,
     webhook_ids: Vec<String>,
-    waiting: &[EventRow],
+    waiting: &[(i64, EventRow)],
 ) -> Result<HashSet<(String, String)>, StoreError> {
-    let resources: BTreeSet<_> = waiting.iter().map(|event| event.resource.clone()).collect();
+    let resources: BTreeSet<_> = waiting.iter().map(|(_, event)| event.resource.clone()).collect();
     let pairs: Vec<(String, String)> = deliveries::table
         .filter(deliveries::webhook_id.eq_any(webhook_ids))
         .filter(deliveries::status.eq_any([PENDING, WAITING]))
@@ -461,52 +503,105 @@ fn overtaken_after() -> i32 {
     i32::try_from(OVERTAKEN_AFTER).unwrap_or(i32::MAX)
 }
 
-/// When the first delivery of a webhook is due.
-fn next_due(conn: &mut Conn, webhook_id: &str) -> Result<Option<i64>, StoreError> {
+/// When the first delivery of a webhook is due. What is overdue counts as of now: whoever has just
+/// had a turn, however long its backlog, comes behind those who wait for theirs.
+fn next_due(conn: &mut Conn, webhook_id: &str, now: Timestamp) -> Result<Option<i64>, StoreError> {
     let due = deliveries::table
         .filter(deliveries::webhook_id.eq(webhook_id))
         .filter(deliveries::next_attempt_at.is_not_null())
         .select(diesel::dsl::min(deliveries::next_attempt_at));
-    Ok(due.get_result(conn)?)
+    let due: Option<i64> = due.get_result(conn)?;
+    Ok(due.map(|at| at.max(now.unix_micros())))
 }
 
-/// Claims deliveries that are due, those first that have waited longest, of webhooks that no other
-/// node is busy with.
+/// Claims deliveries that are due, of webhooks that no other node is busy with: those first that wait
+/// for their turn longest.
 fn claim(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<Vec<Claimed>, StoreError> {
     let mut claimed = Vec::new();
-    if room.free == 0 {
+    let mut room = Room { free: room.free.min(CLAIMS_AT_ONCE), ..room.clone() };
+    for _ in 0..CLAIMS_AT_ONCE {
+        if room.free == 0 {
+            break;
+        }
+        // Asked again, it leaves out whoever has no room left, so that others are reached behind them.
+        let full = [room.webhooks.full(), room.merchants.full()];
+        let due = dialect::lock_due_webhooks(conn, now.unix_micros(), full, WEBHOOKS_AT_ONCE)?;
+        if due.is_empty() {
+            break;
+        }
+        for webhook in due {
+            claimed.extend(claim_of(conn, webhook, &mut room, now)?);
+        }
+    }
+    Ok(claimed)
+}
+
+/// Claims what is due of a webhook, unless there is no room for it: then it keeps its turn.
+fn claim_of(
+    conn: &mut Conn,
+    mut webhook: WebhookRow,
+    room: &mut Room,
+    now: Timestamp,
+) -> Result<Vec<Claimed>, StoreError> {
+    let mut claimed = Vec::new();
+    let webhook_id = parsed("webhooks.webhook_id", &webhook.webhook_id)?;
+    let merchant_id = parsed("webhooks.merchant_id", &webhook.merchant_id)?;
+    let most = room.free.min(room.webhooks.of(&webhook_id)).min(room.merchants.of(&merchant_id));
+    if most == 0 {
         return Ok(claimed);
     }
-    let due = dialect::lock_due_webhooks(conn, now.unix_micros(), &room.full(), WEBHOOKS_AT_ONCE)?;
-    for mut webhook in due {
-        let room = room.at(&webhook.webhook_id).min(room.free.saturating_sub(claimed.len()));
-        let found: Vec<(DeliveryRow, EventRow)> = deliveries::table
-            .inner_join(event_rows::table)
-            .filter(deliveries::webhook_id.eq(&webhook.webhook_id))
-            .filter(deliveries::next_attempt_at.le(now.unix_micros()))
-            .order((deliveries::next_attempt_at, deliveries::sequence))
-            .limit(i64::try_from(room).unwrap_or(i64::MAX))
-            .select((DeliveryRow::as_select(), EventRow::as_select()))
-            .load(conn)?;
-        for (mut row, event) in found {
-            row.begin(now);
-            match row.claimed(&webhook, event) {
-                Ok(attempt) => claimed.push(attempt),
-                Err(cause) => {
-                    // It must not stand before those that can be read.
-                    log::error!("{} is given up: {cause}", row.delivery_id);
-                    row.give_up();
-                }
-            }
-            row.save(conn)?;
-            if !row.is_pending() {
+    let found: Vec<(DeliveryRow, EventRow)> = deliveries::table
+        .inner_join(event_rows::table)
+        .filter(deliveries::webhook_id.eq(&webhook.webhook_id))
+        .filter(deliveries::next_attempt_at.le(now.unix_micros()))
+        .order((deliveries::next_attempt_at, deliveries::sequence))
+        .limit(i64::try_from(most).unwrap_or(0))
+        .select((DeliveryRow::as_select(), EventRow::as_select()))
+        .load(conn)?;
+    room.free = room.free.saturating_sub(found.len());
+    room.webhooks.take(webhook_id, found.len());
+    room.merchants.take(merchant_id, found.len());
+    begin(conn, &found, now)?;
+    for (mut row, event) in found {
+        row.attempts = row.attempts.saturating_add(1);
+        match row.claimed(&webhook, event) {
+            Ok(attempt) => claimed.push(attempt),
+            Err(cause) => {
+                // It must not stand before those that can be read.
+                log::error!("{} is given up: {cause}", row.delivery_id);
+                row.fault = Some(word(&DeliveryFault::EventLost));
+                row.duration_ms = Some(0);
+                row.give_up();
+                row.save(conn)?;
                 let_next_go(conn, &row, now)?;
             }
         }
-        webhook.due_at = next_due(conn, &webhook.webhook_id)?;
-        webhook.save(conn)?;
     }
+    webhook.due_at = next_due(conn, &webhook.webhook_id, now)?;
+    webhook.save(conn)?;
     Ok(claimed)
+}
+
+/// Begins attempts: until the lease has run out they are nobody else's.
+fn begin(
+    conn: &mut Conn,
+    found: &[(DeliveryRow, EventRow)],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let ids = found.iter().map(|(row, _)| &row.delivery_id);
+    diesel::update(deliveries::table.filter(deliveries::delivery_id.eq_any(ids)))
+        .set((
+            deliveries::attempts.eq(deliveries::attempts + 1),
+            deliveries::failures.eq(deliveries::failures + 1),
+            deliveries::last_attempt_at.eq(now.unix_micros()),
+            deliveries::next_attempt_at.eq(now.plus_millis(LEASE_MILLIS).unix_micros()),
+            deliveries::response_status.eq(None::<i32>),
+            deliveries::response_body.eq(None::<String>),
+            deliveries::fault.eq(None::<String>),
+            deliveries::duration_ms.eq(None::<i32>),
+        ))
+        .execute(conn)?;
+    Ok(())
 }
 
 /// Makes what a dead process had claimed due at once: for who has the store to himself.
@@ -618,9 +713,10 @@ pub fn redeliver(
     let Some((mut row, kind)) = find_row(conn, webhook_id, delivery_id)? else { return Ok(None) };
     row.status = PENDING.to_owned();
     row.failures = 0;
+    row.queued_at = now.unix_micros();
     row.next_attempt_at = Some(now.unix_micros());
     row.save(conn)?;
-    webhook.due_at = next_due(conn, &webhook.webhook_id)?;
+    webhook.due_at = next_due(conn, &webhook.webhook_id, now)?;
     webhook.save(conn)?;
     row.delivery(&kind).map(Some)
 }
@@ -643,9 +739,40 @@ pub fn test(
     row.sequence = row.sequence.saturating_add(1);
     let place = DeliveryRow::new(&row, &event, Some(now.unix_micros()), now);
     dialect::insert_deliveries(conn, std::slice::from_ref(&place))?;
-    row.due_at = next_due(conn, &row.webhook_id)?;
+    row.due_at = next_due(conn, &row.webhook_id, now)?;
     row.save(conn)?;
     place.delivery(news.kind().as_str()).map(Some)
+}
+
+/// The webhooks that something may wait for.
+fn with_pending(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
+    let waiting = webhook_rows::table.filter(webhook_rows::due_at.is_not_null());
+    Ok(waiting.select(webhook_rows::webhook_id).load(conn)?)
+}
+
+/// Gives a handful of a webhook's deliveries up that have waited too long; whether there may be more.
+fn give_up_old(conn: &mut Conn, webhook_id: String, now: Timestamp) -> Result<bool, StoreError> {
+    let Some(mut webhook) = dialect::lock_webhooks(conn, &[webhook_id])?.pop() else {
+        return Ok(false);
+    };
+    let since = now.plus_millis(-TRIED_MILLIS).unix_micros();
+    let old: Vec<DeliveryRow> = deliveries::table
+        .filter(deliveries::webhook_id.eq(&webhook.webhook_id))
+        .filter(deliveries::status.eq_any([PENDING, WAITING]))
+        .filter(deliveries::queued_at.lt(since))
+        .limit(GIVEN_UP_AT_ONCE)
+        .select(DeliveryRow::as_select())
+        .load(conn)?;
+    for mut row in old.iter().cloned() {
+        row.give_up();
+        row.save(conn)?;
+        let_next_go(conn, &row, now)?;
+    }
+    if webhook.deleted_at.is_none() {
+        webhook.due_at = next_due(conn, &webhook.webhook_id, now)?;
+        webhook.save(conn)?;
+    }
+    Ok(i64::try_from(old.len()).unwrap_or(0) == GIVEN_UP_AT_ONCE)
 }
 
 /// Deletes a handful of events that were dispatched before an instant, with their deliveries; how

@@ -317,19 +317,20 @@ pub(crate) fn lock_webhooks(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<
     }
 }
 
-/// The webhooks that are due, but for those with the ids of `full` and those that somebody else has
-/// locked; locked, those first that are due for longest.
+/// The webhooks that are due, but for those with these ids or of these merchants, and those that
+/// somebody else has locked; locked, those first that are due for longest.
 pub(crate) fn lock_due_webhooks(
     conn: &mut Conn,
     now: i64,
-    full: &[String],
+    [webhook_ids, merchant_ids]: [Vec<String>; 2],
     most: i64,
 ) -> QueryResult<Vec<WebhookRow>> {
     macro_rules! due {
         () => {
             webhooks::table
                 .filter(webhooks::due_at.le(now))
-                .filter(webhooks::webhook_id.ne_all(full))
+                .filter(webhooks::webhook_id.ne_all(webhook_ids))
+                .filter(webhooks::merchant_id.ne_all(merchant_ids))
                 .order(webhooks::due_at)
                 .limit(most)
                 .select(WebhookRow::as_select())

@@ -83,25 +83,32 @@ pub(crate) fn any_waits(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(diesel::select(diesel::dsl::exists(waiting)).get_result(conn)?)
 }
 
-/// The events that wait, in the order in which they were written: that of any one resource is the
+/// The events that wait with their numbers, in the order in which they were written: that of any one resource is the
 /// order in which they happened, for they are written under its lock.
-pub(crate) fn waiting(conn: &mut Conn, most: i64) -> Result<Vec<EventRow>, StoreError> {
+pub(crate) fn waiting(conn: &mut Conn, most: i64) -> Result<Vec<(i64, EventRow)>, StoreError> {
     let rows = events::table
         .filter(events::dispatched_at.is_null())
         .order(events::number)
         .limit(most)
-        .select(EventRow::as_select());
+        .select((events::number, EventRow::as_select()));
     Ok(rows.load(conn)?)
+}
+
+/// The number of the last event that waits, or 0: all that come are greater.
+pub(crate) fn last_waiting(conn: &mut Conn) -> Result<i64, StoreError> {
+    let waiting = events::table.filter(events::dispatched_at.is_null());
+    let last: Option<i64> = waiting.select(diesel::dsl::max(events::number)).get_result(conn)?;
+    Ok(last.unwrap_or(0))
 }
 
 /// Marks events whose webhooks were found.
 pub(crate) fn mark_dispatched(
     conn: &mut Conn,
-    rows: &[EventRow],
+    numbers: &[i64],
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let ids = rows.iter().map(|row| &row.event_id);
-    diesel::update(events::table.filter(events::event_id.eq_any(ids)))
+    let waiting = events::table.filter(events::dispatched_at.is_null());
+    diesel::update(waiting.filter(events::number.eq_any(numbers)))
         .set(events::dispatched_at.eq(now.unix_micros()))
         .execute(conn)?;
     Ok(())

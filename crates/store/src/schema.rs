@@ -263,6 +263,7 @@ diesel::table! {
         created_at -> BigInt,
         deleted_at -> Nullable<BigInt>,
         requests_since -> Nullable<BigInt>,
+        events_before -> BigInt,
     }
 }
 
@@ -276,6 +277,7 @@ diesel::table! {
         status -> Text,
         attempts -> Integer,
         failures -> Integer,
+        queued_at -> BigInt,
         last_attempt_at -> Nullable<BigInt>,
         next_attempt_at -> Nullable<BigInt>,
         response_status -> Nullable<Integer>,

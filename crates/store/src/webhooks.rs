@@ -14,6 +14,7 @@ use tollgate_domain::{
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
+use crate::events;
 use crate::page::Page;
 use crate::rows::{from_json, parsed, time, to_json};
 use crate::schema::webhooks;
@@ -37,6 +38,8 @@ pub(crate) struct WebhookRow {
     created_at: i64,
     pub(crate) deleted_at: Option<i64>,
     requests_since: Option<i64>,
+    /// The number of the last event that it is not told of, for it happened before.
+    pub(crate) events_before: i64,
 }
 
 impl WebhookRow {
@@ -112,6 +115,7 @@ pub fn create(
         created_at: now.unix_micros(),
         deleted_at: None,
         requests_since: None,
+        events_before: events::last_waiting(conn)?,
     };
     row.set(&webhook, now);
     diesel::insert_into(webhooks::table).values(&row).execute(conn)?;

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tollgate_domain::*;
-use tollgate_store::deliveries::{self, Claimed, DeliveryFilter, Ended, Room};
+use tollgate_store::deliveries::{self, Claimed, DeliveryFilter, Ended, Room, Share};
 use tollgate_store::wallets::{Moved, Movement};
 use tollgate_store::{
     DatabaseUrl, Options, Page, Store, StoreError, connections, merchants, wallets, webhooks,
@@ -17,7 +17,11 @@ use tollgate_testkit::{TestStore, each_store};
 const ROOM: usize = 8;
 
 fn room() -> Room {
-    Room { free: 1_000, of_each: ROOM, less: BTreeMap::new() }
+    Room { free: 1_000, webhooks: share(ROOM, []), merchants: share(1_000, []) }
+}
+
+fn share<Id: Ord, const N: usize>(each: usize, less: [(Id, usize); N]) -> Share<Id> {
+    Share { each, less: BTreeMap::from(less) }
 }
 
 async fn webhook_of(
@@ -322,16 +326,101 @@ fn a_webhook_without_room_takes_no_turn_from_others() {
         }
         let claimed = turn(store, Vec::new()).await;
         assert_eq!(claimed.len(), 2 * ROOM);
-        let less = BTreeMap::from([(dead, 0), (alive, 1)]);
-        let narrow = Room { free: 5, of_each: ROOM, less };
+        let webhooks = share(ROOM, [(dead, 0), (alive, 1)]);
+        let narrow = Room { free: 5, webhooks, ..room() };
         assert!(store.store.has_deliveries_due(narrow.clone()).await.unwrap());
         let claimed = store.store.turn_deliveries(Vec::new(), narrow).await.unwrap();
         assert_eq!(claimed.len(), 1);
         assert_eq!(claimed[0].webhook_id, alive);
-        let full = Room { less: BTreeMap::from([(dead, 0), (alive, 0)]), ..room() };
-        assert!(!store.store.has_deliveries_due(full).await.unwrap());
+        for full in [
+            Room { webhooks: share(ROOM, [(dead, 0), (alive, 0)]), ..room() },
+            Room { merchants: share(9, [(merchant_id, 0)]), ..room() },
+        ] {
+            assert!(!store.store.has_deliveries_due(full.clone()).await.unwrap());
+            assert!(store.store.turn_deliveries(Vec::new(), full).await.unwrap().is_empty());
+        }
+        let of_merchant = Room { merchants: share(3, []), ..room() };
+        let claimed = store.store.turn_deliveries(Vec::new(), of_merchant).await.unwrap();
+        assert_eq!(claimed.len(), 3, "of both webhooks together");
         let none = Room { free: 0, ..room() };
         assert!(!store.store.has_deliveries_due(none).await.unwrap());
+    });
+}
+
+#[test]
+fn a_backlog_however_old_keeps_nobody_elses_event_waiting_for_long() {
+    each_store(async |store| {
+        let [busy, quiet] =
+            [store.merchant().await, store.merchant().await].map(|made| made.merchant.merchant_id);
+        for _ in 0..70 {
+            webhook_of(store, busy, None).await;
+        }
+        for _ in 0..20 {
+            store.connection(busy, "0").await;
+        }
+        let narrow = || Room { free: 8, webhooks: share(1, []), merchants: share(1_000, []) };
+        let step = async |ended: Vec<Ended>| {
+            store.clock.advance_millis(20);
+            store.store.turn_deliveries(ended, narrow()).await.unwrap()
+        };
+        let mut claimed = Vec::new();
+        for _ in 0..20 {
+            claimed = step(all_ended(&claimed, 200)).await;
+        }
+        assert_eq!(claimed.len(), 8, "there is a backlog");
+        let webhook_id = webhook_of(store, quiet, None).await;
+        store.connection(quiet, "0").await;
+        let mut turns = 0;
+        while !claimed.iter().any(|claimed| claimed.webhook_id == webhook_id) {
+            claimed = step(all_ended(&claimed, 200)).await;
+            turns += 1;
+            assert!(turns <= 10, "it waits for its turn, and not for the backlog");
+        }
+    });
+}
+
+#[test]
+fn what_waits_for_two_days_is_given_up_and_nothing_waits_for_it() {
+    each_store(async |store| {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let webhook_id =
+            webhook_of(store, merchant_id, Some(vec![EventKind::WalletBalanceLow])).await;
+        let customer = Customer::of(store, merchant_id).await;
+        for _ in 0..2 {
+            customer.run_low(&store.store, store.clock.now()).await;
+        }
+        let claimed = turn(store, Vec::new()).await;
+        assert_eq!(sequences(&claimed), [1]);
+        turn(store, all_ended(&claimed, 500)).await;
+        store.clock.advance_millis(48 * 60 * 60 * 1_000);
+        store.store.renew_lease().await.unwrap();
+        customer.run_low(&store.store, store.clock.now()).await;
+        let none = Room { free: 0, ..room() };
+        store.store.turn_deliveries(Vec::new(), none).await.unwrap();
+        store.clock.advance_millis(1);
+        store.store.forget_deliveries().await.unwrap();
+        let stand: Vec<_> = deliveries_of(store, merchant_id, webhook_id)
+            .await
+            .iter()
+            .map(|one| (one.status, one.attempts))
+            .collect();
+        let failed = DeliveryStatus::Failed;
+        assert_eq!(stand, [(failed, 1), (failed, 0), (DeliveryStatus::Pending, 0)]);
+        assert_eq!(sequences(&turn(store, Vec::new()).await), [3]);
+    });
+}
+
+#[test]
+fn a_webhook_is_not_told_of_what_happened_before_it_was_made() {
+    each_store(async |store| {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        store.connection(merchant_id, "0").await;
+        let webhook_id = webhook_of(store, merchant_id, None).await;
+        let after = store.connection(merchant_id, "0").await.connection_id;
+        let claimed = turn(store, Vec::new()).await;
+        assert_eq!(claimed.len(), 1);
+        assert_eq!((claimed[0].webhook_id, claimed[0].sequence), (webhook_id, 1));
+        assert_eq!(claimed[0].event.news.resource(), after.to_string());
     });
 }
 
@@ -398,6 +487,11 @@ fn what_is_older_than_thirty_days_is_forgotten_unless_it_is_on_its_way() {
         store.clock.advance_millis(30 * 24 * 60 * 60 * 1_000);
         store.store.renew_lease().await.unwrap();
         store.connection(merchant_id, "0").await;
+        let second = deliveries_of(store, merchant_id, webhook_id).await.remove(1).delivery_id;
+        let now = store.clock.now();
+        let send_again =
+            move |conn: &mut _| deliveries::redeliver(conn, merchant_id, webhook_id, second, now);
+        store.store.write(send_again).await.unwrap().unwrap();
         let claimed = turn(store, Vec::new()).await;
         assert_eq!(sequences(&claimed), [2, 3]);
         assert_eq!(kept().await, [1, 2, 3]);

@@ -40,7 +40,9 @@ CREATE TABLE webhooks (
     created_at   BIGINT NOT NULL,
     deleted_at   BIGINT,
     -- Since when it is told of single calls.
-    requests_since BIGINT
+    requests_since BIGINT,
+    -- The number of the last event that it is not told of: those that waited when it was made.
+    events_before BIGINT NOT NULL
 );
 CREATE INDEX webhooks_by_merchant ON webhooks (merchant_id, webhook_id);
 CREATE INDEX webhooks_due ON webhooks (due_at) WHERE due_at IS NOT NULL;
@@ -57,6 +59,8 @@ CREATE TABLE deliveries (
     -- All attempts, and those since it was last sent anew.
     attempts        INTEGER NOT NULL,
     failures        INTEGER NOT NULL,
+    -- When it was taken up, or last sent anew.
+    queued_at       BIGINT NOT NULL,
     last_attempt_at BIGINT,
     -- When it is due, or when the attempt that is under way is taken for lost. Absent unless it is
     -- pending.

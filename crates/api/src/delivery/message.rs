@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use tollgate_domain::{Event, EventKind, News, RequestId, RequestRecord, Timestamp};
+use tollgate_domain::{ConnectionId, Event, EventKind, News, RequestId, RequestRecord, Timestamp};
 use tollgate_pricing::Amount;
 use tollgate_store::deliveries::Claimed;
 use tollgate_store::{StoreError, requests};
@@ -51,6 +51,8 @@ struct OfConnection {
 #[derive(Serialize, ToSchema)]
 struct OfWallet {
     wallet: WalletView,
+    /// Whose wallet it is; null for your own.
+    connection_id: Option<ConnectionId>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -157,7 +159,8 @@ impl<'a> Message<'a> {
                 Data::Connection(OfConnection { connection: ConnectionView::of(connection) })
             }
             News::WalletBalanceLow { wallet } | News::WalletBalanceDepleted { wallet } => {
-                Data::Wallet(OfWallet { wallet: WalletView::of(wallet) })
+                let connection_id = wallet.connection_id;
+                Data::Wallet(OfWallet { wallet: WalletView::of(wallet), connection_id })
             }
             News::SpendKeyThresholdReached { spend_key, threshold } => {
                 let spend_key = SpendKeyView::of(spend_key, event.created_at);

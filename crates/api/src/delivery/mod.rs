@@ -16,9 +16,9 @@ use tokio::sync::{oneshot, watch};
 use tollgate_domain::{Attempt, DeliveryFault, MAX_ANSWER_BYTES};
 use tollgate_provider::WebhookClient;
 use tollgate_store::StoreError;
-use tollgate_store::deliveries::{Claimed, Ended};
+use tollgate_store::deliveries::{Claimed, ENDED_AT_ONCE, Ended, Room};
 
-use self::receivers::Receivers;
+use self::receivers::{AT_ONCE, Receivers};
 use crate::app::App;
 
 /// How often the store is asked whether there is anything to send.
@@ -26,6 +26,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// The least pause between two turns: what ends or happens within it shares one, so that not every
 /// answer costs a durable commit that calls could have had.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How many times as long as a turn took the next one waits: where there is one writer it belongs to
+/// others for most of the time, however much there is to send.
+const PAUSES: u32 = 3;
+/// The most that is waited for that.
+const LONG_PAUSE: Duration = Duration::from_millis(500);
 /// How long after a failure of the store it is asked again.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// An attempt that could not begin for so long is left to whoever claims it next. Together with the
@@ -48,7 +53,7 @@ impl Courier {
         let (stop, stopped) = watch::channel(false);
         let (ending, ended) = oneshot::channel();
         std::thread::Builder::new().name("webhooks".to_owned()).spawn(move || {
-            match rt::Runtime::new() {
+            match runtime() {
                 Ok(runtime) => serve(&runtime, &app, &stopped),
                 Err(cause) => log::error!("webhooks are not served: {cause}"),
             }
@@ -68,6 +73,14 @@ impl Courier {
     }
 }
 
+/// Names are looked up in threads that wait for the answer; the store must find one although all of
+/// them do.
+fn runtime() -> io::Result<rt::Runtime> {
+    let threads = AT_ONCE.saturating_mul(2);
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().max_blocking_threads(threads).build().map(rt::Runtime::from)
+}
+
 /// Sends until it is stopped. A fault in the loop costs what is under way, which is sent again when
 /// its lease has run out, and not the service its webhooks.
 fn serve(runtime: &rt::Runtime, app: &web::Data<App>, stopped: &watch::Receiver<bool>) {
@@ -84,7 +97,8 @@ async fn deliver(app: &web::Data<App>, mut stopped: watch::Receiver<bool>) {
     // What the store does not know yet.
     let mut ended = Vec::new();
     loop {
-        ended.extend(receivers.wait(LOOK_EVERY, &mut stopped).await);
+        let wait = if ended.is_empty() { LOOK_EVERY } else { Duration::ZERO };
+        ended.extend(receivers.wait(wait, &mut stopped).await);
         let is_stopping = *stopped.borrow();
         if is_stopping {
             receivers.close();
@@ -93,15 +107,17 @@ async fn deliver(app: &web::Data<App>, mut stopped: watch::Receiver<bool>) {
             }
         }
         let begun = Instant::now();
-        match turn(app, &ended, &receivers).await {
+        let booked = ended.len().min(ENDED_AT_ONCE);
+        match turn(app, ended.get(..booked).unwrap_or_default(), receivers.room()).await {
             Ok(claimed) => {
-                ended.clear();
+                ended.drain(..booked);
                 for claimed in claimed {
                     let (app, client) = (app.clone(), client.clone());
-                    let webhook_id = claimed.webhook_id;
-                    receivers.begin(webhook_id, attempt(app, client, claimed, begun));
+                    let whose = (claimed.event.merchant_id, claimed.webhook_id);
+                    receivers.begin(whose, attempt(app, client, claimed, begun));
                 }
-                tokio::time::sleep(PAUSE).await;
+                let took = begun.elapsed();
+                tokio::time::sleep(PAUSE.max(took.saturating_mul(PAUSES)).min(LONG_PAUSE)).await;
             }
             Err(cause) => {
                 log::warn!("webhooks wait for the store: {cause}");
@@ -116,12 +132,7 @@ async fn deliver(app: &web::Data<App>, mut stopped: watch::Receiver<bool>) {
 }
 
 /// Takes a turn at the store, if there is anything to do.
-async fn turn(
-    app: &App,
-    ended: &[Ended],
-    receivers: &Receivers,
-) -> Result<Vec<Claimed>, StoreError> {
-    let room = receivers.room();
+async fn turn(app: &App, ended: &[Ended], room: Room) -> Result<Vec<Claimed>, StoreError> {
     if ended.is_empty() && !app.store.has_deliveries_due(room.clone()).await? {
         return Ok(Vec::new());
     }

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
-use tollgate_domain::WebhookId;
-use tollgate_store::deliveries::{Ended, Room};
+use tollgate_domain::{MerchantId, WebhookId};
+use tollgate_store::deliveries::{Ended, Room, Share};
 
 /// How many attempts are under way at once, in all: each is a connection.
-const AT_ONCE: usize = 512;
+pub(super) const AT_ONCE: usize = 512;
+/// How many at the webhooks of one merchant, so that nobody's slow receivers take all the room.
+const AT_ONE_MERCHANT: usize = 64;
 /// How many at one webhook.
 const AT_ONE: usize = 16;
 /// How many at one whose last attempt has failed: enough to see when it is back.
@@ -19,13 +21,14 @@ const AT_ONE_THAT_FAILS: usize = 1;
 /// How long such a one is left alone, so that what waits for a dead receiver costs next to nothing,
 /// however much it is.
 const REST: Duration = Duration::from_millis(500);
+/// How long it is remembered that one has failed.
+const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// Attempts that are under way.
 #[derive(Default)]
 pub(super) struct Receivers {
     attempts: JoinSet<Option<Ended>>,
-    whose: HashMap<Id, WebhookId>,
-    under_way: BTreeMap<WebhookId, usize>,
+    whose: HashMap<Id, (MerchantId, WebhookId)>,
     /// Those whose last attempt has failed, and when.
     failing: BTreeMap<WebhookId, Instant>,
     is_closed: bool,
@@ -35,13 +38,11 @@ impl Receivers {
     /// Begins an attempt.
     pub(super) fn begin(
         &mut self,
-        webhook_id: WebhookId,
+        whose: (MerchantId, WebhookId),
         attempt: impl Future<Output = Option<Ended>> + 'static,
     ) {
         let task = self.attempts.spawn_local(attempt);
-        self.whose.insert(task.id(), webhook_id);
-        let count = self.under_way.entry(webhook_id).or_default();
-        *count = count.saturating_add(1);
+        self.whose.insert(task.id(), whose);
     }
 
     /// Waits until an attempt ends, or for so long, or for the end of all; answers with all that have
@@ -70,13 +71,7 @@ impl Receivers {
             // Nothing is booked of an attempt that panicked: it is made again.
             Err(failed) => (failed.id(), None),
         };
-        let webhook_id = self.whose.remove(&id)?;
-        if let Some(count) = self.under_way.get_mut(&webhook_id) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.under_way.remove(&webhook_id);
-            }
-        }
+        let (_, webhook_id) = self.whose.remove(&id)?;
         match ended.as_ref().is_some_and(|ended| ended.outcome.has_arrived()) {
             true => self.failing.remove(&webhook_id),
             false => self.failing.insert(webhook_id, Instant::now()),
@@ -95,24 +90,22 @@ impl Receivers {
     }
 
     /// How many more attempts can be made.
-    pub(super) fn room(&self) -> Room {
+    pub(super) fn room(&mut self) -> Room {
         if self.is_closed {
             return Room::default();
         }
-        let busy = self.under_way.keys().chain(self.failing.keys());
-        let less = busy.map(|webhook_id| {
-            let most = match self.failing.get(webhook_id) {
-                Some(failed_at) if failed_at.elapsed() < REST => 0,
-                Some(_) => AT_ONE_THAT_FAILS,
-                None => AT_ONE,
-            };
-            let count = self.under_way.get(webhook_id).copied().unwrap_or(0);
-            (*webhook_id, most.saturating_sub(count))
-        });
-        Room {
-            free: AT_ONCE.saturating_sub(self.attempts.len()),
-            of_each: AT_ONE,
-            less: less.collect(),
+        self.failing.retain(|_, failed_at| failed_at.elapsed() < FORGET_AFTER);
+        let mut webhooks = Share { each: AT_ONE, less: BTreeMap::new() };
+        let mut merchants = Share { each: AT_ONE_MERCHANT, less: BTreeMap::new() };
+        for (webhook_id, failed_at) in &self.failing {
+            let rests = failed_at.elapsed() < REST;
+            webhooks.less.insert(*webhook_id, if rests { 0 } else { AT_ONE_THAT_FAILS });
         }
+        for (merchant_id, webhook_id) in self.whose.values() {
+            webhooks.take(*webhook_id, 1);
+            merchants.take(*merchant_id, 1);
+        }
+        let free = AT_ONCE.saturating_sub(self.attempts.len());
+        Room { free, webhooks, merchants }
     }
 }
