@@ -46,6 +46,22 @@ impl Conn {
         self.transaction("BEGIN IMMEDIATE", "BEGIN", work)
     }
 
+    /// As [`Conn::write`], but a row that somebody else has locked is waited for two seconds only, where
+    /// rows are locked.
+    ///
+    /// # Errors
+    /// What `work` returned, the database's own error from beginning or committing, or
+    /// [`StoreError::Unavailable`] when a lock was not to be had.
+    pub fn write_apart<T, E>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<StoreError>,
+    {
+        self.transaction("BEGIN IMMEDIATE", "BEGIN; SET LOCAL lock_timeout = '2s'", work)
+    }
+
     /// Runs `work` in a transaction that sees one state of the database throughout.
     ///
     /// # Errors
@@ -54,7 +70,10 @@ impl Conn {
     where
         E: From<StoreError>,
     {
-        self.transaction("BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", work)
+        // It may think for a while between two questions, and has locked nothing.
+        let postgres = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+                        SET LOCAL idle_in_transaction_session_timeout = 0";
+        self.transaction("BEGIN", postgres, work)
     }
 
     /// Asks the database for a sign of life.
@@ -168,6 +187,10 @@ const SQLITE_PRAGMAS: &str = "
     PRAGMA cache_size = -16000;
 ";
 
+/// A process that stops in the middle of a transaction, alive or not, must not keep what it has locked
+/// from all others for as long as PostgreSQL believes in it.
+const POSTGRES_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '10s'";
+
 impl r2d2::ManageConnection for Manager {
     type Connection = Conn;
     type Error = StoreError;
@@ -186,7 +209,9 @@ impl r2d2::ManageConnection for Manager {
             }
             Self::Postgres(url) => {
                 let url = with_timeouts(url);
-                Ok(Conn::Postgres(PgConnection::establish(&url).map_err(unreachable)?))
+                let mut conn = PgConnection::establish(&url).map_err(unreachable)?;
+                conn.batch_execute(POSTGRES_SETTINGS)?;
+                Ok(Conn::Postgres(conn))
             }
         }
     }

@@ -132,6 +132,15 @@ impl DeliveryRow {
         Ok(())
     }
 
+    /// Whether its last attempt was cut off: the time of the next one is still that of the claim. The
+    /// receiver did nothing wrong, so that one does not count.
+    fn has_lapsed(&self) -> bool {
+        let times = self.next_attempt_at.zip(self.last_attempt_at);
+        let after = times.map(|(next, last)| next.saturating_sub(last));
+        let lease = LEASE_MILLIS.saturating_mul(1_000);
+        self.failures > 0 && after.is_some_and(|after| after == 0 || after == lease)
+    }
+
     /// The attempt that has begun.
     fn claimed(&self, webhook: &WebhookRow, event: EventRow) -> Result<Claimed, StoreError> {
         Ok(Claimed {
@@ -561,7 +570,9 @@ fn claim_of(
     room.free = room.free.saturating_sub(found.len());
     room.webhooks.take(webhook_id, found.len());
     room.merchants.take(merchant_id, found.len());
-    begin(conn, &found, now)?;
+    let (lapsed, fresh) = found.iter().map(|(row, _)| row).partition(|row| row.has_lapsed());
+    begin(conn, lapsed, 0, now)?;
+    begin(conn, fresh, 1, now)?;
     for (mut row, event) in found {
         row.attempts = row.attempts.saturating_add(1);
         match row.claimed(&webhook, event) {
@@ -582,17 +593,22 @@ fn claim_of(
     Ok(claimed)
 }
 
-/// Begins attempts: until the lease has run out they are nobody else's.
+/// Begins attempts: until the lease has run out they are nobody else's. Each adds so much to the
+/// failures of its delivery, should it fail.
 fn begin(
     conn: &mut Conn,
-    found: &[(DeliveryRow, EventRow)],
+    rows: Vec<&DeliveryRow>,
+    failures: i32,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let ids = found.iter().map(|(row, _)| &row.delivery_id);
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let ids = rows.into_iter().map(|row| &row.delivery_id);
     diesel::update(deliveries::table.filter(deliveries::delivery_id.eq_any(ids)))
         .set((
             deliveries::attempts.eq(deliveries::attempts + 1),
-            deliveries::failures.eq(deliveries::failures + 1),
+            deliveries::failures.eq(deliveries::failures + failures),
             deliveries::last_attempt_at.eq(now.unix_micros()),
             deliveries::next_attempt_at.eq(now.plus_millis(LEASE_MILLIS).unix_micros()),
             deliveries::response_status.eq(None::<i32>),

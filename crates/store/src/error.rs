@@ -49,12 +49,14 @@ impl From<diesel::result::Error> for StoreError {
             "terminating connection",
             "the database system is",
         ];
+        // How PostgreSQL says that somebody else has locked a row for too long.
+        const LOCKED: &str = "canceling statement due to lock timeout";
         match cause {
             diesel::result::Error::DatabaseError(ClosedConnection, why) => {
                 Self::Unavailable(why.message().to_owned())
             }
             diesel::result::Error::DatabaseError(Unknown, why)
-                if GONE.iter().any(|words| why.message().contains(words)) =>
+                if GONE.iter().chain([&LOCKED]).any(|words| why.message().contains(words)) =>
             {
                 Self::Unavailable(why.message().to_owned())
             }

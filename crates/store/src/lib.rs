@@ -271,11 +271,12 @@ impl Store {
     }
 
     /// As [`Store::write`], for work that changes nothing by which calls are admitted, and that none
-    /// may wait for: on PostgreSQL it is done beside the ledger. SQLite has one writer for all.
+    /// may wait for: on PostgreSQL it is done beside the ledger, and waits two seconds at most for what
+    /// others have locked. SQLite has one writer for all.
     ///
     /// # Errors
     /// What `work` returned, or [`StoreError::Unavailable`].
-    async fn write_apart<T, E>(
+    pub async fn write_apart<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>
@@ -285,7 +286,7 @@ impl Store {
     {
         match self.0.has_one_writer {
             true => self.ledger()?.write_apart(work).await,
-            false => self.read(|conn| conn.write(work)).await,
+            false => self.read(|conn| conn.write_apart(work)).await,
         }
     }
 

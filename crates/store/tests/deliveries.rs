@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
 use tollgate_domain::*;
 use tollgate_store::deliveries::{self, Claimed, DeliveryFilter, Ended, Room, Share};
@@ -287,6 +288,74 @@ fn what_a_dead_node_had_claimed_is_claimed_again_and_its_late_answer_is_nobodys(
         assert!(turn(store, all_ended(&again, 500)).await.is_empty(), "it is booked once");
         let delivery = deliveries_of(store, merchant_id, webhook_id).await.remove(0);
         assert_eq!((delivery.status, delivery.attempts), (DeliveryStatus::Delivered, 2));
+    });
+}
+
+#[test]
+fn an_attempt_that_was_cut_off_is_no_failure_of_the_receiver() {
+    each_store(async |store| {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let webhook_id = webhook_of(store, merchant_id, None).await;
+        store.connection(merchant_id, "0").await;
+        let mut claimed = turn(store, Vec::new()).await;
+        for attempt in 2..=12 {
+            store.clock.advance_millis(30_000);
+            store.store.renew_lease().await.unwrap();
+            claimed = turn(store, Vec::new()).await;
+            assert_eq!(claimed[0].attempt, attempt);
+        }
+        turn(store, all_ended(&claimed, 500)).await;
+        let delivery = deliveries_of(store, merchant_id, webhook_id).await.remove(0);
+        assert_eq!((delivery.status, delivery.attempts), (DeliveryStatus::Pending, 12));
+        store.clock.advance_millis(5_600);
+        assert_eq!(turn(store, Vec::new()).await.len(), 1, "it has failed once");
+    });
+}
+
+#[test]
+fn a_node_that_stops_within_a_transaction_is_not_waited_for_for_long() {
+    each_store(async |store| {
+        if matches!(store.url, DatabaseUrl::Sqlite(_)) {
+            return;
+        }
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let webhook_id = webhook_of(store, merchant_id, None).await;
+        let now = store.clock.now();
+        let change = move |conn: &mut _| {
+            let changes = WebhookChanges::default();
+            webhooks::update(conn, merchant_id, webhook_id, changes, now)
+        };
+        let (locked, when_locked) = tokio::sync::oneshot::channel();
+        let stopped = store.open_again();
+        let held = tokio::spawn(async move {
+            let done = stopped.read(move |conn| {
+                conn.write(|conn| {
+                    let changed = change(conn)?;
+                    locked.send(()).unwrap();
+                    std::thread::sleep(Duration::from_secs(15));
+                    Ok::<_, StoreError>(changed)
+                })
+            });
+            (done.await, stopped)
+        });
+        when_locked.await.unwrap();
+        let begun = Instant::now();
+        store.connection(merchant_id, "0").await;
+        let waits = store.store.turn_deliveries(Vec::new(), room()).await;
+        assert!(matches!(waits, Err(StoreError::Unavailable(_))), "{waits:?}");
+        let waits = store.store.write_apart(change).await;
+        assert!(matches!(waits, Err(StoreError::Unavailable(_))), "{waits:?}");
+        assert!(begun.elapsed() < Duration::from_secs(8));
+        let claimed = loop {
+            match store.store.turn_deliveries(Vec::new(), room()).await {
+                Ok(claimed) => break claimed,
+                Err(_) => assert!(begun.elapsed() < Duration::from_secs(14)),
+            }
+        };
+        assert_eq!(claimed.len(), 1);
+        let (done, stopped) = held.await.unwrap();
+        done.unwrap_err();
+        stopped.close().await.unwrap();
     });
 }
 

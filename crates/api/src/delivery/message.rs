@@ -52,6 +52,7 @@ struct OfConnection {
 struct OfWallet {
     wallet: WalletView,
     /// Whose wallet it is; null for your own.
+    #[schema(required)]
     connection_id: Option<ConnectionId>,
 }
 

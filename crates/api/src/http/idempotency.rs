@@ -5,9 +5,9 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tollgate_domain::Issue;
+use tollgate_domain::{Issue, Timestamp};
+use tollgate_store::Conn;
 use tollgate_store::idempotency::{Answer, Claim, IdempotencyKey, claim, keep};
-use tollgate_store::{Conn, Store};
 use utoipa::IntoParams;
 
 use super::error::{ApiError, ErrorCode};
@@ -79,33 +79,43 @@ impl App {
         key: Option<IdempotencyKey>,
         work: impl FnOnce(&mut Conn) -> Result<Reply, ApiError> + Send + 'static,
     ) -> Result<HttpResponse, ApiError> {
-        let reply = match key {
-            None => self.store.write(work).await?,
-            Some(key) => once(&self.store, key, self.clock.now(), work).await?,
-        };
-        Ok(HttpResponse::build(reply.status).json(reply.body))
+        let work = once(key, self.clock.now(), work);
+        self.store.write(work).await.map(answer)
+    }
+
+    /// The same, for work that changes nothing by which calls are admitted and may have to wait for
+    /// others: none of that is done where calls are admitted.
+    pub(crate) async fn write_apart(
+        &self,
+        key: Option<IdempotencyKey>,
+        work: impl FnOnce(&mut Conn) -> Result<Reply, ApiError> + Send + 'static,
+    ) -> Result<HttpResponse, ApiError> {
+        let work = once(key, self.clock.now(), work);
+        self.store.write_apart(work).await.map(answer)
     }
 }
 
-async fn once(
-    store: &Store,
-    key: IdempotencyKey,
-    now: tollgate_domain::Timestamp,
+fn answer(reply: Reply) -> HttpResponse {
+    HttpResponse::build(reply.status).json(reply.body)
+}
+
+/// Work that is done once for its key.
+fn once(
+    key: Option<IdempotencyKey>,
+    now: Timestamp,
     work: impl FnOnce(&mut Conn) -> Result<Reply, ApiError> + Send + 'static,
-) -> Result<Reply, ApiError> {
-    store
-        .write(move |conn| match claim(conn, &key, now)? {
+) -> impl FnOnce(&mut Conn) -> Result<Reply, ApiError> + Send + 'static {
+    move |conn| {
+        let Some(key) = key else { return work(conn) };
+        match claim(conn, &key, now)? {
             Claim::New => {
                 let reply = work(conn)?;
                 let mut kept = reply.body.clone();
                 if let Value::Object(fields) = &mut kept {
                     fields.retain(|name, _| !SHOWN_ONCE.contains(&name.as_str()));
                 }
-                keep(
-                    conn,
-                    &key,
-                    &Answer { status: reply.status.as_u16(), body: kept.to_string() },
-                )?;
+                let status = reply.status.as_u16();
+                keep(conn, &key, &Answer { status, body: kept.to_string() })?;
                 Ok(reply)
             }
             Claim::Done(answer) => Ok(Reply {
@@ -116,6 +126,6 @@ async fn once(
                 ErrorCode::IdempotencyKeyReused,
                 "This Idempotency-Key was used for another request. Use a new one.",
             )),
-        })
-        .await
+        }
+    }
 }

@@ -212,7 +212,7 @@ pub(crate) async fn create(
         events: events.map(|kinds| kinds.0),
     };
     let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
-    app.write(asked.idempotency_key, move |conn| {
+    app.write_apart(asked.idempotency_key, move |conn| {
         match webhooks::create(conn, merchant_id, new, now)? {
             Some((webhook, secret)) => {
                 Ok(Reply::created(&WebhookView::revealing(&webhook, &secret)))
@@ -315,7 +315,7 @@ pub(crate) async fn update(
         events: events.into_option(|kinds| kinds.0),
     };
     let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
-    app.write(None, move |conn| {
+    app.write_apart(None, move |conn| {
         let webhook = webhooks::update(conn, merchant_id, id, changes, now)?;
         Ok(Reply::ok(&WebhookView::of(&webhook.ok_or_else(not_found)?)))
     })
@@ -339,7 +339,7 @@ pub(crate) async fn delete(
 ) -> Result<HttpResponse, ApiError> {
     let id: WebhookId = id.parse().map_err(|_| not_found())?;
     let now = app.clock.now();
-    app.write(None, move |conn| match webhooks::delete(conn, caller.merchant_id, id, now)? {
+    app.write_apart(None, move |conn| match webhooks::delete(conn, caller.merchant_id, id, now)? {
         true => Ok(Reply::ok(&Deleted { id: id.to_string(), deleted: true })),
         false => Err(not_found()),
     })
@@ -363,7 +363,7 @@ pub(crate) async fn rotate(
 ) -> Result<HttpResponse, ApiError> {
     let id: WebhookId = id.parse().map_err(|_| not_found())?;
     let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
-    app.write(asked.idempotency_key, move |conn| {
+    app.write_apart(asked.idempotency_key, move |conn| {
         let rotated = webhooks::rotate(conn, merchant_id, id, now)?;
         let (webhook, secret) = rotated.ok_or_else(not_found)?;
         Ok(Reply::ok(&WebhookView::revealing(&webhook, &secret)))
@@ -388,7 +388,7 @@ pub(crate) async fn test(
 ) -> Result<HttpResponse, ApiError> {
     let id: WebhookId = id.parse().map_err(|_| not_found())?;
     let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
-    app.write(asked.idempotency_key, move |conn| {
+    app.write_apart(asked.idempotency_key, move |conn| {
         let delivery = deliveries::test(conn, merchant_id, id, now)?.ok_or_else(not_found)?;
         Ok(Reply::ok(&DeliveryView::of(&delivery)))
     })
@@ -508,7 +508,7 @@ pub(crate) async fn redeliver(
 ) -> Result<HttpResponse, ApiError> {
     let (webhook_id, delivery_id) = ids(&path)?;
     let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
-    app.write(asked.idempotency_key, move |conn| {
+    app.write_apart(asked.idempotency_key, move |conn| {
         webhooks::find(conn, merchant_id, webhook_id)?.ok_or_else(not_found)?;
         let sent = deliveries::redeliver(conn, merchant_id, webhook_id, delivery_id, now)?;
         Ok(Reply::ok(&DeliveryView::of(&sent.ok_or_else(delivery_not_found)?)))
