@@ -7,13 +7,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use tollgate_domain::{
-    Clock, Cycle, Enforcement, MerchantId, NewConnection, NewMeter, NewSpendKey, RequestShape,
-    SpendLimit, SpendRules, TierPeriod, Timestamp, TransactionKind,
+    Clock, Cycle, Enforcement, EventKind, MerchantId, NewConnection, NewMeter, NewSpendKey,
+    NewWebhook, RequestShape, SpendLimit, SpendRules, TierPeriod, Timestamp, TransactionKind,
 };
 use tollgate_pricing::{Amount, Meter, RateType, Tier, TierUnit};
 use tollgate_simulator::{Behavior, Simulator};
 use tollgate_store::wallets::Movement;
-use tollgate_store::{Conn, connections, merchants, meters, spend_keys, wallets};
+use tollgate_store::{Conn, connections, merchants, meters, spend_keys, wallets, webhooks};
 
 use crate::config::Config;
 use crate::logging;
@@ -39,6 +39,9 @@ const RUSH_BODY: &str = r#"{"model": "simulated-large", "max_tokens": 16, "messa
 const RUSH_MAX_TOKENS: usize = 16;
 const RUSH_CALLS_THAT_FIT: usize = 10;
 
+/// Where a simulated provider receives webhooks.
+const RECEIVER: &str = "/webhooks/demo";
+
 /// Prices of its model, in USD per million tokens.
 const RUSH_INPUT_PRICE: usize = 1;
 const RUSH_OUTPUT_PRICE: usize = 100;
@@ -59,7 +62,8 @@ pub(crate) async fn run(listen: Option<&str>) -> anyhow::Result<()> {
     let config = config(listen.unwrap_or("127.0.0.1:8080"), &openai, &anthropic)?;
     logging::start(config.log_format);
     let service = Service::start(&config).await?;
-    let made = service.store.write(|conn| make(conn, Clock::system().now())).await?;
+    let receiver = openai.url(RECEIVER);
+    let made = service.store.write(|conn| make(conn, receiver, Clock::system().now())).await?;
     print_welcome(&format!("http://{}", service.address), &made, &openai, &anthropic);
     service.until_signal(&config).await?;
     openai.stop().await;
@@ -77,6 +81,8 @@ fn config(listen: &str, openai: &Simulator, anthropic: &Simulator) -> anyhow::Re
         r#"
         listen = "{listen}"
         database_url = "sqlite::memory:"
+        webhook_allow_http = true
+        webhook_allow_private_network = true
         [providers.openai]
         base_url = "{}"
         api_key = "simulated"
@@ -97,10 +103,14 @@ fn config(listen: &str, openai: &Simulator, anthropic: &Simulator) -> anyhow::Re
     Ok(Config::from_parts(text.parse()?, [], None)?)
 }
 
-/// A merchant, a customer with 10 USD, a meter, and spend keys that draw on the customer's wallet.
-fn make(conn: &mut Conn, now: Timestamp) -> anyhow::Result<Made> {
+/// A merchant, a webhook, a customer with 10 USD, a meter, and spend keys that draw on the customer's
+/// wallet.
+fn make(conn: &mut Conn, receiver: String, now: Timestamp) -> anyhow::Result<Made> {
     let new = merchants::create(conn, "Demo merchant", now)?;
     let merchant_id = new.merchant.merchant_id;
+    let events = Some(EventKind::ALL.to_vec());
+    let webhook = NewWebhook { name: "Demo".to_owned(), url: receiver, events };
+    webhooks::create(conn, merchant_id, webhook, now)?;
     let customer = NewConnection {
         reference_id: Some("customer-1".to_owned()),
         name: Some("Demo customer".to_owned()),
@@ -222,7 +232,12 @@ A limit holds, however many calls come at once. The strict key may spend {strict
 what {RUSH_CALLS_THAT_FIT} of these calls can cost at most. 200 of them: {RUSH_CALLS_THAT_FIT} pass, and the others get 402.
 
   seq 200 | xargs -P 200 -I{{}} curl -s -o /dev/null -w '%{{http_code}}\n' "{base}/v1/chat/completions" -H "Authorization: Bearer {strict_key}" -H "Content-Type: application/json" -d '{RUSH_BODY}' | sort | uniq -c
+
+What happened is told to a webhook. This one is at a simulator, which shows what came:
+
+  curl -s "{receiver}"
 "#,
+        receiver = openai.url(RECEIVER),
         secret_key = made.secret_key,
         connection_id = made.connection_id,
         meter_slug = made.meter_slug,

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use actix_web::dev::ServerHandle;
 use actix_web::web;
 use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tollgate_api::{App, Courier, Listening};
@@ -53,9 +54,19 @@ async fn take_up(store: &Store) {
     }
 }
 
+/// A call is two sockets, and a system that means to allow many often allows few at first.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limit.maximum, ..limit };
+    if let Err(cause) = setrlimit(Resource::Nofile, most) {
+        log::warn!("no more than {:?} files can be open: {cause}", limit.current);
+    }
+}
+
 impl Service {
     /// Opens the store and listens.
     pub(crate) async fn start(config: &Config) -> anyhow::Result<Self> {
+        allow_many_files();
         let store = Store::open(&config.database_url, &config.store_options(true))
             .with_context(|| format!("cannot open {:?}", config.database_url))?;
         store.renew_lease().await?;

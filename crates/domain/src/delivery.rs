@@ -27,8 +27,8 @@ pub struct Delivery {
     pub last: Option<Attempt>,
     /// When it was last tried.
     pub last_attempt_at: Option<Timestamp>,
-    /// When it is tried next. Absent when it is done, and while it waits for an earlier event of
-    /// its resource; while an attempt is under way, when that one is taken for lost.
+    /// When it is tried next. Absent when it is done, while an attempt is under way, and while it
+    /// waits for an earlier event of its resource.
     pub next_attempt_at: Option<Timestamp>,
     /// When the event was taken up for this webhook.
     pub created_at: Timestamp,

@@ -8,10 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use diesel::dsl::IsNull;
 use diesel::prelude::*;
 use tollgate_domain::{
     Attempt, Delivery, DeliveryFault, DeliveryId, DeliveryStatus, Event, Jitter, MerchantId, News,
-    OVERTAKEN_AFTER, Timestamp, Webhook, WebhookId, WebhookSecrets,
+    Timestamp, Webhook, WebhookId, WebhookSecrets,
 };
 
 use crate::Store;
@@ -24,10 +25,15 @@ use crate::rows::{from_word, parsed, time, word};
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
 use crate::webhooks::{self, WebhookRow};
 
-/// How many events are looked at, how many places in queues are given out for them, and how many
-/// attempts are begun in one turn: where there is one writer, everybody else waits for it meanwhile.
-const EVENTS_AT_ONCE: i64 = 50;
-const PLACES_AT_ONCE: usize = 100;
+/// How much is done in one turn: where there is one writer, everybody else waits for it meanwhile.
+/// Of so many merchants events are taken up.
+const MERCHANTS_AT_ONCE: usize = 8;
+/// So many of each.
+const EVENTS_OF_ONE: i64 = 20;
+/// For which so many places in queues are given out, each merchant's last event with all of its own.
+const PLACES_OF_ONE: usize = 50;
+const PLACES_AT_ONCE: usize = 150;
+/// So many attempts are begun.
 const CLAIMS_AT_ONCE: usize = 64;
 /// How many ended attempts one turn should book.
 pub const ENDED_AT_ONCE: usize = 64;
@@ -42,6 +48,10 @@ const TRIED_MILLIS: i64 = 48 * 60 * 60 * 1_000;
 const GIVEN_UP_AT_ONCE: i64 = 500;
 /// How long events and their deliveries are kept, in milliseconds.
 const KEPT_MILLIS: i64 = 30 * 24 * 60 * 60 * 1_000;
+
+/// As the domain has it, beside a column.
+const OVERTAKEN: i32 = 4;
+const _: () = assert!(OVERTAKEN.unsigned_abs() == tollgate_domain::OVERTAKEN_AFTER);
 
 /// How a delivery stands that waits for an earlier one of its resource: pending, without a time. It is
 /// a word of its own so that an index tells those that wait from those that are waited for.
@@ -118,9 +128,14 @@ impl DeliveryRow {
             attempts: self.attempts.unsigned_abs(),
             last,
             last_attempt_at: self.last_attempt_at.map(time),
-            next_attempt_at: self.next_attempt_at.map(time),
+            next_attempt_at: self.next_attempt_at.filter(|_| !self.is_under_way()).map(time),
             created_at: time(self.created_at),
         })
+    }
+
+    /// Whether an attempt has begun and not ended, as far as is known.
+    fn is_under_way(&self) -> bool {
+        self.is_pending() && self.failures > 0 && self.duration_ms.is_none()
     }
 
     fn is_pending(&self) -> bool {
@@ -171,7 +186,13 @@ impl DeliveryRow {
             true => (DeliveryStatus::Delivered, None),
             false => match DeliveryStatus::next_attempt(failures, now, Jitter::random()) {
                 Some(next) => (DeliveryStatus::Pending, Some(next.unix_micros())),
-                None => (DeliveryStatus::Failed, None),
+                None => {
+                    let Self { delivery_id, webhook_id, attempts, .. } = &*self;
+                    log::warn!(
+                        "{delivery_id} to {webhook_id} is given up after {attempts} attempts"
+                    );
+                    (DeliveryStatus::Failed, None)
+                }
             },
         };
         self.status = word(&status);
@@ -180,7 +201,7 @@ impl DeliveryRow {
 
     /// Whether later ones of its resource wait for it.
     fn holds_others_up(&self) -> bool {
-        self.is_pending() && self.failures.unsigned_abs() < OVERTAKEN_AFTER
+        self.is_pending() && self.failures < OVERTAKEN
     }
 }
 
@@ -327,7 +348,7 @@ fn turn(
 ) -> Result<Vec<Claimed>, StoreError> {
     // One node at a time takes events from the outbox, so that each webhook gets them in their order.
     let waiting = match dialect::try_lock_outbox(conn)? {
-        true => events::waiting(conn, EVENTS_AT_ONCE)?,
+        true => waiting_events(conn, now)?,
         false => Vec::new(),
     };
     let mut queues = Queues::lock(conn, &waiting, ended)?;
@@ -337,6 +358,20 @@ fn turn(
     queues.dispatch(conn, &waiting, now)?;
     queues.save(conn, now)?;
     claim(conn, room, now)
+}
+
+/// Some of the events that wait, with their numbers: those of a merchant in their order. Which merchants
+/// come first changes from turn to turn, so that nobody's backlog keeps others' events waiting.
+fn waiting_events(conn: &mut Conn, now: Timestamp) -> Result<Vec<(i64, EventRow)>, StoreError> {
+    let mut merchants = events::merchants_waiting(conn)?;
+    let turn = usize::try_from(now.unix_micros()).unwrap_or(0);
+    let first = turn.checked_rem(merchants.len()).unwrap_or(0);
+    merchants.rotate_left(first);
+    let mut waiting = Vec::new();
+    for merchant_id in merchants.iter().take(MERCHANTS_AT_ONCE) {
+        waiting.extend(events::waiting(conn, merchant_id, EVENTS_OF_ONE)?);
+    }
+    Ok(waiting)
 }
 
 /// The queues that a turn may change: webhooks under lock.
@@ -424,10 +459,12 @@ impl Queues {
             wanting.values().flatten().map(|(row, _)| row.webhook_id.clone()).collect();
         let mut held_up = held_up(conn, ids, waiting)?;
         let mut places = Vec::new();
+        let mut of_merchants: HashMap<&str, usize> = HashMap::new();
         let mut done = Vec::new();
         for (number, event) in waiting {
-            if places.len() >= PLACES_AT_ONCE {
-                break;
+            let of_merchant = of_merchants.entry(&event.merchant_id).or_default();
+            if places.len() >= PLACES_AT_ONCE || *of_merchant >= PLACES_OF_ONE {
+                continue;
             }
             done.push(*number);
             let kind = match from_word("events.kind", &event.kind) {
@@ -447,6 +484,7 @@ impl Queues {
                 // Later ones of the same resource wait for this one.
                 let is_first = held_up.insert((row.webhook_id.clone(), event.resource.clone()));
                 let due_at = is_first.then(|| now.unix_micros());
+                *of_merchant = of_merchant.saturating_add(1);
                 places.push(DeliveryRow::new(row, event, due_at, now));
             }
         }
@@ -477,7 +515,7 @@ fn held_up(
         .filter(deliveries::webhook_id.eq_any(webhook_ids))
         .filter(deliveries::status.eq_any([PENDING, WAITING]))
         .filter(deliveries::resource.eq_any(resources))
-        .filter(deliveries::status.eq(WAITING).or(deliveries::failures.lt(overtaken_after())))
+        .filter(holds_others_up())
         .select((deliveries::webhook_id, deliveries::resource))
         .distinct()
         .load(conn)?;
@@ -498,7 +536,7 @@ fn let_next_go(conn: &mut Conn, ended: &DeliveryRow, now: Timestamp) -> Result<(
         .first(conn)
         .optional()?;
     let Some(delivery_id) = next else { return Ok(()) };
-    let before = of_resource(PENDING).filter(deliveries::failures.lt(overtaken_after()));
+    let before = of_resource(PENDING).filter(holds_others_up());
     if diesel::select(diesel::dsl::exists(before)).get_result(conn)? {
         return Ok(());
     }
@@ -508,8 +546,13 @@ fn let_next_go(conn: &mut Conn, ended: &DeliveryRow, now: Timestamp) -> Result<(
     Ok(())
 }
 
-fn overtaken_after() -> i32 {
-    i32::try_from(OVERTAKEN_AFTER).unwrap_or(i32::MAX)
+/// Which of those that are not done others wait for: until it has failed so often, or while the
+/// attempt is under way that could be the last of those.
+#[diesel::dsl::auto_type(no_type_alias)]
+fn holds_others_up() -> _ {
+    let overtaken: i32 = OVERTAKEN;
+    let is_under_way: IsNull<deliveries::duration_ms> = deliveries::duration_ms.is_null();
+    deliveries::failures.lt(overtaken).or(deliveries::failures.eq(overtaken).and(is_under_way))
 }
 
 /// When the first delivery of a webhook is due. What is overdue counts as of now: whoever has just
@@ -735,6 +778,21 @@ pub fn redeliver(
     webhook.due_at = next_due(conn, &webhook.webhook_id, now)?;
     webhook.save(conn)?;
     row.delivery(&kind).map(Some)
+}
+
+/// Makes due what waits for its next attempt, for it will be made at another place.
+pub(crate) fn hasten(
+    conn: &mut Conn,
+    webhook: &mut WebhookRow,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let waiting = deliveries::table
+        .filter(deliveries::webhook_id.eq(&webhook.webhook_id))
+        .filter(deliveries::next_attempt_at.gt(now.unix_micros()))
+        .filter(deliveries::duration_ms.is_not_null());
+    diesel::update(waiting).set(deliveries::next_attempt_at.eq(now.unix_micros())).execute(conn)?;
+    webhook.due_at = next_due(conn, &webhook.webhook_id, now)?;
+    Ok(())
 }
 
 /// Sends a test event to a webhook, whatever events it asks for; `None` when there is no such one.

@@ -83,10 +83,21 @@ pub(crate) fn any_waits(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(diesel::select(diesel::dsl::exists(waiting)).get_result(conn)?)
 }
 
-/// The events that wait with their numbers, in the order in which they were written: that of any one resource is the
+/// The merchants of whom events wait.
+pub(crate) fn merchants_waiting(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
+    let waiting = events::table.filter(events::dispatched_at.is_null());
+    Ok(waiting.select(events::merchant_id).distinct().order(events::merchant_id).load(conn)?)
+}
+
+/// The events of a merchant that wait with their numbers, in the order in which they were written: that of any one resource is the
 /// order in which they happened, for they are written under its lock.
-pub(crate) fn waiting(conn: &mut Conn, most: i64) -> Result<Vec<(i64, EventRow)>, StoreError> {
+pub(crate) fn waiting(
+    conn: &mut Conn,
+    merchant_id: &str,
+    most: i64,
+) -> Result<Vec<(i64, EventRow)>, StoreError> {
     let rows = events::table
+        .filter(events::merchant_id.eq(merchant_id))
         .filter(events::dispatched_at.is_null())
         .order(events::number)
         .limit(most)
@@ -94,9 +105,11 @@ pub(crate) fn waiting(conn: &mut Conn, most: i64) -> Result<Vec<(i64, EventRow)>
     Ok(rows.load(conn)?)
 }
 
-/// The number of the last event that waits, or 0: all that come are greater.
-pub(crate) fn last_waiting(conn: &mut Conn) -> Result<i64, StoreError> {
-    let waiting = events::table.filter(events::dispatched_at.is_null());
+/// The number of the last event of a merchant that waits, or 0: all that come are greater.
+pub(crate) fn last_waiting(conn: &mut Conn, merchant_id: MerchantId) -> Result<i64, StoreError> {
+    let waiting = events::table
+        .filter(events::merchant_id.eq(merchant_id.to_string()))
+        .filter(events::dispatched_at.is_null());
     let last: Option<i64> = waiting.select(diesel::dsl::max(events::number)).get_result(conn)?;
     Ok(last.unwrap_or(0))
 }

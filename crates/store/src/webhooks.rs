@@ -12,6 +12,7 @@ use tollgate_domain::{
 };
 
 use crate::conn::Conn;
+use crate::deliveries;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::events;
@@ -115,7 +116,7 @@ pub fn create(
         created_at: now.unix_micros(),
         deleted_at: None,
         requests_since: None,
-        events_before: events::last_waiting(conn)?,
+        events_before: events::last_waiting(conn, merchant_id)?,
     };
     row.set(&webhook, now);
     diesel::insert_into(webhooks::table).values(&row).execute(conn)?;
@@ -174,8 +175,8 @@ pub(crate) fn lock(
     Ok(rows.into_iter().find(is_theirs))
 }
 
-/// Changes a webhook; `None` when the merchant has no such one. The next attempt obeys. Call it in a
-/// write transaction.
+/// Changes a webhook; `None` when the merchant has no such one. The next attempt obeys, and at a new
+/// URL what has failed is tried at once. Call it in a write transaction.
 ///
 /// # Errors
 /// Those of the store.
@@ -188,8 +189,12 @@ pub fn update(
 ) -> Result<Option<Webhook>, StoreError> {
     let Some(mut row) = lock(conn, merchant_id, webhook_id)? else { return Ok(None) };
     let mut webhook = row.webhook()?;
+    let moves = changes.url.as_ref().is_some_and(|url| *url != webhook.url);
     webhook.change(changes);
     row.set(&webhook, now);
+    if moves {
+        deliveries::hasten(conn, &mut row, now)?;
+    }
     row.save(conn)?;
     Ok(Some(webhook))
 }
@@ -228,6 +233,7 @@ pub fn delete(
     row.deleted_at = Some(now.unix_micros());
     row.due_at = None;
     row.requests_since = None;
+    row.secrets = String::new();
     row.save(conn)?;
     Ok(true)
 }

@@ -206,16 +206,22 @@ fn an_event_that_has_failed_four_times_holds_nobody_up_any_more() {
         for attempt in 1..=4 {
             let claimed = turn(store, Vec::new()).await;
             assert_eq!((sequences(&claimed), claimed[0].attempt), (vec![1], attempt));
+            if attempt == 4 {
+                customer.run_low(&store.store, store.clock.now()).await;
+                assert!(turn(store, Vec::new()).await.is_empty(), "it is not lost yet");
+            }
             let overtaking = turn(store, all_ended(&claimed, 500)).await;
             let expected: &[u64] = if attempt < 4 { &[] } else { &[2] };
             assert_eq!(sequences(&overtaking), expected);
             if attempt == 4 {
                 let next = turn(store, all_ended(&overtaking, 200)).await;
                 assert_eq!(sequences(&next), [3]);
-                // What comes now does not wait for the first either, but for the third.
+                // What comes now does not wait for the first either, but for those between.
                 customer.run_low(&store.store, store.clock.now()).await;
                 assert!(turn(store, Vec::new()).await.is_empty());
-                assert_eq!(sequences(&turn(store, all_ended(&next, 200)).await), [4]);
+                let next = turn(store, all_ended(&next, 200)).await;
+                assert_eq!(sequences(&next), [4]);
+                assert_eq!(sequences(&turn(store, all_ended(&next, 200)).await), [5]);
             }
             store.clock.advance_millis(6 * 60 * 1_000);
         }
@@ -444,6 +450,30 @@ fn a_backlog_however_old_keeps_nobody_elses_event_waiting_for_long() {
             claimed = step(all_ended(&claimed, 200)).await;
             turns += 1;
             assert!(turns <= 10, "it waits for its turn, and not for the backlog");
+        }
+    });
+}
+
+#[test]
+fn a_flood_of_one_merchants_events_keeps_nobody_elses_event_waiting() {
+    each_store(async |store| {
+        let [busy, quiet] =
+            [store.merchant().await, store.merchant().await].map(|made| made.merchant.merchant_id);
+        for _ in 0..webhooks::MOST_WEBHOOKS {
+            webhook_of(store, busy, None).await;
+        }
+        let webhook_id = webhook_of(store, quiet, None).await;
+        for _ in 0..100 {
+            store.connection(busy, "0").await;
+        }
+        store.connection(quiet, "0").await;
+        let mut turns = 0;
+        while deliveries_of(store, quiet, webhook_id).await.is_empty() {
+            let none = Room { free: 0, ..room() };
+            store.clock.advance_millis(20);
+            store.store.turn_deliveries(Vec::new(), none).await.unwrap();
+            turns += 1;
+            assert!(turns <= 3, "it is among the first");
         }
     });
 }

@@ -9,7 +9,7 @@ ALTER TABLE events
     ADD COLUMN dispatched_at BIGINT;
 ALTER TABLE events ALTER COLUMN resource DROP DEFAULT;
 UPDATE events SET dispatched_at = created_at;
-CREATE INDEX events_waiting ON events (number) WHERE dispatched_at IS NULL;
+CREATE INDEX events_waiting ON events (merchant_id, number) WHERE dispatched_at IS NULL;
 
 -- Where merchants want to be told. A webhook's row is also the head of its queue: who changes which
 -- deliveries wait for it holds its lock.

@@ -20,7 +20,7 @@ INSERT INTO events (event_id, merchant_id, kind, resource, news, created_at, dis
     FROM events_before ORDER BY event_id;
 DROP TABLE events_before;
 CREATE INDEX events_by_merchant ON events (merchant_id, event_id);
-CREATE INDEX events_waiting ON events (number) WHERE dispatched_at IS NULL;
+CREATE INDEX events_waiting ON events (merchant_id, number) WHERE dispatched_at IS NULL;
 
 -- Where merchants want to be told. A webhook's row is also the head of its queue: who changes which
 -- deliveries wait for it holds its lock.

@@ -55,12 +55,17 @@ impl fmt::Display for WebhookUrlError {
         match self {
             Self::Invalid => f.write_str("must be a URL, such as https://example.com/webhooks"),
             Self::TooLong => write!(f, "must have at most {MAX_URL_BYTES} characters"),
-            Self::NotSecure => f.write_str("must begin with https://"),
+            Self::NotSecure => {
+                f.write_str("must begin with https://, unless the operator sets webhook_allow_http")
+            }
             Self::Credentials => f.write_str(
                 "must not hold a user or password; verify the signature of the message instead",
             ),
             Self::Fragment => f.write_str("must not have a fragment (#…): it is never sent"),
-            Self::Private => f.write_str("must not name this machine or a private address"),
+            Self::Private => f.write_str(
+                "must not name this machine or a private address, unless the operator sets \
+                 webhook_allow_private_network",
+            ),
         }
     }
 }
