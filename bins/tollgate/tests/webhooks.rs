@@ -144,10 +144,18 @@ impl<'a> Scene<'a> {
 
     /// The first delivery of a webhook, when an attempt has ended.
     async fn tried(&self, webhook: &str) -> Value {
-        let what = format!("an attempt of {webhook} ended");
+        self.tried_so_often(webhook, 1).await
+    }
+
+    /// The same, when so many have.
+    async fn tried_so_often(&self, webhook: &str, attempts: u64) -> Value {
+        let what = format!("attempt {attempts} of {webhook} ended");
         until(15, &what, async || {
             let all = self.deliveries(webhook).await;
-            all.into_iter().next().filter(|one| !one["duration_ms"].is_null())
+            let has_ended = |one: &Value| {
+                one["attempts"].as_u64() >= Some(attempts) && !one["duration_ms"].is_null()
+            };
+            all.into_iter().next().filter(has_ended)
         })
         .await
     }
@@ -465,6 +473,7 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
         let no_tls = scene.url("a").replace("http:", "https:");
         let refusing = scene.webhook("refusing?status=503&body_bytes=10", &events).await;
         let failing = scene.webhook("failing?fail=1", &events).await;
+        let stubborn = scene.webhook("stubborn?fail=3", &events).await;
         let hanging = scene.webhook("hanging?hang=1", &events).await;
         let cutting = scene.webhook("cutting?cut=1", &events).await;
         let redirecting = scene.webhook(&elsewhere, &events).await;
@@ -491,6 +500,25 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
         }
         assert_eq!(scene.tried(&refusing).await["response_body"], "x".repeat(10));
         assert_eq!(scene.came("elsewhere").await.len(), 0, "redirects are not followed");
+
+        // Three answers of 500 and then 200, without waiting for the time of each attempt.
+        for attempt in 1..=4 {
+            let delivery = scene.tried_so_often(&stubborn, attempt).await;
+            let expected = if attempt < 4 { (500, "pending") } else { (200, "delivered") };
+            let (status, stands) = expected;
+            assert_eq!(
+                (&delivery["response_status"], &delivery["status"]),
+                (&json!(status), &json!(stands))
+            );
+            if attempt < 4 {
+                let again = format!("/{}/redeliver", delivery["delivery_id"].as_str().unwrap());
+                let path = format!("{stubborn}/deliveries{again}");
+                scene.send("POST", &path, &json!({})).await.expect(200);
+            }
+        }
+        let came = scene.came("stubborn").await;
+        assert_eq!(came.len(), 4);
+        assert!(came.iter().all(|message| message.id() == came[0].id()));
         let talked = scene.tried(&talking).await;
         assert_eq!(talked["status"], "delivered");
         assert_eq!(talked["response_body"], "x".repeat(4_096));

@@ -35,7 +35,7 @@ pub struct WebhookUrl(Uri);
 pub enum WebhookUrlError {
     /// It is none, or not one of the web.
     Invalid,
-    /// It is longer than [`MAX_URL_BYTES`].
+    /// It is longer than 2,048 characters.
     TooLong,
     /// It is of plain HTTP, and that is not allowed.
     NotSecure,

@@ -18,7 +18,8 @@ use crate::rows::{from_word, parsed, word};
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
 use crate::webhooks::WebhookRow;
 
-/// How much is done in one turn: where there is one writer, everybody else waits for it meanwhile.
+// How much is done in one turn: where there is one writer, everybody else waits for it meanwhile.
+
 /// Of so many merchants events are taken up.
 const MERCHANTS_AT_ONCE: usize = 8;
 /// So many of each.
@@ -34,6 +35,7 @@ pub const ENDED_AT_ONCE: usize = 64;
 const WEBHOOKS_AT_ONCE: i64 = 32;
 /// When an attempt is taken for lost, in milliseconds: well after the time it may take.
 pub(super) const LEASE_MILLIS: i64 = 30_000;
+
 /// An attempt that is to be made.
 #[derive(Clone, Debug)]
 pub struct Claimed {
