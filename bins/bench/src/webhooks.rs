@@ -36,12 +36,14 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     for round in 1..=options.rounds.get() {
         eprintln!("round {round}/{}", options.rounds);
         for pair in lines.chunks_mut(2) {
-            for (line, dead) in pair.iter_mut().zip([false, true]) {
-                let webhooks = if dead { Some(wait_for(stand, receivers).await?) } else { None };
+            // The same happens before both, and only where somebody is to be told of it does it wait.
+            let told: [&[SocketAddr]; 2] = [&[], &receivers];
+            for (line, told) in pair.iter_mut().zip(told) {
+                let webhooks = happen(stand, told).await?;
                 let before = gauge.read(process)?;
                 let driven = stand.drive_through(&line.load, Until::After(time)).await?;
                 line.rounds.push(Figures::of(&driven, before, gauge.read(process)?));
-                for webhook_id in webhooks.into_iter().flatten() {
+                for webhook_id in webhooks {
                     let path = format!("/webhooks/{webhook_id}");
                     stand.tollgate.merchant.ask("DELETE", &path, "").await?;
                 }
@@ -52,8 +54,8 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     Ok(())
 }
 
-/// Makes webhooks at receivers that are dead, and events for them.
-async fn wait_for(stand: &Stand, receivers: [SocketAddr; 2]) -> anyhow::Result<Vec<String>> {
+/// Makes webhooks at receivers, and events.
+async fn happen(stand: &Stand, receivers: &[SocketAddr]) -> anyhow::Result<Vec<String>> {
     let merchant = &stand.tollgate.merchant;
     let mut made = Vec::new();
     for receiver in receivers {

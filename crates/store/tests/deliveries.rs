@@ -473,7 +473,7 @@ fn a_flood_of_one_merchants_events_keeps_nobody_elses_event_waiting() {
             store.clock.advance_millis(20);
             store.store.turn_deliveries(Vec::new(), none).await.unwrap();
             turns += 1;
-            assert!(turns <= 3, "it is among the first");
+            assert!(turns <= 30, "its turn comes by lot, and not behind the flood");
         }
     });
 }

@@ -1,6 +1,7 @@
 //! The turn: one transaction of the delivery loop.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use diesel::prelude::*;
 use tollgate_domain::{
@@ -26,13 +27,13 @@ const MERCHANTS_AT_ONCE: usize = 8;
 const EVENTS_OF_ONE: i64 = 20;
 /// For which so many places in queues are given out, each merchant's last event with all of its own.
 const PLACES_OF_ONE: usize = 50;
-const PLACES_AT_ONCE: usize = 150;
+const PLACES_AT_ONCE: usize = 100;
 /// So many attempts are begun.
-const CLAIMS_AT_ONCE: usize = 64;
+const CLAIMS_AT_ONCE: usize = 32;
 /// How many ended attempts one turn should book.
-pub const ENDED_AT_ONCE: usize = 64;
+pub const ENDED_AT_ONCE: usize = 32;
 /// Of how many webhooks deliveries are claimed in one turn.
-const WEBHOOKS_AT_ONCE: i64 = 32;
+const WEBHOOKS_AT_ONCE: i64 = 16;
 /// When an attempt is taken for lost, in milliseconds: well after the time it may take.
 pub(super) const LEASE_MILLIS: i64 = 30_000;
 
@@ -170,12 +171,14 @@ fn turn(
 }
 
 /// Some of the events that wait, with their numbers: those of a merchant in their order. Which merchants
-/// come first changes from turn to turn, so that nobody's backlog keeps others' events waiting.
+/// come first is drawn by lot in every turn, so that nobody's backlog keeps others' events waiting.
 fn waiting_events(conn: &mut Conn, now: Timestamp) -> Result<Vec<(i64, EventRow)>, StoreError> {
     let mut merchants = events::merchants_waiting(conn)?;
-    let turn = usize::try_from(now.unix_micros()).unwrap_or(0);
-    let first = turn.checked_rem(merchants.len()).unwrap_or(0);
-    merchants.rotate_left(first);
+    merchants.sort_by_cached_key(|merchant_id| {
+        let mut lot = DefaultHasher::new();
+        (merchant_id, now.unix_micros()).hash(&mut lot);
+        lot.finish()
+    });
     let mut waiting = Vec::new();
     for merchant_id in merchants.iter().take(MERCHANTS_AT_ONCE) {
         waiting.extend(events::waiting(conn, merchant_id, EVENTS_OF_ONE)?);
@@ -264,28 +267,34 @@ impl Queues {
                 Err(cause) => log::error!("events pass over {}: {cause}", row.webhook_id),
             }
         }
-        let ids: Vec<_> =
-            wanting.values().flatten().map(|(row, _)| row.webhook_id.clone()).collect();
-        let mut held_up = held_up(conn, ids, waiting)?;
-        let mut places = Vec::new();
-        let mut of_merchants: HashMap<&str, usize> = HashMap::new();
-        let mut done = Vec::new();
+        let mut places_of: HashMap<&str, usize> = HashMap::new();
+        let (mut all, mut done, mut taken) = (0_usize, Vec::new(), Vec::new());
         for (number, event) in waiting {
-            let of_merchant = of_merchants.entry(&event.merchant_id).or_default();
-            if places.len() >= PLACES_AT_ONCE || *of_merchant >= PLACES_OF_ONE {
+            let of_merchant = places_of.entry(&event.merchant_id).or_default();
+            if all >= PLACES_AT_ONCE || *of_merchant >= PLACES_OF_ONE {
                 continue;
             }
             done.push(*number);
-            let kind = match from_word("events.kind", &event.kind) {
-                Ok(kind) => kind,
-                Err(cause) => {
-                    log::error!("{} is told to nobody: {cause}", event.event_id);
-                    continue;
+            match from_word("events.kind", &event.kind) {
+                Ok(kind) => {
+                    let webhooks = wanting.get(&event.merchant_id).into_iter().flatten();
+                    let count = webhooks.filter(|(_, webhook)| webhook.wants(kind)).count();
+                    *of_merchant = of_merchant.saturating_add(count);
+                    all = all.saturating_add(count);
+                    taken.push((*number, event, kind));
                 }
-            };
+                Err(cause) => log::error!("{} is told to nobody: {cause}", event.event_id),
+            }
+        }
+        let ids: Vec<_> =
+            wanting.values().flatten().map(|(row, _)| row.webhook_id.clone()).collect();
+        let resources = taken.iter().map(|(_, event, _)| event.resource.clone()).collect();
+        let mut held_up = held_up(conn, ids, resources)?;
+        let mut places = Vec::new();
+        for (number, event, kind) in taken {
             for (row, webhook) in wanting.get_mut(&event.merchant_id).into_iter().flatten() {
                 // What waited already when a webhook was made happened before it.
-                if !webhook.wants(kind) || *number <= row.events_before {
+                if !webhook.wants(kind) || number <= row.events_before {
                     continue;
                 }
                 row.sequence = row.sequence.saturating_add(1);
@@ -293,7 +302,6 @@ impl Queues {
                 // Later ones of the same resource wait for this one.
                 let is_first = held_up.insert((row.webhook_id.clone(), event.resource.clone()));
                 let due_at = is_first.then(|| now.unix_micros());
-                *of_merchant = of_merchant.saturating_add(1);
                 places.push(DeliveryRow::new(row, event, due_at, now));
             }
         }
@@ -312,14 +320,12 @@ impl Queues {
     }
 }
 
-/// Of these webhooks and the resources of these events, the pairs of which a delivery is pending
-/// that others wait for.
+/// Of these webhooks and resources, the pairs of which a delivery is pending that others wait for.
 fn held_up(
     conn: &mut Conn,
     webhook_ids: Vec<String>,
-    waiting: &[(i64, EventRow)],
+    resources: BTreeSet<String>,
 ) -> Result<HashSet<(String, String)>, StoreError> {
-    let resources: BTreeSet<_> = waiting.iter().map(|(_, event)| event.resource.clone()).collect();
     let pairs: Vec<(String, String)> = deliveries::table
         .filter(deliveries::webhook_id.eq_any(webhook_ids))
         .filter(deliveries::status.eq_any([PENDING, WAITING]))
