@@ -18,6 +18,7 @@ mod stream;
 mod webhook;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use awc::error::{ConnectError, PayloadError, SendRequestError};
@@ -26,6 +27,7 @@ use awc::http::{Method, Uri, Version, uri};
 use awc::{ClientResponse, Connector};
 use bytes::Bytes;
 use futures_util::StreamExt;
+use rustls::ClientConfig;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -153,20 +155,9 @@ impl ProviderClient {
     /// A client with no connections yet.
     pub fn new(timeouts: Timeouts) -> Self {
         let tls = connect::tls_config();
-        let client = |lane| {
-            // Three clients rather than one: a connection to a private address that one provider
-            // was allowed to make must not be found in the pool by another that is not.
-            let connector = Connector::new()
-                .connector(Connecting::new(lane, &tls))
-                .timeout(timeouts.connect)
-                .limit(0);
-            awc::Client::builder()
-                .connector(connector)
-                .disable_redirects()
-                .disable_timeout()
-                .no_default_headers()
-                .finish()
-        };
+        // Three clients rather than one: a connection to a private address that one provider was
+        // allowed to make must not be found in the pool by another that is not.
+        let client = |lane| client(lane, &tls, timeouts.connect);
         Self {
             timeouts,
             public: client(Lane { tls: true, private: false }),
@@ -220,6 +211,18 @@ impl ProviderClient {
             (false, _) => &self.plain,
         }
     }
+}
+
+/// A client that makes its connections in one way, and waits so long for each.
+fn client(lane: Lane, tls: &Arc<ClientConfig>, connect: Duration) -> awc::Client {
+    let connector =
+        Connector::new().connector(Connecting::new(lane, tls)).timeout(connect).limit(0);
+    awc::Client::builder()
+        .connector(connector)
+        .disable_redirects()
+        .disable_timeout()
+        .no_default_headers()
+        .finish()
 }
 
 /// When to stop waiting for the head of an answer.

@@ -5,17 +5,17 @@
 use std::fmt;
 use std::time::Duration;
 
+use awc::ClientResponse;
 use awc::http::header::{self, HeaderMap, HeaderValue};
 use awc::http::{Method, Uri};
-use awc::{ClientResponse, Connector};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::time::{Instant, timeout, timeout_at};
 use tollgate_domain::{DeliveryFault, MAX_ANSWER_BYTES};
 use url::{Host, Url};
 
-use super::connect::{self, Connecting, Lane};
-use super::{NotSent, SendError, is_public, pool_uri, send_error};
+use super::connect::{self, Lane};
+use super::{NotSent, SendError, client, is_public, pool_uri, send_error};
 
 /// Which URLs merchants may name, beyond those of the public internet by https.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,18 +143,9 @@ impl WebhookClient {
     /// A client.
     pub fn new(reach: Reach) -> Self {
         let tls = connect::tls_config();
-        let client = |tls_lane| {
-            let lane = Lane { tls: tls_lane, private: reach.private_network };
-            let connector = Connector::new()
-                .connector(Connecting::new(lane, &tls))
-                .timeout(ANSWER_WITHIN)
-                .limit(0);
-            awc::Client::builder()
-                .connector(connector)
-                .disable_redirects()
-                .disable_timeout()
-                .no_default_headers()
-                .finish()
+        let client = |is_secure| {
+            let lane = Lane { tls: is_secure, private: reach.private_network };
+            client(lane, &tls, ANSWER_WITHIN)
         };
         Self { reach, secure: client(true), plain: client(false) }
     }
