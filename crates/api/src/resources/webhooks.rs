@@ -100,7 +100,8 @@ struct DeliveryView {
     duration_ms: Option<u32>,
     #[schema(required)]
     last_attempt_at: Option<Timestamp>,
-    /// When it is tried next; null when it is done, and while it waits for an earlier event.
+    /// When it is tried next; null when it is done, while an attempt is under way, and while it waits
+    /// for an earlier event.
     #[schema(required)]
     next_attempt_at: Option<Timestamp>,
     created_at: Timestamp,

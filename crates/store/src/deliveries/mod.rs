@@ -24,7 +24,6 @@ use crate::rows::{from_word, parsed, time, word};
 use crate::schema::{deliveries, events as event_rows};
 use crate::webhooks::{self, WebhookRow};
 
-use turn::LEASE_MILLIS;
 pub(crate) use turn::release_all;
 pub use turn::{Claimed, ENDED_AT_ONCE, Ended, Room, Share};
 
@@ -112,7 +111,8 @@ impl DeliveryRow {
         })
     }
 
-    /// Whether an attempt has begun and not ended, as far as is known.
+    /// Whether an attempt has begun and not ended, as far as is known. One that is due all the same was
+    /// cut off: its lease has run out.
     fn is_under_way(&self) -> bool {
         self.is_pending() && self.failures > 0 && self.duration_ms.is_none()
     }
@@ -124,15 +124,6 @@ impl DeliveryRow {
     fn save(&self, conn: &mut Conn) -> Result<(), StoreError> {
         diesel::update(deliveries::table.find(&self.delivery_id)).set(self).execute(conn)?;
         Ok(())
-    }
-
-    /// Whether its last attempt was cut off: the time of the next one is still that of the claim. The
-    /// receiver did nothing wrong, so that one does not count.
-    fn has_lapsed(&self) -> bool {
-        let times = self.next_attempt_at.zip(self.last_attempt_at);
-        let after = times.map(|(next, last)| next.saturating_sub(last));
-        let lease = LEASE_MILLIS.saturating_mul(1_000);
-        self.failures > 0 && after.is_some_and(|after| after == 0 || after == lease)
     }
 
     /// The attempt that has begun.
@@ -150,6 +141,8 @@ impl DeliveryRow {
 
     /// It is not tried any more.
     fn give_up(&mut self) {
+        let Self { delivery_id, webhook_id, attempts, .. } = &*self;
+        log::warn!("{delivery_id} to {webhook_id} is given up after {attempts} attempts");
         self.status = word(&DeliveryStatus::Failed);
         self.next_attempt_at = None;
     }
@@ -161,21 +154,14 @@ impl DeliveryRow {
         self.fault = attempt.fault.as_ref().map(word);
         self.duration_ms = Some(i32::try_from(attempt.duration_ms).unwrap_or(i32::MAX));
         let failures = self.failures.unsigned_abs();
-        let (status, next) = match attempt.has_arrived() {
-            true => (DeliveryStatus::Delivered, None),
-            false => match DeliveryStatus::next_attempt(failures, now, Jitter::random()) {
-                Some(next) => (DeliveryStatus::Pending, Some(next.unix_micros())),
-                None => {
-                    let Self { delivery_id, webhook_id, attempts, .. } = &*self;
-                    log::warn!(
-                        "{delivery_id} to {webhook_id} is given up after {attempts} attempts"
-                    );
-                    (DeliveryStatus::Failed, None)
-                }
-            },
-        };
-        self.status = word(&status);
-        self.next_attempt_at = next;
+        if attempt.has_arrived() {
+            self.status = word(&DeliveryStatus::Delivered);
+            self.next_attempt_at = None;
+        } else if let Some(next) = DeliveryStatus::next_attempt(failures, now, Jitter::random()) {
+            self.next_attempt_at = Some(next.unix_micros());
+        } else {
+            self.give_up();
+        }
     }
 
     /// Whether later ones of its resource wait for it.
@@ -183,6 +169,7 @@ impl DeliveryRow {
         self.is_pending() && self.failures < OVERTAKEN
     }
 }
+
 /// Makes the next delivery of the same resource due, unless another still holds it up.
 fn let_next_go(conn: &mut Conn, ended: &DeliveryRow, now: Timestamp) -> Result<(), StoreError> {
     let of_resource = |status: &'static str| {
@@ -226,6 +213,7 @@ fn next_due(conn: &mut Conn, webhook_id: &str, now: Timestamp) -> Result<Option<
     let due: Option<i64> = due.get_result(conn)?;
     Ok(due.map(|at| at.max(now.unix_micros())))
 }
+
 /// Which deliveries are asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeliveryFilter {

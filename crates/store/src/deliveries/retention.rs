@@ -43,6 +43,7 @@ impl Store {
         Ok(())
     }
 }
+
 /// The webhooks that something may wait for.
 fn with_pending(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
     let waiting = webhook_rows::table.filter(webhook_rows::due_at.is_not_null());

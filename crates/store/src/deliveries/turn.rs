@@ -35,7 +35,7 @@ pub const ENDED_AT_ONCE: usize = 32;
 /// Of how many webhooks deliveries are claimed in one turn.
 const WEBHOOKS_AT_ONCE: i64 = 16;
 /// When an attempt is taken for lost, in milliseconds: well after the time it may take.
-pub(super) const LEASE_MILLIS: i64 = 30_000;
+const LEASE_MILLIS: i64 = 30_000;
 
 /// An attempt that is to be made.
 #[derive(Clone, Debug)]
@@ -336,6 +336,7 @@ fn held_up(
         .load(conn)?;
     Ok(pairs.into_iter().collect())
 }
+
 /// Claims deliveries that are due, of webhooks that no other node is busy with: those first that wait
 /// for their turn longest.
 fn claim(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<Vec<Claimed>, StoreError> {
@@ -383,9 +384,10 @@ fn claim_of(
     room.free = room.free.saturating_sub(found.len());
     room.webhooks.take(webhook_id, found.len());
     room.merchants.take(merchant_id, found.len());
-    let (lapsed, fresh) = found.iter().map(|(row, _)| row).partition(|row| row.has_lapsed());
-    begin(conn, lapsed, 0, now)?;
-    begin(conn, fresh, 1, now)?;
+    // One that was cut off is no failure of the receiver's, and counts once with that which follows.
+    let (cut_off, others) = found.iter().map(|(row, _)| row).partition(|row| row.is_under_way());
+    begin(conn, cut_off, 0, now)?;
+    begin(conn, others, 1, now)?;
     for (mut row, event) in found {
         row.attempts = row.attempts.saturating_add(1);
         match row.claimed(&webhook, event) {
@@ -435,10 +437,10 @@ fn begin(
 
 /// Makes what a dead process had claimed due at once: for who has the store to himself.
 pub(crate) fn release_all(conn: &mut Conn) -> Result<(), StoreError> {
-    let until = deliveries::last_attempt_at + LEASE_MILLIS.saturating_mul(1_000);
     let claimed = deliveries::table
         .filter(deliveries::next_attempt_at.is_not_null())
-        .filter(deliveries::next_attempt_at.eq(until));
+        .filter(deliveries::failures.gt(0))
+        .filter(deliveries::duration_ms.is_null());
     diesel::update(claimed)
         .set(deliveries::next_attempt_at.eq(deliveries::last_attempt_at))
         .execute(conn)?;
