@@ -1,8 +1,10 @@
 //! A connection to either database, and how one is opened.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionManager};
 use diesel::pg::PgConnection;
@@ -170,11 +172,61 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
-/// Opens connections for a pool.
+/// Opens connections, for a pool and for the ledger, and knows whether the last one could be opened.
+/// Clones share that.
 #[derive(Clone, Debug)]
-pub(crate) enum Manager {
+pub(crate) struct Manager {
+    place: Place,
+    away: Arc<AtomicBool>,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
     Sqlite(PathBuf),
     Postgres(String),
+}
+
+impl Manager {
+    pub(crate) fn sqlite(path: &Path) -> Self {
+        Self { place: Place::Sqlite(path.to_owned()), away: Arc::default() }
+    }
+
+    pub(crate) fn postgres(url: &str) -> Self {
+        Self { place: Place::Postgres(with_timeouts(url)), away: Arc::default() }
+    }
+
+    /// The path of the file, where it is one.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Sqlite(path) => Some(path),
+            Place::Postgres(_) => None,
+        }
+    }
+
+    /// Whether the database could not be reached when it was last tried.
+    pub(crate) fn is_away(&self) -> bool {
+        self.away.load(Ordering::Relaxed)
+    }
+
+    fn open(&self) -> Result<Conn, StoreError> {
+        let unreachable =
+            |cause: diesel::ConnectionError| StoreError::Unavailable(cause.to_string());
+        match &self.place {
+            Place::Sqlite(path) => {
+                let path = path.to_str().ok_or_else(|| {
+                    StoreError::Unavailable("the path of the database is not UTF-8".to_owned())
+                })?;
+                let mut conn = SqliteConnection::establish(path).map_err(unreachable)?;
+                conn.batch_execute(SQLITE_PRAGMAS)?;
+                Ok(Conn::Sqlite(conn))
+            }
+            Place::Postgres(url) => {
+                let mut conn = PgConnection::establish(url).map_err(unreachable)?;
+                conn.batch_execute(POSTGRES_SETTINGS)?;
+                Ok(Conn::Postgres(conn))
+            }
+        }
+    }
 }
 
 /// Durable means durable: FULL survives a power cut. The busy timeout covers other processes
@@ -196,24 +248,15 @@ impl r2d2::ManageConnection for Manager {
     type Error = StoreError;
 
     fn connect(&self) -> Result<Conn, StoreError> {
-        let unreachable =
-            |cause: diesel::ConnectionError| StoreError::Unavailable(cause.to_string());
-        match self {
-            Self::Sqlite(path) => {
-                let path = path.to_str().ok_or_else(|| {
-                    StoreError::Unavailable("the path of the database is not UTF-8".to_owned())
-                })?;
-                let mut conn = SqliteConnection::establish(path).map_err(unreachable)?;
-                conn.batch_execute(SQLITE_PRAGMAS)?;
-                Ok(Conn::Sqlite(conn))
-            }
-            Self::Postgres(url) => {
-                let url = with_timeouts(url);
-                let mut conn = PgConnection::establish(&url).map_err(unreachable)?;
-                conn.batch_execute(POSTGRES_SETTINGS)?;
-                Ok(Conn::Postgres(conn))
-            }
+        let opened = self.open();
+        let was_away = self.away.swap(opened.is_err(), Ordering::Relaxed);
+        // Said when it goes and when it comes back, not for every call in between.
+        match &opened {
+            Ok(_) if was_away => log::info!("the store can be reached again"),
+            Err(cause) if !was_away => log::error!("{cause}"),
+            _ => {}
         }
+        opened
     }
 
     fn is_valid(&self, conn: &mut Conn) -> Result<(), StoreError> {

@@ -25,6 +25,7 @@ mod migrations;
 mod missing_prices;
 mod nodes;
 mod page;
+mod readers;
 pub mod repricings;
 pub mod requests;
 mod rows;
@@ -62,6 +63,7 @@ use conn::Manager;
 use journal::{Entry, Journal};
 use ledger::{Context, Ledger, Series, Storms};
 use missing_prices::Told;
+use readers::Readers;
 use subscriptions::Whose;
 
 /// How a store is opened.
@@ -147,7 +149,7 @@ impl From<std::io::Error> for OpenError {
 pub struct Store(Arc<Inner>);
 
 struct Inner {
-    readers: r2d2::Pool<Manager>,
+    readers: Readers,
     ledger: Mutex<Option<Ledger>>,
     writers: Mutex<Vec<JoinHandle<()>>>,
     context: Arc<Context>,
@@ -165,8 +167,6 @@ struct Renewals {
     unbroken_since: Timestamp,
 }
 
-/// Readers wait no longer than this for a connection.
-const READER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client waits no longer than this for its last bytes.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -178,17 +178,14 @@ impl Store {
     pub fn open(url: &DatabaseUrl, options: &Options) -> Result<Self, OpenError> {
         let mut temporary = None;
         let (manager, writers, readers) = match url {
-            DatabaseUrl::Postgres(url) => (Manager::Postgres(url.clone()), 2, 8),
-            DatabaseUrl::Sqlite(path) => (Manager::Sqlite(path.clone()), 1, 4),
+            DatabaseUrl::Postgres(url) => (Manager::postgres(url), 2, 8),
+            DatabaseUrl::Sqlite(path) => (Manager::sqlite(path), 1, 4),
             DatabaseUrl::SqliteTemporary => {
                 let folder = temporary.insert(tempfile::tempdir()?);
-                (Manager::Sqlite(folder.path().join("tollgate.db")), 1, 4)
+                (Manager::sqlite(&folder.path().join("tollgate.db")), 1, 4)
             }
         };
-        let lock = match &manager {
-            Manager::Sqlite(path) if options.serve => Some(lock_file(path)?),
-            Manager::Sqlite(_) | Manager::Postgres(_) => None,
-        };
+        let lock = manager.file().filter(|_| options.serve).map(lock_file).transpose()?;
         prepare(&manager, options, lock.is_some())?;
         let opened = options.clock.now();
         let context = Arc::new(Context {
@@ -200,23 +197,16 @@ impl Store {
             told: Told::default(),
             journal: options.journal.as_deref().map(Journal::open).transpose()?,
         });
-        let readers = r2d2::Pool::builder()
-            .max_size(readers)
-            .min_idle(Some(0))
-            .connection_timeout(READER_TIMEOUT)
-            .test_on_check_out(matches!(manager, Manager::Postgres(_)))
-            .error_handler(Box::new(LogPoolErrors))
-            .build_unchecked(manager.clone());
         let (ledger, writers) = Ledger::start(&manager, writers, &context)?;
         Ok(Self(Arc::new(Inner {
-            readers,
+            readers: Readers::new(&manager, readers),
             ledger: Mutex::new(Some(ledger)),
             writers: Mutex::new(writers),
             context,
             lease_ms: options.lease_ms,
             renewals: Mutex::new(Renewals { last: opened, unbroken_since: opened }),
             lock: Mutex::new(lock),
-            has_one_writer: matches!(manager, Manager::Sqlite(_)),
+            has_one_writer: manager.file().is_some(),
             _temporary: temporary,
         })))
     }
@@ -228,8 +218,8 @@ impl Store {
     pub fn migrate(url: &DatabaseUrl) -> Result<usize, OpenError> {
         use r2d2::ManageConnection;
         let manager = match url {
-            DatabaseUrl::Postgres(url) => Manager::Postgres(url.clone()),
-            DatabaseUrl::Sqlite(path) => Manager::Sqlite(path.clone()),
+            DatabaseUrl::Postgres(url) => Manager::postgres(url),
+            DatabaseUrl::Sqlite(path) => Manager::sqlite(path),
             DatabaseUrl::SqliteTemporary => return Ok(0),
         };
         Ok(migrations::run(&mut manager.connect()?)?)
@@ -249,7 +239,7 @@ impl Store {
     {
         let readers = self.0.readers.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let mut conn = readers.get().map_err(StoreError::from)?;
+            let mut conn = readers.get()?;
             work(&mut conn)
         });
         done.await.unwrap_or_else(|cause| Err(StoreError::Unavailable(cause.to_string()).into()))
@@ -570,14 +560,4 @@ fn prepare(manager: &Manager, options: &Options, alone: bool) -> Result<(), Open
         })?;
     }
     Ok(())
-}
-
-/// The pool retries by itself; what it meets goes to the log and not to standard error.
-#[derive(Debug)]
-struct LogPoolErrors;
-
-impl r2d2::HandleError<StoreError> for LogPoolErrors {
-    fn handle_error(&self, error: StoreError) {
-        log::warn!("{error}: {error:?}");
-    }
 }

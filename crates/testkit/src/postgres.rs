@@ -17,6 +17,7 @@
 
 mod client;
 mod cluster;
+mod faults;
 mod install;
 
 use std::process;
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use cluster::Cluster;
+pub use faults::{Fault, FaultyWay};
 use install::Install;
 
 /// A database of one test, dropped with it.
@@ -55,6 +57,38 @@ fn missing(ci: bool) {
     let message = "PostgreSQL IS NOT INSTALLED: initdb, pg_ctl and postgres were not found";
     assert!(!ci, "{message}");
     eprintln!("\n!!! {message}: ITS TESTS PROVE NOTHING HERE !!!\n");
+}
+
+/// A server that a test may stop and start, with one database.
+#[derive(Debug)]
+pub struct TestServer {
+    cluster: &'static Cluster,
+    install: Install,
+}
+
+/// A server of its own for a test, and a new database on it; `None`, with a loud line, where
+/// PostgreSQL is not installed.
+///
+/// # Panics
+/// As [`database`].
+pub fn server() -> Option<(TestServer, TestDatabase)> {
+    // Says so where it is missing.
+    database()?;
+    let install = Install::find()?;
+    let cluster: &Cluster = Box::leak(Box::new(Cluster::own(&install)));
+    Some((TestServer { cluster, install }, TestDatabase::create(cluster)))
+}
+
+impl TestServer {
+    /// Stops it at once, as a crash would.
+    pub fn stop(&self) {
+        self.cluster.stop(&self.install);
+    }
+
+    /// Starts it again, and waits until it takes connections.
+    pub fn start(&self) {
+        self.cluster.start_again(&self.install);
+    }
 }
 
 impl TestDatabase {

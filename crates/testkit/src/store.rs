@@ -22,8 +22,9 @@ pub struct TestStore {
     pub clock: Clock,
     /// Where it is.
     pub url: DatabaseUrl,
+    /// Its database, where it is PostgreSQL's.
+    pub database: Option<TestDatabase>,
     folder: tempfile::TempDir,
-    _database: Option<TestDatabase>,
 }
 
 /// Where the clock of a test begins: 2026-11-21T00:00:00Z.
@@ -44,7 +45,7 @@ pub fn each_store(test: impl AsyncFn(&TestStore)) {
         println!("on {url:?}");
         let clock = Clock::manual(START);
         let store = open(&url, &clock, folder.path());
-        let store = TestStore { store, clock, url, folder, _database: database };
+        let store = TestStore { store, clock, url, database, folder };
         runtime.block_on(async {
             store.store.renew_lease().await.unwrap();
             test(&store).await;
@@ -68,7 +69,12 @@ pub fn amount(text: &str) -> Amount {
 impl TestStore {
     /// Opens the same database again, as another process would. SQLite allows one at a time.
     pub fn open_again(&self) -> Store {
-        open(&self.url, &self.clock, self.folder.path())
+        self.open_by(&self.url)
+    }
+
+    /// The same, by another way to it.
+    pub fn open_by(&self, url: &DatabaseUrl) -> Store {
+        open(url, &self.clock, self.folder.path())
     }
 
     /// A new merchant.

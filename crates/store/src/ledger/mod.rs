@@ -139,7 +139,6 @@ impl Ledger {
                 manager: manager.clone(),
                 conn: None,
                 last_used: Instant::now(),
-                away: false,
                 context: Arc::clone(context),
                 versions: Versions::new(),
             };
@@ -280,8 +279,6 @@ struct Writer {
     manager: Manager,
     conn: Option<Conn>,
     last_used: Instant,
-    /// Whether the database could not be reached when it was last tried.
-    away: bool,
     context: Arc<Context>,
     /// Meter versions never change, so what was read once holds for ever.
     versions: Versions,
@@ -439,23 +436,9 @@ impl Writer {
             self.conn = None;
         }
         if self.conn.is_none() {
-            // Said when it goes and when it comes back, not for every call in between.
-            match self.manager.connect() {
-                Ok(conn) => {
-                    self.conn = Some(conn);
-                    self.context.series.forget();
-                    self.context.told.forget();
-                }
-                Err(cause) => {
-                    if !std::mem::replace(&mut self.away, true) {
-                        log::error!("{cause}");
-                    }
-                    return Err(cause);
-                }
-            }
-            if std::mem::replace(&mut self.away, false) {
-                log::info!("the store can be reached again");
-            }
+            self.conn = Some(self.manager.connect()?);
+            self.context.series.forget();
+            self.context.told.forget();
         }
         Ok(())
     }

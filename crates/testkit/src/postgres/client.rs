@@ -33,7 +33,7 @@ pub(super) fn execute(socket: &Path, database: &str, sql: &str) -> Result<(), St
 }
 
 /// A message: its kind, the length of the rest including the length itself, and the rest.
-fn framed(kind: &[u8], body: &[u8]) -> io::Result<Vec<u8>> {
+pub(super) fn framed(kind: &[u8], body: &[u8]) -> io::Result<Vec<u8>> {
     let length = i32::try_from(body.len() + 4).map_err(io::Error::other)?;
     Ok([kind, &length.to_be_bytes(), body].concat())
 }

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, parent_id};
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::client;
 use super::install::Install;
@@ -47,6 +48,16 @@ fn name_of(process: u32) -> Option<String> {
 }
 
 impl Cluster {
+    /// A server of this process alone.
+    pub(super) fn own(install: &Install) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let temp = temp_dir();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let lock = temp.join(format!("tollgate-postgres-own-{}-{number}.lock", process::id()));
+        drop(open_or_create(&lock).expect("the lock file can be opened"));
+        Self::start(install, &Owner { process: process::id() }, &temp, &lock)
+    }
+
     /// The server of this owner: that of another process if there is one, else a new one.
     pub(super) fn join_or_start(install: &Install, owner: &Owner) -> Self {
         let temp = temp_dir();
@@ -98,8 +109,35 @@ impl Cluster {
         Self { dir }
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(super) fn socket(&self) -> PathBuf {
         self.dir.join(".s.PGSQL.5432")
+    }
+
+    /// Runs `pg_ctl` as the server's user.
+    fn control(&self, install: &Install, arguments: &[&str]) {
+        let mut control = Command::new(install.bin().join("pg_ctl"));
+        control.args(arguments).arg("-D").arg(self.dir.join("data")).current_dir(&self.dir);
+        let owner = fs::metadata(self.dir.join("data")).expect("the data is there");
+        control.uid(owner.uid()).gid(owner.gid()).stdout(Stdio::null()).stderr(Stdio::null());
+        let status = control.status().expect("pg_ctl can be started");
+        assert!(status.success(), "pg_ctl {arguments:?}:\n{}", logs(&self.dir));
+    }
+
+    /// Stops it at once, as a crash would.
+    pub(super) fn stop(&self, install: &Install) {
+        File::create(self.dir.join("stopped")).expect("the watchdog can be told");
+        self.control(install, &["stop", "-m", "immediate"]);
+    }
+
+    /// Starts it again, as it was started first, and waits until it takes connections.
+    pub(super) fn start_again(&self, install: &Install) {
+        let options = fs::read_to_string(self.dir.join("data/postmaster.opts"));
+        let options = options.expect("it was started before").replace('"', "");
+        let options = options.trim().split_once(' ').map_or("", |(_, options)| options).to_owned();
+        let log = self.dir.join("server.log");
+        let log = log.to_str().expect("temporary directories have plain names");
+        self.control(install, &["start", "-w", "-l", log, "-o", &options]);
+        fs::remove_file(self.dir.join("stopped")).expect("the watchdog can be told");
     }
 
     pub(super) fn url(&self, database: &str) -> String {

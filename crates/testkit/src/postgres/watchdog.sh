@@ -32,5 +32,6 @@ trap clean_up TERM INT HUP
 
 # Whoever waits for the line above must not wait for this shell.
 exec >/dev/null 2>&1
-while alive && "$bin/pg_ctl" status -D "$dir/data"; do sleep 1; done
+# A server that a test has stopped comes back.
+while alive && { [ -e "$dir/stopped" ] || "$bin/pg_ctl" status -D "$dir/data"; }; do sleep 1; done
 clean_up

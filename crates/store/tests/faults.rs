@@ -1,0 +1,439 @@
+//! Whatever befalls whichever statement: a call is booked once or not at all, and holds nothing.
+//!
+//! The tests of this file take turns, because a panic is armed for the whole process.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use diesel::connection::{Instrumentation, InstrumentationEvent, SimpleConnection};
+use diesel::sqlite::SqliteConnection;
+use diesel::{Connection, RunQueryDsl};
+use tollgate_domain::admission::Call;
+use tollgate_domain::settlement::Report;
+use tollgate_domain::*;
+use tollgate_pricing::Amount;
+use tollgate_store::{
+    DatabaseUrl, Page, SettleOutcome, Store, StoreError, events, requests, webhooks,
+};
+use tollgate_testkit::postgres::{Fault, FaultyWay};
+use tollgate_testkit::random::{Random, seeds};
+use tollgate_testkit::store::{amount, answered};
+use tollgate_testkit::{TestStore, each_store};
+
+/// A customer with money, a limited key and a meter, whose merchant is told of every call: a call of
+/// his touches every table that calls touch.
+struct Customer<'a> {
+    store: &'a TestStore,
+    wallet: (MerchantId, WalletId),
+    spend_key: SpendKey,
+    key: Key,
+    /// What one call costs him.
+    price: Amount,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Became {
+    /// It was admitted, and so was sent and answered.
+    Answered,
+    /// It was not sent.
+    NotSent,
+}
+
+const BALANCE: &str = "100000";
+
+impl<'a> Customer<'a> {
+    async fn of(store: &'a TestStore) -> Self {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let wallet_id = store.connection(merchant_id, BALANCE).await.wallet_id;
+        let meter = store.meter(merchant_id, &[(0, "10"), (1_000, "5")]).await;
+        let limit = SpendLimit { amount: amount("1000000"), cycle: Cycle::Daily };
+        let rules = SpendRules {
+            spend_limit: Some(limit),
+            enforcement: Enforcement::Strict,
+            ..SpendRules::default()
+        };
+        let now = store.clock.now();
+        let new = NewSpendKey {
+            name: "Key".to_owned(),
+            wallet_id: Some(wallet_id),
+            meter_id: Some(meter.meter_id),
+            rules,
+        };
+        let (spend_key, key) = store
+            .store
+            .write(move |conn| {
+                let new_webhook = NewWebhook {
+                    name: "All".to_owned(),
+                    url: "https://example.com".to_owned(),
+                    events: Some(vec![EventKind::RequestCompleted, EventKind::RequestFailed]),
+                };
+                webhooks::create(conn, merchant_id, new_webhook, now)?.unwrap();
+                tollgate_store::spend_keys::create(conn, merchant_id, &new, now)
+            })
+            .await
+            .unwrap()
+            .unwrap();
+        let wallet = (merchant_id, wallet_id);
+        let mut customer = Self { store, wallet, spend_key, key, price: Amount::ZERO };
+        // The first call fills the cheaper tier's beginning; all that follow cost the same.
+        assert_eq!(customer.calls(&store.store).await, Became::Answered);
+        let before = customer.balance().await;
+        assert_eq!(customer.calls(&store.store).await, Became::Answered);
+        customer.price = before.checked_sub(customer.balance().await).unwrap();
+        assert!(customer.price.is_positive());
+        customer
+    }
+
+    fn call(&self) -> Call {
+        let mut call = self.store.call_with(&self.spend_key, &self.key);
+        call.forwarded.metadata = Metadata::parse(r#"{"team": "red"}"#).unwrap();
+        call
+    }
+
+    async fn balance(&self) -> Amount {
+        self.store.wallet(self.wallet.0, self.wallet.1).await.balance
+    }
+
+    /// A call, as whoever forwards makes it.
+    async fn calls(&self, store: &Store) -> Became {
+        let (request_id, became) = self.asks(store).await;
+        if became == Became::Answered {
+            self.settles(store, request_id).await;
+        }
+        became
+    }
+
+    async fn asks(&self, store: &Store) -> (RequestId, Became) {
+        let call = self.call();
+        let request_id = call.request_id;
+        match store.admit(Box::new(call)).await {
+            Ok(admitted) => {
+                admitted.unwrap();
+                return (request_id, Became::Answered);
+            }
+            // It may have been admitted without our hearing of it.
+            Err(StoreError::Interrupted) => {
+                let report = Report::not_sent(self.store.clock.now());
+                store.settle_in_background(request_id, report);
+            }
+            Err(_) => {}
+        }
+        (request_id, Became::NotSent)
+    }
+
+    async fn settles(&self, store: &Store, request_id: RequestId) {
+        let outcome = store.settle(request_id, answered(1_000, "0.5")).await;
+        assert!(
+            matches!(
+                outcome,
+                SettleOutcome::Settled(_)
+                    | SettleOutcome::Journaled
+                    | SettleOutcome::AlreadySettled
+            ),
+            "{outcome:?}"
+        );
+    }
+
+    /// Fails unless, soon, nothing is held, and so many calls have been paid since `before`, once each.
+    async fn has_paid(&self, calls: usize, before: Amount, what: &str) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            self.store.store.replay_journal().await.unwrap();
+            let wallet = self.store.wallet(self.wallet.0, self.wallet.1).await;
+            if wallet.held == Amount::ZERO && self.pending().await == 0 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{what}: still held: {wallet:?}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let paid = before.checked_sub(self.balance().await).unwrap();
+        let due = (0..calls).fold(Amount::ZERO, |sum, _| sum.saturating_add(self.price));
+        assert_eq!(paid, due, "{what}: {calls} calls");
+        let key = self.store.spend_key_now(&self.spend_key).await;
+        assert_eq!(key.counters.held, Default::default(), "{what}");
+    }
+
+    async fn pending(&self) -> usize {
+        self.store.store.audit().await.unwrap().pending
+    }
+
+    /// How many calls the merchant was told of as completed.
+    async fn told(&self) -> usize {
+        let merchant_id = self.wallet.0;
+        let page = Page { after: None, limit: 100_000 };
+        let told = self.store.store.read(move |conn| events::list(conn, merchant_id, &page)).await;
+        let completed = EventKind::RequestCompleted;
+        told.unwrap().iter().filter(|event| event.news.kind() == completed).count()
+    }
+
+    async fn record(&self, request_id: RequestId) -> Option<RequestRecord> {
+        let merchant_id = self.wallet.0;
+        let found =
+            self.store.store.read(move |conn| requests::find(conn, merchant_id, request_id));
+        found.await.unwrap()
+    }
+
+    /// Makes a call whose admission meets a fault that is armed by `fail`, and one whose settlement
+    /// does; whether both did, by what `heal` says. Whatever it was, both are booked once.
+    async fn survives(
+        &self,
+        store: &Store,
+        what: &str,
+        fail: impl Fn(),
+        heal: impl Fn() -> bool,
+    ) -> bool {
+        let (before, told) = (self.balance().await, self.told().await);
+        fail();
+        let (first, became) = self.asks(store).await;
+        let met_first = heal();
+        if became == Became::Answered {
+            self.settles(store, first).await;
+        }
+        let what = format!("{what} of an admission ({became:?})");
+        let paid = usize::from(became == Became::Answered);
+        self.has_paid(paid, before, &what).await;
+        let record = self.record(first).await;
+        let status = record.as_ref().map(|record| record.status);
+        match became {
+            Became::Answered => assert_eq!(status, Some(RequestStatus::Completed), "{what}"),
+            // There is no record, or it is that of a call that was not sent.
+            Became::NotSent => assert_ne!(status, Some(RequestStatus::Completed), "{what}"),
+        }
+
+        let (second, became) = self.asks(store).await;
+        assert_eq!(became, Became::Answered, "{what}: the next call");
+        fail();
+        self.settles(store, second).await;
+        let met_second = heal();
+        let what = what.replace("admission", "settlement");
+        self.has_paid(paid + 1, before, &what).await;
+        let record = self.record(second).await.unwrap();
+        assert_eq!(record.status, RequestStatus::Completed, "{what}");
+        assert_eq!(self.told().await, told + paid + 1, "{what}");
+        met_first || met_second
+    }
+}
+
+/// No call has so many statements.
+const MANY: usize = 200;
+
+#[test]
+fn whatever_befalls_any_statement_on_its_way_to_the_server_a_call_is_booked_once() {
+    let _turn = turn();
+    let faults = [
+        Fault::Refused("XX000", "internal error"),
+        Fault::Refused("40P01", "deadlock detected"),
+        Fault::Refused("40001", "could not serialize access due to concurrent update"),
+        Fault::Refused("55P03", "canceling statement due to lock timeout"),
+        Fault::Refused("53100", "could not extend file: No space left on device"),
+        Fault::Refused("57P01", "terminating connection due to administrator command"),
+        Fault::Delayed(Duration::from_millis(20)),
+        Fault::LostBefore,
+        Fault::LostAfter,
+    ];
+    each_store(async |store| {
+        let Some(database) = &store.database else { return };
+        let way = FaultyWay::to(database);
+        let url: DatabaseUrl = way.url().parse().unwrap();
+        let node = store.open_by(&url);
+        node.renew_lease().await.unwrap();
+        let customer = Customer::of(store).await;
+        for fault in faults {
+            let mut statements = 0;
+            for number in 1..MANY {
+                let what = format!("{fault:?} at statement {number}");
+                let met = customer
+                    .survives(&node, &what, || way.fail(number, fault), || way.heal() > 0)
+                    .await;
+                if !met {
+                    break;
+                }
+                statements = number;
+            }
+            println!("{fault:?}: {statements} statements");
+            assert!((8..MANY - 1).contains(&statements), "{fault:?}: {statements} statements");
+        }
+        node.close().await.unwrap();
+    });
+}
+
+/// A settlement waits for two seconds at most; what comes later comes beside what the journal keeps.
+#[test]
+fn what_is_booked_late_is_not_booked_again_from_the_journal() {
+    let _turn = turn();
+    each_store(async |store| {
+        let Some(database) = &store.database else { return };
+        let way = FaultyWay::to(database);
+        let node = store.open_by(&way.url().parse().unwrap());
+        node.renew_lease().await.unwrap();
+        let customer = Customer::of(store).await;
+        let before = customer.balance().await;
+        let (request_id, became) = customer.asks(&node).await;
+        assert_eq!(became, Became::Answered);
+        way.fail(1, Fault::Delayed(Duration::from_millis(2_300)));
+        let outcome = node.settle(request_id, answered(1_000, "0.5")).await;
+        assert_eq!(outcome, SettleOutcome::Journaled);
+        customer.has_paid(1, before, "late").await;
+        node.close().await.unwrap();
+        customer.has_paid(1, before, "late, and closed").await;
+    });
+}
+
+/// Many at once, on connections that break, lose answers and fall into deadlocks all the time.
+#[test]
+fn among_faults_at_random_every_call_is_booked_once() {
+    const CALLERS: usize = 16;
+    const CALLS: usize = 12;
+    let _turn = turn();
+    for seed in 0..seeds(3) {
+        each_store(async |store| {
+            let Some(database) = &store.database else { return };
+            let way = FaultyWay::to(database);
+            let nodes = [(); 2].map(|()| store.open_by(&way.url().parse().unwrap()));
+            for node in &nodes {
+                node.renew_lease().await.unwrap();
+            }
+            let customer = Customer::of(store).await;
+            let before = customer.balance().await;
+            let told = customer.told().await;
+            let mut random = Random(seed);
+            way.plan(move |_| {
+                let fault = match random.below(60) {
+                    0 => Fault::Refused("40P01", "deadlock detected"),
+                    1 => Fault::Refused("XX000", "internal error"),
+                    2 => Fault::LostBefore,
+                    3 => Fault::LostAfter,
+                    4 | 5 => Fault::Delayed(Duration::from_millis(10)),
+                    _ => return None,
+                };
+                Some(fault)
+            });
+            let paid = AtomicUsize::new(0);
+            let callers = (0..CALLERS).map(|number| {
+                let (customer, node, paid) = (&customer, &nodes[number % 2], &paid);
+                async move {
+                    for _ in 0..CALLS {
+                        if customer.calls(node).await == Became::Answered {
+                            paid.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                }
+            });
+            futures_util::future::join_all(callers).await;
+            let met = way.heal();
+            let paid = paid.into_inner();
+            println!("seed {seed}: {met} faults, {paid} of {} answered", CALLERS * CALLS);
+            assert!(met > 10 && paid > 20, "{met} faults, {paid} answered");
+            customer.has_paid(paid, before, &format!("seed {seed}")).await;
+            assert_eq!(customer.told().await, told + paid, "seed {seed}");
+            for node in nodes {
+                node.close().await.unwrap();
+            }
+        });
+    }
+}
+
+/// A statement that SQLite refuses: each table that calls write, when it is written to.
+#[test]
+fn whichever_table_cannot_be_written_a_call_is_booked_once() {
+    let _turn = turn();
+    each_store(async |store| {
+        let DatabaseUrl::Sqlite(file) = &store.url else { return };
+        let customer = Customer::of(store).await;
+        let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+        conn.batch_execute("PRAGMA busy_timeout = 10000").unwrap();
+        let tables = tables(&mut conn);
+        let (conn, mut met) = (Mutex::new(conn), Vec::new());
+        for table in tables {
+            for change in ["INSERT", "UPDATE"] {
+                let execute = |sql: &str| conn.lock().unwrap().batch_execute(sql).unwrap();
+                let fail = || {
+                    execute(&format!(
+                        "CREATE TRIGGER fault BEFORE {change} ON {table} \
+                         BEGIN SELECT RAISE(ABORT, 'no {change} of {table}'); END"
+                    ));
+                };
+                // Whether it was met shows in what became of the calls.
+                let heal = || {
+                    execute("DROP TRIGGER fault");
+                    true
+                };
+                let answered = customer.balance().await;
+                customer.survives(&store.store, &format!("{change} of {table}"), fail, heal).await;
+                let paid = answered.checked_sub(customer.balance().await).unwrap();
+                if paid == customer.price {
+                    met.push(format!("{change} {table}"));
+                }
+            }
+        }
+        // An admission fails where it writes.
+        assert_eq!(
+            met,
+            [
+                "INSERT request_metadata",
+                "INSERT requests",
+                "UPDATE spend_counters",
+                "UPDATE wallets"
+            ]
+        );
+    });
+}
+
+fn tables(conn: &mut SqliteConnection) -> Vec<String> {
+    #[derive(diesel::QueryableByName)]
+    struct Table {
+        #[diesel(sql_type = diesel::sql_types::Text)]
+        name: String,
+    }
+    let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' \
+                  AND name NOT LIKE 'sqlite%' AND name NOT LIKE '%diesel%' ORDER BY name";
+    let tables: Vec<Table> = diesel::sql_query(tables).load(conn).unwrap();
+    tables.into_iter().map(|table| table.name).collect()
+}
+
+/// A bug within any statement: it costs its call an error, and nobody money.
+#[test]
+fn whichever_statement_panics_a_call_is_booked_once() {
+    let _turn = turn();
+    diesel::connection::set_default_instrumentation(|| Some(Box::new(Panics))).unwrap();
+    each_store(async |store| {
+        let customer = Customer::of(store).await;
+        let mut statements = 0;
+        for number in 1..MANY {
+            let what = format!("a panic at statement {number}");
+            let fail = || UNTIL_PANIC.store(number, Ordering::SeqCst);
+            let heal = || UNTIL_PANIC.swap(0, Ordering::SeqCst) == 0;
+            if !customer.survives(&store.store, &what, fail, heal).await {
+                break;
+            }
+            statements = number;
+        }
+        println!("{statements} statements");
+        assert!((8..MANY - 1).contains(&statements), "{statements} statements");
+    });
+    diesel::connection::set_default_instrumentation(|| None).unwrap();
+}
+
+/// Which statement from now on panics; 0 for none.
+static UNTIL_PANIC: AtomicUsize = AtomicUsize::new(0);
+
+struct Panics;
+
+impl Instrumentation for Panics {
+    fn on_connection_event(&mut self, event: InstrumentationEvent<'_>) {
+        if matches!(event, InstrumentationEvent::StartQuery { .. }) {
+            let count = |left: usize| left.checked_sub(1);
+            let before = UNTIL_PANIC.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count);
+            assert_ne!(before, Ok(1), "a statement that a test makes panic");
+        }
+    }
+}
+
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
