@@ -14,67 +14,6 @@ use serde_json::{Value, json};
 use site::{Service, Site, assert_audit_clean, each_site, merchant_key};
 use tollgate_testkit::postgres;
 
-/// Eight callers, until they are told to stop or cannot go on.
-async fn load(service: &Service, u: &str, credentials: [&str; 2], seconds: f32) {
-    let stop = Arc::new(AtomicBool::new(false));
-    let callers: Vec<_> = (0..8)
-        .map(|number| {
-            let credential = credentials[usize::from(number < 4)];
-            let (stop, call) = (stop.clone(), service.forward(u, credential, number % 2 == 0));
-            tokio::spawn(async move {
-                while !stop.load(Ordering::Relaxed) {
-                    let mut open = call.open().await;
-                    while open.read_some().await {}
-                }
-            })
-        })
-        .collect();
-    tokio::time::sleep(Duration::from_secs_f32(seconds)).await;
-    service.signal("-KILL");
-    stop.store(true, Ordering::Relaxed);
-    for caller in callers {
-        // A caller that cannot connect any more fails, as it should.
-        let _ = caller.await;
-    }
-}
-
-#[test]
-fn a_killed_service_comes_back_with_nothing_pending_and_nothing_lost() {
-    each_site(async |site| {
-        let key = merchant_key(site);
-        let mut service = site.serve();
-        let token = service.customer(&key, "1000").await;
-        let limit = json!({"amount": "1000", "cycle": "daily"});
-        let limited = json!({"name": "Key", "spend_limit": limit});
-        let limited =
-            service.call("POST", "/v1/spend_keys", &key).json(&limited).send().await.expect(201);
-        let spend_key = limited["key"].as_str().unwrap();
-        load(&service, &site.chat_url(), [&token, spend_key], 0.7).await;
-        assert_eq!(service.exit_code(), None, "killed");
-
-        let service = site.serve();
-        let deadline = Instant::now() + Duration::from_secs(40);
-        let audit = loop {
-            let audit = assert_audit_clean(site);
-            if audit["pending"] == 0 {
-                break audit;
-            }
-            assert!(Instant::now() < deadline, "still pending: {audit}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        };
-        let reached = site.simulator.stats().calls;
-        assert!(reached > 20, "there was load: {reached}");
-        assert!(
-            audit["requests"].as_u64().unwrap() >= reached,
-            "{audit}: {reached} calls reached the provider"
-        );
-        service.forward(&site.chat_url(), &token, false).send().await.expect(200);
-        service.forward(&site.chat_url(), spend_key, false).send().await.expect(200);
-        let wallets = service.call("GET", "/v1/requests?limit=1", &key).send().await.expect(200);
-        assert_eq!(wallets["data"][0]["status"], "completed");
-    });
-}
-
 #[test]
 fn a_service_that_is_told_to_end_finishes_its_streams_first() {
     each_site(async |site| {

@@ -4,7 +4,7 @@ use std::fmt;
 /// not errors; they are answers of the functions themselves.
 #[derive(Debug)]
 pub enum StoreError {
-    /// The database cannot be reached, or not in time.
+    /// The database cannot be reached, or not in time, or its disk takes nothing.
     Unavailable(String),
     /// The connection was lost in the middle: what was asked may have been done, or not.
     Interrupted,
@@ -50,13 +50,23 @@ impl From<diesel::result::Error> for StoreError {
             "the database system is",
         ];
         // How PostgreSQL says that somebody else has locked a row for too long.
-        const LOCKED: &str = "canceling statement due to lock timeout";
+        const LOCKED: [&str; 1] = ["canceling statement due to lock timeout"];
+        // How either says that its disk takes nothing more, or gives nothing any more.
+        const DISK: [&str; 4] = [
+            "No space left on device",
+            "database or disk is full",
+            "disk I/O error",
+            "unable to open database file",
+        ];
         match cause {
             diesel::result::Error::DatabaseError(ClosedConnection, why) => {
                 Self::Unavailable(why.message().to_owned())
             }
             diesel::result::Error::DatabaseError(Unknown, why)
-                if GONE.iter().chain([&LOCKED]).any(|words| why.message().contains(words)) =>
+                if [&GONE[..], &LOCKED, &DISK]
+                    .into_iter()
+                    .flatten()
+                    .any(|words| why.message().contains(words)) =>
             {
                 Self::Unavailable(why.message().to_owned())
             }

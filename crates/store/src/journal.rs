@@ -18,18 +18,6 @@ pub(crate) struct Entry {
     pub(crate) report: Report,
 }
 
-/// Keeps an entry, if there is a journal and it can be written; whether it is kept.
-pub(crate) fn keep(journal: Option<&Journal>, entry: &Entry) -> bool {
-    let kept = match journal {
-        Some(journal) => journal.write(entry),
-        None => Err(io::Error::other("there is no journal")),
-    };
-    kept.inspect_err(|cause| {
-        log::error!("{} could not be kept in the journal: {cause}", entry.request_id);
-    })
-    .is_ok()
-}
-
 /// A folder of settlements that wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Journal {
@@ -62,16 +50,22 @@ impl Journal {
             if path.extension().is_some_and(|extension| extension == "json") {
                 match serde_json::from_slice(&fs::read(&path)?) {
                     Ok(entry) => entries.push(entry),
-                    Err(cause) => log::error!("{} is not readable: {cause}", path.display()),
+                    Err(cause) => {
+                        log::error!("{} is not readable: {cause}; set aside", path.display());
+                        fs::rename(&path, path.with_extension("unreadable"))?;
+                    }
                 }
             }
         }
         Ok(entries)
     }
 
-    /// Forgets an entry that was booked.
+    /// Forgets an entry that was booked. Another node may have been faster.
     pub(crate) fn remove(&self, request_id: RequestId) -> io::Result<()> {
-        fs::remove_file(self.path(request_id))
+        match fs::remove_file(self.path(request_id)) {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Keeps an entry that belongs to no record, for a person to look at.

@@ -42,7 +42,7 @@ pub mod webhooks;
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -196,6 +196,7 @@ impl Store {
             series: Series::default(),
             told: Told::default(),
             journal: options.journal.as_deref().map(Journal::open).transpose()?,
+            unkept: Mutex::default(),
         });
         let (ledger, writers) = Ledger::start(&manager, writers, &context)?;
         Ok(Self(Arc::new(Inner {
@@ -314,7 +315,7 @@ impl Store {
             Err(_) => log::error!("{request_id} is not settled yet: the database is slow"),
         }
         let (context, entry) = (Arc::clone(&self.0.context), Entry { request_id, report });
-        let kept = tokio::task::spawn_blocking(move || context.keep(&entry));
+        let kept = tokio::task::spawn_blocking(move || context.keep(entry));
         match kept.await.unwrap_or(false) {
             true => SettleOutcome::Journaled,
             false => SettleOutcome::NotSettled,
@@ -342,7 +343,7 @@ impl Store {
         let entry = Entry { request_id, report };
         match self.ledger() {
             Ok(ledger) => ledger.settle_unheard(entry),
-            Err(_) => drop(self.0.context.keep(&entry)),
+            Err(_) => drop(self.0.context.keep(entry)),
         }
     }
 
@@ -362,15 +363,16 @@ impl Store {
         self.ledger()?.settle(request_id, Some(report)).await
     }
 
-    /// Books what waits in the journal; answers how many.
+    /// Books what waits in the journal, or in memory because there was no room in the journal either;
+    /// answers how many.
     ///
     /// # Errors
     /// Those of the store: what could not be booked goes on waiting.
     pub async fn replay_journal(&self) -> Result<usize, StoreError> {
-        let Some(journal) = self.0.context.journal.clone() else { return Ok(0) };
+        let mut booked = self.replay_unkept().await?;
+        let Some(journal) = self.0.context.journal.clone() else { return Ok(booked) };
         let unreadable = |cause: std::io::Error| StoreError::Unavailable(cause.to_string());
         let entries = journal.entries().map_err(unreadable)?;
-        let mut booked = 0;
         let mut trouble = None;
         for Entry { request_id, report } in entries {
             let certainly_sent = report.ending != Ending::NotSent;
@@ -385,11 +387,35 @@ impl Store {
                     journal.remove(request_id).map_err(unreadable)?;
                     booked += 1;
                 }
+                // A database that is away takes none of them.
+                Err(cause @ (StoreError::Unavailable(_) | StoreError::Interrupted)) => {
+                    return Err(cause);
+                }
                 // One that cannot be booked must not stand before those that can.
                 Err(cause) => trouble = Some(cause),
             }
         }
         trouble.map_or(Ok(booked), Err)
+    }
+
+    /// Books what waits in memory, or puts it into the journal if that takes it by now.
+    async fn replay_unkept(&self) -> Result<usize, StoreError> {
+        let context = &self.0.context;
+        let unkept = std::mem::take(&mut *held(&context.unkept));
+        let mut entries = unkept.into_iter();
+        let mut booked = 0;
+        while let Some(entry) = entries.next() {
+            match self.book(entry.request_id, entry.report.clone()).await {
+                Ok(_) => booked += 1,
+                Err(cause) => {
+                    for entry in std::iter::once(entry).chain(entries) {
+                        context.keep(entry);
+                    }
+                    return Err(cause);
+                }
+            }
+        }
+        Ok(booked)
     }
 
     /// Keeps this process's lease alive; call it a few times per [`Options::lease_ms`].
@@ -401,7 +427,7 @@ impl Store {
         let node_id = context.node_id;
         let until = context.clock.now().plus_millis(i64::from(self.0.lease_ms));
         self.write(move |conn| nodes::renew(conn, node_id, until)).await?;
-        let mut renewals = self.0.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut renewals = held(&self.0.renewals);
         let now = context.clock.now();
         if renewals.last.plus_millis(i64::from(self.0.lease_ms)) < now {
             renewals.unbroken_since = now;
@@ -413,8 +439,8 @@ impl Store {
     /// Whether this process may take another's silence for its death. While the database was away
     /// nobody could renew, so after such a time everybody has one lease to come back.
     fn may_judge(&self) -> bool {
-        let alone = self.0.lock.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        let renewals = self.0.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = held(&self.0.lock).is_some();
+        let renewals = held(&self.0.renewals);
         let grace = i64::from(self.0.lease_ms);
         alone || renewals.unbroken_since.plus_millis(grace) <= self.0.context.clock.now()
     }
@@ -507,8 +533,8 @@ impl Store {
     /// # Errors
     /// Those of the store.
     pub async fn close(&self) -> Result<(), StoreError> {
-        fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-            mutex.lock().unwrap_or_else(PoisonError::into_inner)
+        if let Err(cause) = self.replay_unkept().await {
+            log::error!("what waits in memory is not booked: {cause}");
         }
         let Some(ledger) = held(&self.0.ledger).take() else { return Ok(()) };
         let node_id = self.0.context.node_id;
@@ -524,9 +550,14 @@ impl Store {
     }
 
     fn ledger(&self) -> Result<Ledger, StoreError> {
-        let ledger = self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let ledger = held(&self.0.ledger);
         ledger.clone().ok_or_else(|| StoreError::Unavailable("the store is closed".to_owned()))
     }
+}
+
+/// What a mutex guards, whatever became of those who held it before.
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes a SQLite file for this process alone, until it ends.

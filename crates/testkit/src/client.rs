@@ -65,9 +65,20 @@ impl Call {
         open.answer()
     }
 
+    /// Sends it to a server that may not be there, or may end meanwhile: the whole answer, as far as
+    /// it came, or nothing.
+    pub async fn try_send(&self) -> Option<Answer> {
+        let mut open = self.open_on(TcpStream::connect(self.address).await.ok()?).await;
+        while open.read_some().await {}
+        open.head_end().map(|_| open.answer())
+    }
+
     /// Sends it and leaves the answer to be read, or not.
     pub async fn open(&self) -> OpenAnswer {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        self.open_on(TcpStream::connect(self.address).await.unwrap()).await
+    }
+
+    async fn open_on(&self, mut stream: TcpStream) -> OpenAnswer {
         stream.set_nodelay(true).unwrap();
         let mut head = format!(
             "{} {} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n",
@@ -113,11 +124,16 @@ impl OpenAnswer {
         &self.bytes
     }
 
+    /// Where the head ends, if it has come.
+    fn head_end(&self) -> Option<usize> {
+        self.bytes.windows(4).position(|window| window == b"\r\n\r\n")
+    }
+
     /// What has come, understood as HTTP.
     pub fn answer(&self) -> Answer {
-        let end = self.bytes.windows(4).position(|window| window == b"\r\n\r\n");
-        let end =
-            end.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&self.bytes)));
+        let end = self
+            .head_end()
+            .unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&self.bytes)));
         let head = String::from_utf8(self.bytes[..end].to_vec()).unwrap();
         let mut lines = head.lines();
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();

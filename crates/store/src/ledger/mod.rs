@@ -12,6 +12,7 @@ mod reported;
 mod rollups;
 mod storms;
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -28,7 +29,7 @@ use tollgate_pricing::Rate;
 
 use crate::conn::{Conn, Manager, is_broken};
 use crate::error::StoreError;
-use crate::journal::{self, Entry, Journal};
+use crate::journal::{Entry, Journal};
 use crate::missing_prices::{self, Told};
 use batch::{Answer, Item, Settlement};
 use parties::Versions;
@@ -57,8 +58,8 @@ pub enum SettleOutcome {
     NotFound,
     /// The database is away; it waits in the journal.
     Journaled,
-    /// Neither the database nor the journal took it: the record stays pending until this process
-    /// has ended, and is swept then.
+    /// Neither the database nor the journal took it: it waits in memory for either. If this process
+    /// ends before, the call is swept.
     NotSettled,
 }
 
@@ -92,12 +93,24 @@ pub(crate) struct Context {
     pub(crate) series: Series,
     pub(crate) told: Told,
     pub(crate) journal: Option<Journal>,
+    /// What neither the database nor the journal took. No more calls than are on their way can come
+    /// to wait here: new ones are not admitted then.
+    pub(crate) unkept: Mutex<Vec<Entry>>,
 }
 
 impl Context {
-    /// Keeps a settlement that cannot be booked now; whether it is kept.
-    pub(crate) fn keep(&self, entry: &Entry) -> bool {
-        journal::keep(self.journal.as_ref(), entry)
+    /// Keeps a settlement that cannot be booked now, in the journal or else in memory; whether it
+    /// will outlive this process.
+    pub(crate) fn keep(&self, entry: Entry) -> bool {
+        let kept = match &self.journal {
+            Some(journal) => journal.write(&entry),
+            None => Err(io::Error::other("there is no journal")),
+        };
+        if let Err(cause) = &kept {
+            log::error!("{} could not be kept in the journal: {cause}", entry.request_id);
+            self.unkept.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        }
+        kept.is_ok()
     }
 }
 
@@ -175,7 +188,7 @@ impl Ledger {
         if let Err(TrySendError::Full(job) | TrySendError::Closed(job)) = self.jobs.try_send(job)
             && let Job::SettleUnheard(entry) = job
         {
-            self.context.keep(&entry);
+            self.context.keep(*entry);
         }
     }
 
@@ -478,7 +491,7 @@ impl Reply {
             Self::Settle(reply) => drop(reply.send(Err(cause))),
             Self::Unheard(entry) => {
                 log::error!("{} is not settled yet: {cause}", entry.request_id);
-                context.keep(&entry);
+                context.keep(*entry);
             }
         }
     }

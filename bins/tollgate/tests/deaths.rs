@@ -1,0 +1,165 @@
+//! The real program, killed again and again at any moment under load.
+
+#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod site;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use site::{Service, Site, assert_audit_clean, each_site, merchant_key};
+use tollgate_testkit::Call;
+use tollgate_testkit::postgres;
+use tollgate_testkit::random::Random;
+
+/// How often it is killed: `KILLS` of the environment, or a few times.
+fn kills() -> u64 {
+    std::env::var("KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+/// Callers of all nodes, who find out about a node that died and go on with one that lives.
+struct Load {
+    nodes: Arc<Mutex<Vec<SocketAddr>>>,
+    /// The ids of the calls whose answers came to their end.
+    answered: Arc<Mutex<Vec<String>>>,
+    callers: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(services: &[Service], credentials: &[&str], u: &str) -> Self {
+        let nodes = services.iter().map(|service| service.address).collect();
+        let nodes: Arc<Mutex<Vec<SocketAddr>>> = Arc::new(Mutex::new(nodes));
+        let answered = Arc::new(Mutex::new(Vec::new()));
+        let callers = (0..8).map(|number| {
+            let credential = credentials[number % credentials.len()].to_owned();
+            let (nodes, answered, u) = (nodes.clone(), answered.clone(), u.to_owned());
+            tokio::spawn(async move {
+                loop {
+                    let address = {
+                        let nodes = nodes.lock().unwrap();
+                        nodes[number % nodes.len()]
+                    };
+                    let body = json!({"model": "m", "stream": number % 2 == 0,
+                                      "messages": [{"role": "user", "content": "Hello"}]});
+                    let call = Call::new(address, "POST", &format!("/v1/forward?u={u}"));
+                    let call = call.bearer(&credential).json(&body);
+                    match call.try_send().await {
+                        Some(answer) if answer.status == 200 && answer.complete => {
+                            let id = answer.header("x-service-request-id").unwrap().to_owned();
+                            answered.lock().unwrap().push(id);
+                        }
+                        _ => tokio::time::sleep(Duration::from_millis(10)).await,
+                    }
+                }
+            })
+        });
+        let callers = callers.collect();
+        Self { nodes, answered, callers }
+    }
+
+    fn moved(&self, node: usize, service: &Service) {
+        self.nodes.lock().unwrap()[node] = service.address;
+    }
+
+    async fn stop(self) -> Vec<String> {
+        for caller in self.callers {
+            caller.abort();
+            let _ = caller.await;
+        }
+        std::mem::take(&mut self.answered.lock().unwrap())
+    }
+}
+
+/// Kills one of so many nodes after the other, at moments of chance; nothing is lost by it.
+async fn survives(site: &Site, nodes: usize) {
+    let key = merchant_key(site);
+    let serve = || site.serve();
+    let mut services: Vec<_> = (0..nodes).map(|_| serve()).collect();
+    let token = services[0].customer(&key, "1000").await;
+    let limit = json!({"amount": "1000", "cycle": "daily"});
+    let limited = json!({"name": "Key", "spend_limit": limit});
+    let limited =
+        services[0].call("POST", "/v1/spend_keys", &key).json(&limited).send().await.expect(201);
+    let spend_key = limited["key"].as_str().unwrap();
+
+    let load = Load::start(&services, &[&token, spend_key], &site.chat_url());
+    let mut random = Random(u64::from(std::process::id()));
+    println!("seed {}", random.0);
+    for _ in 0..kills() {
+        tokio::time::sleep(Duration::from_millis(50 + random.below(450))).await;
+        let node = random.index(nodes);
+        services[node].signal("-KILL");
+        assert_eq!(services[node].exit_code(), None, "killed");
+        services[node] = serve();
+        load.moved(node, &services[node]);
+    }
+    let answered = load.stop().await;
+
+    // A lease must lapse first.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let audit = loop {
+        let audit = assert_audit_clean(site);
+        if audit["pending"] == 0 {
+            break audit;
+        }
+        assert!(Instant::now() < deadline, "still pending: {audit}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    let reached = site.simulator.stats().calls;
+    println!("{} answered, {reached} reached the provider, {audit}", answered.len());
+    assert!(answered.len() > 20, "there was load: {}", answered.len());
+    assert!(audit["requests"].as_u64().unwrap() >= reached, "{reached} reached the provider");
+    // The last bytes of an answer leave when it is booked: whoever has them has paid.
+    for id in &answered {
+        let record = services[0].call("GET", &format!("/v1/requests/{id}"), &key).send().await;
+        let record = record.expect(200);
+        assert_eq!(
+            (&record["status"], &record["usage_source"]),
+            (&json!("completed"), &json!("reported"))
+        );
+    }
+    // What was on its way says so.
+    let mut cursor = String::new();
+    let mut sent = 0;
+    loop {
+        let page = services[0].call("GET", &format!("/v1/requests?limit=100{cursor}"), &key);
+        let page = page.send().await.expect(200);
+        for record in page["data"].as_array().unwrap() {
+            let source = record["usage_source"].as_str().unwrap();
+            match record["status"].as_str().unwrap() {
+                "completed" => assert_eq!(source, "reported", "{record}"),
+                "error" => assert!(["estimated", "partial", "none"].contains(&source), "{record}"),
+                other => unreachable!("{other}: {record}"),
+            }
+            sent += u64::from(source != "none");
+        }
+        if page["has_more"] == false {
+            break;
+        }
+        cursor = format!("&cursor={}", page["next_cursor"].as_str().unwrap());
+    }
+    assert!(sent >= reached, "{sent} records of {reached} calls say that they were sent");
+    let wallets = services[0].call("GET", "/v1/connections", &key).send().await.expect(200);
+    let wallet = format!("/v1/wallets/{}", wallets["data"][0]["wallet_id"].as_str().unwrap());
+    let wallet = services[0].call("GET", &wallet, &key).send().await.expect(200);
+    assert_eq!(wallet["held"], "0.0000000000");
+    for credential in [token.as_str(), spend_key] {
+        services[0].forward(&site.chat_url(), credential, false).send().await.expect(200);
+    }
+}
+
+#[test]
+fn a_node_that_is_killed_at_any_moment_leaves_nothing_pending_and_loses_nothing() {
+    each_site(async |site| survives(site, 1).await);
+}
+
+#[test]
+fn of_two_nodes_either_may_be_killed_at_any_moment() {
+    let Some(database) = postgres::database() else { return };
+    let url = database.url().to_owned();
+    let site = Site::new(&url, Some(database));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(survives(&site, 2));
+}
