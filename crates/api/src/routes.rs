@@ -5,7 +5,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use tollgate_provider::ProviderClient;
 
 use crate::app::App;
-use crate::forward;
+use crate::forward::operations as forward;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics;
 use crate::openapi;
@@ -33,13 +33,15 @@ pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
 fn v1(config: &mut ServiceConfig) {
     config
         .service(
-            route("/forward").route(post().to(forward::forward)).route(get().to(forward::forward)),
+            route("/forward")
+                .route(post().to(forward::forward))
+                .route(get().to(forward::forward_get)),
         )
-        .service(route("/chat/completions").route(post().to(forward::drop_in)))
-        .service(route("/responses").route(post().to(forward::drop_in)))
-        .service(route("/embeddings").route(post().to(forward::drop_in)))
-        .service(route("/messages").route(post().to(forward::drop_in)))
-        .service(route("/messages/count_tokens").route(post().to(forward::drop_in)))
+        .service(route("/chat/completions").route(post().to(forward::chat_completions)))
+        .service(route("/responses").route(post().to(forward::responses)))
+        .service(route("/embeddings").route(post().to(forward::embeddings)))
+        .service(route("/messages").route(post().to(forward::messages)))
+        .service(route("/messages/count_tokens").route(post().to(forward::count_tokens)))
         .service(route("/models").route(get().to(models::list)))
         // Some ids have a slash.
         .service(route("/models/{id:.+}").route(get().to(models::get)))
