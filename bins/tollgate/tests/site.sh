@@ -60,19 +60,19 @@ start() {
     die "tollgate $1 did not start"
 }
 
-# configure SETTING…: starts a simulator, and writes a configuration with it behind both formats.
+# configure SETTING…: writes a configuration with a simulated provider for each format; $url is then
+# that of the one that is called openai.
 configure() {
-    start simulator simulator --listen 127.0.0.1:0
     export TOLLGATE_CONFIG="$folder/tollgate.toml"
-    {
-        printf '%s\n' 'listen = "127.0.0.1:0"' "database_url = \"sqlite:$folder/tollgate.db\"" \
-            'operator_token = "operator"' 'webhook_allow_http = true' \
-            'webhook_allow_private_network = true' "$@"
-        for provider in openai anthropic; do
-            printf '%s\n' "[providers.$provider]" "base_url = \"$url\"" 'api_key = "simulated"' \
-                'allow_private_network = true'
-        done
-    } >"$TOLLGATE_CONFIG"
+    printf '%s\n' 'listen = "127.0.0.1:0"' "database_url = \"sqlite:$folder/tollgate.db\"" \
+        'operator_token = "operator"' 'webhook_allow_http = true' \
+        'webhook_allow_private_network = true' "$@" >"$TOLLGATE_CONFIG"
+    local provider
+    for provider in anthropic openai; do
+        start "$provider" simulator --listen 127.0.0.1:0
+        printf '%s\n' "[providers.$provider]" "base_url = \"$url\"" 'api_key = "simulated"' \
+            'allow_private_network = true' >>"$TOLLGATE_CONFIG"
+    done
 }
 
 export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 PYTHONDONTWRITEBYTECODE=1

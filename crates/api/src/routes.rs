@@ -1,5 +1,6 @@
 //! Every route, in one tree.
 
+use actix_web::http::header::{ALLOW, HeaderValue};
 use actix_web::web::{self, ServiceConfig, delete, get, patch, post, put, resource, scope};
 use actix_web::{HttpRequest, HttpResponse};
 use tollgate_provider::ProviderClient;
@@ -163,5 +164,10 @@ async fn not_found(http: HttpRequest) -> Result<HttpResponse, ApiError> {
 
 async fn method_not_allowed(http: HttpRequest) -> Result<HttpResponse, ApiError> {
     let message = format!("{} is not a method of {}.", http.method(), http.path());
-    Err(ApiError::new(ErrorCode::MethodNotAllowed, message).for_sdk_of(&http))
+    let mut error = ApiError::new(ErrorCode::MethodNotAllowed, message).for_sdk_of(&http);
+    let methods = http.match_pattern().and_then(|pattern| openapi::methods(&pattern));
+    if let Some(methods) = methods.and_then(|methods| HeaderValue::from_str(&methods).ok()) {
+        error = error.header(ALLOW, methods);
+    }
+    Err(error)
 }

@@ -365,7 +365,8 @@ impl ResponseError for ApiError {
         for header in &self.headers {
             response.insert_header(header.clone());
         }
-        let field = || self.issues.first().map(|issue| issue.path.join("."));
+        let field =
+            || self.issues.first().map(|issue| issue.path.join(".")).filter(|it| !it.is_empty());
         response.json(Envelope {
             r#type: (self.dialect == Some(RequestShape::ShapeB)).then_some("error"),
             error: Body {

@@ -167,6 +167,12 @@ pub fn openapi() -> &'static Value {
     &DOCUMENT
 }
 
+/// The methods of a route, as the router writes its path: what the header `Allow` says.
+pub(crate) fn methods(pattern: &str) -> Option<String> {
+    let item = openapi().get("paths")?.get(pattern.replace(":.+}", "}"))?.as_object()?;
+    Some(item.keys().map(|method| method.to_uppercase()).collect::<Vec<_>>().join(", "))
+}
+
 /// Read this document.
 #[utoipa::path(
     get,
