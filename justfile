@@ -23,6 +23,11 @@ fuzz target seconds="600":
     cargo +nightly fuzz run --sanitizer none {{target}} fuzz/corpus/{{target}} fuzz/seeds/{{target}} -- \
         -max_total_time={{seconds}} -max_len=8192 -timeout=10 -dict=fuzz/words.dict
 
+# Fuzz every operation of the OpenAPI document against the program: `just fuzz-http 600`; needs python3,
+# and PyPI once.
+fuzz-http seconds="600":
+    bins/tollgate/tests/fuzz/run {{seconds}}
+
 # Format and lint.
 tidy:
     cargo fmt --all

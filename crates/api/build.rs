@@ -3,7 +3,7 @@
 
 use utoipa_config::Config;
 
-const TYPES: [&str; 39] = [
+const TYPES: [&str; 47] = [
     "Amount",
     "BillingInterval",
     "ConnectionId",
@@ -17,10 +17,14 @@ const TYPES: [&str; 39] = [
     "EventId",
     "EventKind",
     "Issue",
+    "LedgerAccount",
+    "LocalTime",
+    "MerchantId",
     "Metadata",
     "MeterId",
     "Payer",
     "PendingKind",
+    "PriceRow",
     "PriceSource",
     "ProviderKeyType",
     "Rate",
@@ -31,15 +35,19 @@ const TYPES: [&str; 39] = [
     "RequestShape",
     "RequestStatus",
     "Rollover",
+    "SecretKeyId",
     "SpendKeyId",
     "SpendKeyStatus",
     "SpendLimit",
     "SubscriptionConfigId",
     "SubscriptionId",
     "SubscriptionStatus",
+    "TierPeriod",
     "TierUnit",
     "Timestamp",
     "TokenBasis",
+    "TransactionId",
+    "TransactionKind",
     "UsageSource",
     "WalletId",
     "WebhookId",

@@ -93,13 +93,20 @@ impl Metrics {
     }
 }
 
-/// `GET /metrics`
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Read the metrics, for Prometheus.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "getMetrics",
+    responses((status = 200, description = "The metrics", body = String, content_type = METRICS_TYPE)),
+    security(()),
+)]
 pub(crate) async fn metrics(app: web::Data<App>) -> HttpResponse {
     let mut text = String::new();
     match encode(&mut text, &app.metrics.registry) {
-        Ok(()) => HttpResponse::Ok()
-            .content_type("application/openmetrics-text; version=1.0.0; charset=utf-8")
-            .body(text),
+        Ok(()) => HttpResponse::Ok().content_type(METRICS_TYPE).body(text),
         // Writing to a string cannot fail.
         Err(_) => HttpResponse::InternalServerError().finish(),
     }

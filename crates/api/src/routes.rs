@@ -1,11 +1,12 @@
 //! Every route, in one tree.
 
+use actix_web::http::header::{ALLOW, HeaderValue};
 use actix_web::web::{self, ServiceConfig, delete, get, patch, post, put, resource, scope};
 use actix_web::{HttpRequest, HttpResponse};
 use tollgate_provider::ProviderClient;
 
 use crate::app::App;
-use crate::forward;
+use crate::forward::operations as forward;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics;
 use crate::openapi;
@@ -33,13 +34,15 @@ pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
 fn v1(config: &mut ServiceConfig) {
     config
         .service(
-            route("/forward").route(post().to(forward::forward)).route(get().to(forward::forward)),
+            route("/forward")
+                .route(post().to(forward::forward))
+                .route(get().to(forward::forward_get)),
         )
-        .service(route("/chat/completions").route(post().to(forward::drop_in)))
-        .service(route("/responses").route(post().to(forward::drop_in)))
-        .service(route("/embeddings").route(post().to(forward::drop_in)))
-        .service(route("/messages").route(post().to(forward::drop_in)))
-        .service(route("/messages/count_tokens").route(post().to(forward::drop_in)))
+        .service(route("/chat/completions").route(post().to(forward::chat_completions)))
+        .service(route("/responses").route(post().to(forward::responses)))
+        .service(route("/embeddings").route(post().to(forward::embeddings)))
+        .service(route("/messages").route(post().to(forward::messages)))
+        .service(route("/messages/count_tokens").route(post().to(forward::count_tokens)))
         .service(route("/models").route(get().to(models::list)))
         // Some ids have a slash.
         .service(route("/models/{id:.+}").route(get().to(models::get)))
@@ -161,5 +164,10 @@ async fn not_found(http: HttpRequest) -> Result<HttpResponse, ApiError> {
 
 async fn method_not_allowed(http: HttpRequest) -> Result<HttpResponse, ApiError> {
     let message = format!("{} is not a method of {}.", http.method(), http.path());
-    Err(ApiError::new(ErrorCode::MethodNotAllowed, message).for_sdk_of(&http))
+    let mut error = ApiError::new(ErrorCode::MethodNotAllowed, message).for_sdk_of(&http);
+    let methods = http.match_pattern().and_then(|pattern| openapi::methods(&pattern));
+    if let Some(methods) = methods.and_then(|methods| HeaderValue::from_str(&methods).ok()) {
+        error = error.header(ALLOW, methods);
+    }
+    Err(error)
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 use support::*;
-use tollgate_api::{WebhookMessages, openapi};
+use tollgate_api::{ErrorCode, WebhookMessages, openapi};
 use tollgate_domain::EventKind;
 use tollgate_testkit::{Call, RecordedRequest, Reply, ScriptedProvider};
 
@@ -282,4 +282,95 @@ fn what_the_operations_on_webhooks_answer_is_as_the_document_says() {
         is("Delivery", &redelivered.expect(200));
         is("Deleted", &gateway.delete(&path).await.expect(200));
     });
+}
+
+/// Every operation, as `METHOD path`, with what the document says of it.
+fn operations() -> impl Iterator<Item = (String, &'static Value)> {
+    let paths = openapi()["paths"].as_object().unwrap();
+    let of_path = |(path, item): (&'static String, &'static Value)| {
+        let operations = item.as_object().unwrap().iter();
+        operations.map(move |(method, operation)| {
+            (format!("{} {path}", method.to_uppercase()), operation)
+        })
+    };
+    paths.iter().flat_map(of_path)
+}
+
+/// Every route, read from where they are mounted.
+fn routes() -> BTreeSet<String> {
+    const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
+    let (top, v1) = include_str!("../src/routes.rs").split_once("fn v1(").unwrap();
+    let mut found = BTreeSet::new();
+    for (prefix, source) in [("", top), ("/v1", v1)] {
+        for mounted in source.split("route(\"").skip(1) {
+            let (path, handlers) = mounted.split_once('"').unwrap();
+            let path = path.replace(":.+}", "}");
+            for method in METHODS {
+                if handlers.contains(&format!("{method}().to(")) {
+                    found.insert(format!("{} {prefix}{path}", method.to_uppercase()));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_route_is_in_the_document_and_nothing_else_is() {
+    let stated: BTreeSet<_> = operations().map(|(operation, _)| operation).collect();
+    assert_eq!(stated, routes());
+}
+
+/// The codes that an operation can be refused with, by status.
+fn codes(operation: &'static Value) -> impl Iterator<Item = (u16, &'static str)> {
+    let responses = operation["responses"].as_object().unwrap().iter();
+    responses.flat_map(|(status, response)| {
+        let shared = response["$ref"].as_str().and_then(|place| place.strip_prefix('#'));
+        let response = shared.map_or(response, |place| openapi().pointer(place).unwrap());
+        let schema = &response["content"]["application/json"]["schema"];
+        let ours = if schema["anyOf"].is_array() { &schema["anyOf"][0] } else { schema };
+        let codes = ours["properties"]["error"]["properties"]["code"]["enum"].as_array();
+        let codes = codes.into_iter().flatten().filter_map(Value::as_str);
+        codes.map(move |code| (status.parse().unwrap(), code))
+    })
+}
+
+#[test]
+fn errors_are_those_that_are_explained_and_each_belongs_to_some_operation() {
+    let explained = include_str!("../../../docs/ERRORS.md");
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    for (name, operation) in operations() {
+        for (status, code) in codes(operation) {
+            let row = format!("| `{code}` | {status} |");
+            assert!(explained.contains(&row), "{name}: {row}");
+            told.insert(code);
+        }
+    }
+    // What no operation answers, because none was found.
+    told.insert("method_not_allowed");
+    assert_eq!(told, ErrorCode::ALL.iter().map(|code| code.name()).collect());
+}
+
+#[test]
+fn what_an_operation_takes_says_which_errors_it_has() {
+    let has = |name: &str, code: &str| {
+        let (_, operation) = operations().find(|(one, _)| one == name).unwrap();
+        codes(operation).any(|(_, known)| known == code)
+    };
+    for (name, code, expected) in [
+        ("GET /v1/wallet", "auth_invalid", true),
+        ("GET /v1/wallet", "validation_failed", false),
+        ("GET /v1/wallet", "json_invalid", false),
+        ("GET /v1/meters", "cursor_invalid", true),
+        ("GET /v1/usage", "cursor_invalid", false),
+        ("POST /v1/meters", "meter_slug_taken", true),
+        ("POST /v1/meters", "idempotency_key_reused", true),
+        ("PATCH /v1/meters/{id}", "idempotency_key_reused", false),
+        ("POST /v1/operator/merchants", "operation_not_allowed", false),
+        ("POST /v1/operator/merchants", "route_not_found", true),
+        ("POST /v1/messages", "provider_timeout", true),
+        ("GET /healthz", "internal_error", false),
+    ] {
+        assert_eq!(has(name, code), expected, "{name}: {code}");
+    }
 }

@@ -9,12 +9,13 @@
 //! 5. [`relay`]: how its bytes reach the client; [`refusal`]: what is said when they may not.
 //!
 //! The server drops a handler whose client has left. So from its admission on, a call is a task
-//! that nobody can drop, and the handler only relays from it.
+//! that nobody can drop, and the handler only relays from it. [`operations`] has the handlers.
 
 mod call;
 pub(crate) mod calls;
 mod credential;
 mod drop_in;
+pub(crate) mod operations;
 pub(crate) mod outbound;
 pub(crate) mod price;
 mod refusal;
@@ -31,34 +32,6 @@ use self::outbound::Outbound;
 use crate::app::{App, KeyOwner};
 use crate::http::body;
 use crate::http::error::ApiError;
-
-/// `POST /forward` and `GET /forward`: the caller names the provider's URL.
-pub(crate) async fn forward(
-    http: HttpRequest,
-    payload: web::Payload,
-    app: web::Data<App>,
-    client: web::Data<ProviderClient>,
-) -> Result<HttpResponse, ApiError> {
-    let inbound = Inbound::read(&http, payload, &app).await?;
-    let outbound = Outbound::to_url(&http, inbound.body.clone(), &inbound.credential, &app)?;
-    inbound.send(outbound, app, client).await
-}
-
-/// The routes of the providers' own SDKs: the model names the provider.
-pub(crate) async fn drop_in(
-    http: HttpRequest,
-    payload: web::Payload,
-    app: web::Data<App>,
-    client: web::Data<ProviderClient>,
-) -> Result<HttpResponse, ApiError> {
-    let route = drop_in::Route::of(&http);
-    let answer = async {
-        let inbound = Inbound::read(&http, payload, &app).await?;
-        let outbound = route.outbound(&http, &inbound, &app).await?;
-        inbound.send(outbound, app, client).await
-    };
-    answer.await.map_err(|error: ApiError| error.for_sdk(route.shape()))
-}
 
 /// A call as it came in: its caller is known, and nothing else of it is checked.
 struct Inbound {

@@ -10,9 +10,10 @@ use serde::Serialize;
 use tollgate_domain::{Issue, RequestShape, Timestamp};
 use tollgate_store::StoreError;
 use utoipa::openapi::schema::{ObjectBuilder, Type};
-use utoipa::openapi::{Content, Ref, RefOr, Response, ResponseBuilder, Schema};
+use utoipa::openapi::{RefOr, Response, Schema};
 use utoipa::{IntoResponses, PartialSchema, ToSchema};
 
+use crate::openapi::errors;
 use crate::openapi::types::*;
 
 macro_rules! error_codes {
@@ -102,15 +103,90 @@ impl PartialSchema for ErrorCode {
 
 impl ToSchema for ErrorCode {}
 
-/// Any operation can fail in this form.
+macro_rules! refusals {
+    ($( $Code:ident, )*) => {
+        /// The codes that annotations of operations name among their `responses`.
+        pub(crate) mod refused {
+            use super::*;
+
+            $(
+                pub(crate) enum $Code {}
+
+                impl IntoResponses for $Code {
+                    fn responses() -> BTreeMap<String, RefOr<Response>> {
+                        mark(ErrorCode::$Code.name())
+                    }
+                }
+            )*
+        }
+    };
+}
+
+refusals! {
+    AuthHeaderMissing,
+    AuthInvalid,
+    ConnectionDisabled,
+    ConnectionNotFound,
+    CreditBundleNotFound,
+    DeliveryNotFound,
+    ForwardEndpointNotSupported,
+    ForwardTokenJsonInvalid,
+    IdempotencyKeyReused,
+    LastSecretKey,
+    MeterInUse,
+    MeterNotFound,
+    MeterSlugTaken,
+    ModelNotFound,
+    ModelPriceUnknown,
+    RateLimited,
+    RequestNotFound,
+    SecretKeyNotFound,
+    SpendKeyExpired,
+    SpendKeyNotFound,
+    SpendKeyPaused,
+    SubscriptionConfigNotFound,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    WalletNotFound,
+    WebhookNotFound,
+}
+
+/// What an annotation says of an operation's errors; `openapi/errors.rs` makes responses of it.
+pub(crate) fn mark(name: &str) -> BTreeMap<String, RefOr<Response>> {
+    BTreeMap::from([(name.to_owned(), Response::new("").into())])
+}
+
+/// Whatever an operation that takes the same can be refused with.
 impl IntoResponses for ApiError {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let content = Content::new(Some(Ref::from_schema_name(Envelope::name())));
-        let response = ResponseBuilder::new()
-            .description("What went wrong")
-            .content("application/json", content)
-            .build();
-        BTreeMap::from([("default".to_owned(), response.into())])
+        mark(errors::COMMON)
+    }
+}
+
+/// The errors have what SDKs of format a read, too.
+pub(crate) enum OfShapeA {}
+
+impl IntoResponses for OfShapeA {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        mark(errors::OF_SHAPE_A)
+    }
+}
+
+/// The errors have what SDKs of format b read, too.
+pub(crate) enum OfShapeB {}
+
+impl IntoResponses for OfShapeB {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        mark(errors::OF_SHAPE_B)
+    }
+}
+
+/// The errors have what SDKs of one of the formats read, too.
+pub(crate) enum OfEitherShape {}
+
+impl IntoResponses for OfEitherShape {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        mark(errors::OF_EITHER_SHAPE)
     }
 }
 
@@ -289,7 +365,8 @@ impl ResponseError for ApiError {
         for header in &self.headers {
             response.insert_header(header.clone());
         }
-        let field = || self.issues.first().map(|issue| issue.path.join("."));
+        let field =
+            || self.issues.first().map(|issue| issue.path.join(".")).filter(|it| !it.is_empty());
         response.json(Envelope {
             r#type: (self.dialect == Some(RequestShape::ShapeB)).then_some("error"),
             error: Body {

@@ -223,7 +223,7 @@ where
 #[derive(Clone, Debug)]
 pub(crate) struct Name(pub(crate) String);
 
-const NAME_CHARS: usize = 255;
+pub(crate) const NAME_CHARS: usize = 255;
 
 impl<E: DeserializeError> Deserr<E> for Name {
     fn deserialize_from_value<V: IntoValue>(
@@ -243,7 +243,7 @@ impl<E: DeserializeError> Deserr<E> for Name {
 #[derive(Clone, Debug)]
 pub(crate) struct Slug(pub(crate) String);
 
-const SLUG_CHARS: usize = 64;
+pub(crate) const SLUG_CHARS: usize = 64;
 
 impl<E: DeserializeError> Deserr<E> for Slug {
     fn deserialize_from_value<V: IntoValue>(
@@ -337,7 +337,7 @@ impl<E: DeserializeError> Deserr<E> for TierStart {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Count(pub(crate) u64);
 
-const MAX_COUNT: u64 = 1_000_000_000_000;
+pub(crate) const MAX_COUNT: u64 = 1_000_000_000_000;
 
 impl<E: DeserializeError> Deserr<E> for Count {
     fn deserialize_from_value<V: IntoValue>(

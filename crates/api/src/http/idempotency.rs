@@ -44,7 +44,13 @@ pub(super) fn key(
 #[expect(dead_code, reason = "read by its derive only")]
 pub(crate) struct IdempotencyHeader {
     /// Makes the operation one that may be sent again: it is done once, and answered as before.
-    #[param(rename = "Idempotency-Key", nullable = false, min_length = 1, max_length = 255)]
+    #[param(
+        rename = "Idempotency-Key",
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]([ -~]*[!-~])?$"
+    )]
     idempotency_key: Option<String>,
 }
 

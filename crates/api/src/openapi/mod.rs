@@ -1,8 +1,12 @@
 //! The OpenAPI document: `GET /openapi.json`. It is put together here from what stands beside the
-//! operations and the views. It begins with webhooks; a resource is added by a line in `nest`.
+//! operations and the views. An operation is added by a line in `paths`, and is tagged with the name of
+//! its module.
 
+mod credentials;
+pub(crate) mod errors;
+mod fields;
+mod messages;
 pub(crate) mod types;
-mod webhooks;
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -11,62 +15,172 @@ use actix_web::HttpResponse;
 use actix_web::http::header::ContentType;
 use bytes::Bytes;
 use serde_json::{Value, json};
-use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{OpenApi, RefOr, Schema};
-use utoipa::{Modify, OpenApi as _, PartialSchema, ToSchema};
+use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
+use self::credentials::Credentials;
+pub use self::messages::WebhookMessages;
+use crate::forward::operations as forward;
 use crate::http::error::Envelope;
-use crate::resources;
-pub use webhooks::WebhookMessages;
+use crate::metrics;
+use crate::resources::{
+    connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
+    secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets, webhooks,
+};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(
         title = "Tollgate",
-        description = "Meters, prices and forwards calls of AI providers. This document begins with \
-                       webhooks; the other operations are in docs/API.md."
+        description = "Meters, prices and forwards calls of AI providers. docs/API.md says the same \
+                       to people, and more. Wherever a body has `connection_id`, `customer_id` is \
+                       read as another name of it; in a PATCH or PUT the fields that only answers \
+                       have are ignored, so that what was read can be sent back."
     ),
-    nest((path = "/v1", api = resources::webhooks::Operations)),
-    modifiers(&SecretKey),
+    paths(health::healthz, health::readyz, metrics::metrics, get),
+    nest((path = "/v1", api = V1)),
+    modifiers(&Credentials),
     security(("secret_key" = []))
 )]
 struct Document;
 
-/// What opens the operations of a merchant.
-struct SecretKey;
-
-impl Modify for SecretKey {
-    fn modify(&self, document: &mut OpenApi) {
-        let mut bearer = Http::new(HttpAuthScheme::Bearer);
-        bearer.description = Some("A secret key of the merchant: `tgs_…`".to_owned());
-        let components = document.components.get_or_insert_default();
-        components.add_security_scheme("secret_key", SecurityScheme::Http(bearer));
-    }
-}
+#[derive(utoipa::OpenApi)]
+#[openapi(paths(
+    forward::forward,
+    forward::forward_get,
+    forward::chat_completions,
+    forward::responses,
+    forward::embeddings,
+    forward::messages,
+    forward::count_tokens,
+    models::list,
+    models::get,
+    prices::list,
+    meters::create,
+    meters::list,
+    meters::get,
+    meters::update,
+    meters::delete,
+    quote::quote,
+    requests::report::report,
+    requests::list,
+    requests::get,
+    usage::get,
+    connections::create,
+    connections::list,
+    connections::get,
+    connections::update,
+    connections::delete,
+    subscriptions::get_of_connection,
+    subscription_configs::create,
+    subscription_configs::list,
+    subscription_configs::get,
+    subscription_configs::update,
+    subscription_configs::delete,
+    credit_bundles::list,
+    credit_bundles::get,
+    subscriptions::create,
+    subscriptions::list,
+    subscriptions::get,
+    subscriptions::cancel,
+    subscriptions::change,
+    subscriptions::buy_bundle,
+    wallets::get_own,
+    wallets::get,
+    wallets::update,
+    wallets::credit,
+    wallets::debit,
+    wallets::list_transactions,
+    spend_keys::create,
+    spend_keys::list,
+    spend_keys::get,
+    spend_keys::update,
+    spend_keys::delete,
+    spend_keys::rotate,
+    secret_keys::create,
+    secret_keys::list,
+    secret_keys::delete,
+    webhooks::create,
+    webhooks::list,
+    webhooks::get,
+    webhooks::update,
+    webhooks::delete,
+    webhooks::rotate,
+    webhooks::test,
+    webhooks::list_deliveries,
+    webhooks::get_delivery,
+    webhooks::redeliver,
+    merchants::create,
+    merchants::list,
+))]
+struct V1;
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     let mut document = Document::openapi();
     let mut referred = Vec::new();
-    let webhooks = webhooks::webhooks(&mut referred);
-    // Operations refer to it by name only.
+    let messages = messages::webhooks(&mut referred);
+    // Errors refer to it by name only.
     referred.push((Envelope::name().into_owned(), Envelope::schema()));
     Envelope::schemas(&mut referred);
     add_schemas(&mut document, referred);
     // A document of strings and maps always makes JSON.
     let mut document = serde_json::to_value(document).unwrap_or_default();
     if let Some(parts) = document.as_object_mut() {
-        parts.insert("webhooks".to_owned(), webhooks);
+        parts.insert("webhooks".to_owned(), messages);
     }
+    errors::spell_out(&mut document);
+    credentials::spell_out(&mut document);
+    let_bodies_be_empty(&mut document);
     close(&mut document);
     document
 });
+
+/// Every operation, with its method.
+fn operations(document: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
+    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
+    let items = paths.into_iter().flat_map(|paths| paths.values_mut());
+    items.filter_map(Value::as_object_mut).flatten()
+}
+
+/// An empty body counts as `{}`: where that is enough, none is required.
+fn let_bodies_be_empty(document: &mut Value) {
+    let needs_fields = |body: &Value, document: &Value| {
+        let schema = body.pointer("/content/application~1json/schema/$ref");
+        let place = schema.and_then(Value::as_str).and_then(|name| name.strip_prefix('#'));
+        place
+            .and_then(|place| document.pointer(place))
+            .is_none_or(|it| it.get("required").is_some())
+    };
+    let whole = document.clone();
+    for (_, operation) in operations(document) {
+        let Some(body) = operation.get_mut("requestBody") else { continue };
+        let is_ours = body.pointer("/content/*~1*").is_none();
+        let required = !is_ours || needs_fields(body, &whole);
+        if let Some(body) = body.as_object_mut() {
+            body.insert("required".to_owned(), required.into());
+        }
+    }
+}
 
 /// The OpenAPI document, as `GET /openapi.json` answers.
 pub fn openapi() -> &'static Value {
     &DOCUMENT
 }
 
-/// `GET /openapi.json`
+/// The methods of a route, as the router writes its path: what the header `Allow` says.
+pub(crate) fn methods(pattern: &str) -> Option<String> {
+    let item = openapi().get("paths")?.get(pattern.replace(":.+}", "}"))?.as_object()?;
+    Some(item.keys().map(|method| method.to_uppercase()).collect::<Vec<_>>().join(", "))
+}
+
+/// Read this document.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    operation_id = "getOpenApi",
+    responses((status = 200, description = "The document", body = Object)),
+    security(()),
+)]
 pub(crate) async fn get() -> HttpResponse {
     static TEXT: LazyLock<Bytes> =
         LazyLock::new(|| serde_json::to_vec(openapi()).unwrap_or_default().into());
@@ -82,7 +196,7 @@ fn add_schemas(document: &mut OpenApi, schemas: Vec<(String, RefOr<Schema>)>) {
 fn close(document: &mut Value) {
     let mut parts = BTreeSet::new();
     find_parts(document, &mut parts);
-    for place in ["/components/schemas", "/paths", "/webhooks"] {
+    for place in ["/components/schemas", "/components/responses", "/paths", "/webhooks"] {
         let Some(Value::Object(schemas)) = document.pointer_mut(place) else { continue };
         for (name, schema) in schemas {
             if !parts.contains(&format!("#{place}/{name}")) {

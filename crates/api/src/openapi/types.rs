@@ -3,15 +3,16 @@
 
 #![expect(dead_code, reason = "these are read by their derive only")]
 
-use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_aux::serde_introspection::serde_introspect;
+use tollgate_pricing::Unit;
+use utoipa::ToSchema;
+use utoipa::openapi::Ref;
 use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
-use utoipa::openapi::{RefOr, Schema};
-use utoipa::{PartialSchema, ToSchema};
 
-fn text() -> ObjectBuilder {
+pub(super) fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
 }
 
@@ -20,21 +21,29 @@ fn words<T: for<'de> Deserialize<'de>>() -> ObjectBuilder {
     text().enum_values(Some(serde_introspect::<T>().iter().copied()))
 }
 
-macro_rules! schemas {
-    ($( $Type:ident = $schema:expr; )*) => { $(
-        pub(crate) struct $Type;
-
-        impl PartialSchema for $Type {
-            fn schema() -> RefOr<Schema> {
+/// How a type looks, and under which name.
+macro_rules! looks {
+    ($Type:ty as $name:expr => $schema:expr) => {
+        impl utoipa::PartialSchema for $Type {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
                 $schema.into()
             }
         }
 
-        impl ToSchema for $Type {
-            fn name() -> Cow<'static, str> {
-                Cow::Borrowed(stringify!($Type).trim_end_matches("Schema"))
+        impl utoipa::ToSchema for $Type {
+            fn name() -> std::borrow::Cow<'static, str> {
+                std::borrow::Cow::Borrowed($name)
             }
         }
+    };
+}
+pub(crate) use looks;
+
+macro_rules! schemas {
+    ($( $Type:ident = $schema:expr; )*) => { $(
+        pub(crate) struct $Type;
+
+        looks! { $Type as stringify!($Type).trim_end_matches("Schema") => $schema }
     )* };
 }
 
@@ -59,11 +68,14 @@ ids! {
     CreditBundleIdSchema = "cbn_";
     DeliveryIdSchema = "dlv_";
     EventIdSchema = "evt_";
+    MerchantIdSchema = "mch_";
     MeterIdSchema = "mtr_";
     RequestIdSchema = "req_";
+    SecretKeyIdSchema = "sec_";
     SpendKeyIdSchema = "spk_";
     SubscriptionConfigIdSchema = "sbc_";
     SubscriptionIdSchema = "sub_";
+    TransactionIdSchema = "txn_";
     WalletIdSchema = "wal_";
     WebhookIdSchema = "whk_";
 }
@@ -76,6 +88,7 @@ words! {
     DeliveryStatusSchema = tollgate_domain::DeliveryStatus;
     EnforcementSchema = tollgate_domain::Enforcement;
     EventKindSchema = tollgate_domain::EventKind;
+    LedgerAccountSchema = tollgate_domain::LedgerAccount;
     PayerSchema = tollgate_pricing::Payer;
     PendingKindSchema = tollgate_domain::PendingKind;
     PriceSourceSchema = tollgate_pricing::PriceSource;
@@ -86,8 +99,10 @@ words! {
     RolloverSchema = tollgate_domain::Rollover;
     SpendKeyStatusSchema = tollgate_domain::SpendKeyStatus;
     SubscriptionStatusSchema = tollgate_domain::SubscriptionStatus;
+    TierPeriodSchema = tollgate_domain::TierPeriod;
     TierUnitSchema = tollgate_pricing::TierUnit;
     TokenBasisSchema = tollgate_pricing::TokenBasis;
+    TransactionKindSchema = tollgate_domain::TransactionKind;
     UsageSourceSchema = tollgate_domain::UsageSource;
 }
 
@@ -107,7 +122,81 @@ schemas! {
         .examples(["2026-11-21T12:00:00Z"]);
     // A test event cannot be asked for, nor left out.
     WantedKind = text().enum_values(Some(tollgate_domain::EventKind::ALL.iter().map(|kind| kind.as_str())));
-    MetadataSchema = ObjectBuilder::new().additional_properties(Some(text()));
+    MetadataSchema = super::fields::metadata();
+    LocalTimeSchema = text()
+        .description(Some("An instant, with the offset in which it was asked for."))
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
+        .examples(["2026-11-21T00:00:00+01:00"]);
+    UnitPricesSchema = unit_prices()
+        .description(Some("USD per million tokens, characters or seconds; of other units, each."));
+    BandSchema = unit_prices()
+        .description(Some("Prices of calls whose whole prompt is longer than a bound."))
+        .property("above_input_tokens", ObjectBuilder::new().schema_type(Type::Integer))
+        .required("above_input_tokens");
+}
+
+fn unit_prices() -> ObjectBuilder {
+    let rate = || Ref::from_schema_name(RateSchema::name());
+    let prices = ObjectBuilder::new();
+    Unit::ALL.iter().fold(prices, |prices, unit| prices.property(unit.price_key(), rate()))
+}
+
+/// Prices of some models at a provider, for a time.
+#[derive(ToSchema)]
+#[schema(as = PriceRow)]
+pub(crate) struct PriceRowSchema {
+    provider: String,
+    /// Ids, or beginnings with a `*` behind.
+    models: Vec<String>,
+    /// The first day (UTC).
+    #[schema(format = Date, nullable = false)]
+    effective_from: Option<String>,
+    /// The last day (UTC).
+    #[schema(format = Date, nullable = false)]
+    effective_to: Option<String>,
+    #[schema(nullable = false)]
+    hours: Option<HoursSchema>,
+    /// Where the figures come from.
+    #[schema(nullable = false)]
+    source: Option<String>,
+    /// Prices of nothing are meant.
+    #[schema(nullable = false)]
+    free: Option<bool>,
+    /// The most tokens that an answer can have.
+    #[schema(nullable = false)]
+    max_output_tokens: Option<u64>,
+    prices: UnitPricesSchema,
+    /// Prices for long prompts.
+    #[schema(nullable = false)]
+    bands: Option<Vec<BandSchema>>,
+    /// Prices in the provider's tiers.
+    #[schema(nullable = false)]
+    tiers: Option<BTreeMap<String, TierPricesSchema>>,
+}
+
+/// Hours of every day (UTC), to the minute.
+#[derive(ToSchema)]
+#[schema(as = Hours)]
+pub(crate) struct HoursSchema {
+    #[schema(pattern = "^[0-2][0-9]:[0-5][0-9]$")]
+    from: String,
+    #[schema(pattern = "^[0-2][0-9]:[0-5][0-9]$")]
+    to: String,
+}
+
+/// What a call costs in a tier: so many times the prices of tokens, or prices of its own.
+#[derive(ToSchema)]
+#[schema(as = TierPrices)]
+#[serde(untagged)]
+pub(crate) enum TierPricesSchema {
+    Factor {
+        factor: RateSchema,
+    },
+    Prices {
+        prices: UnitPricesSchema,
+        #[schema(nullable = false)]
+        bands: Option<Vec<BandSchema>>,
+    },
 }
 
 #[derive(ToSchema)]

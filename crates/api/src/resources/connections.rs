@@ -14,10 +14,10 @@ use super::Success;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::{ApiError, ErrorCode, refused};
 use crate::http::fields::{Change, Issues, MetadataField, Name};
-use crate::http::idempotency::Reply;
-use crate::http::list::{page, respond};
+use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::types::*;
 
 #[derive(Serialize, ToSchema)]
@@ -51,9 +51,10 @@ impl ConnectionView {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateConnection {
+    /// Your own id of the customer: one connection has it.
     #[deserr(default)]
     reference_id: Option<Name>,
     #[deserr(default)]
@@ -66,7 +67,18 @@ pub(crate) struct CreateConnection {
 
 impl Input for CreateConnection {}
 
-/// `POST /connections`: 201, or 200 with the connection that already has the reference.
+/// Make a connection.
+///
+/// Asked for again with the same `reference_id`, the answer is the connection that has it.
+#[utoipa::path(
+    post,
+    path = "/connections",
+    operation_id = "createConnection",
+    params(IdempotencyHeader),
+    request_body = CreateConnection,
+    responses((status = 201, description = "Made", body = ConnectionView),
+        (status = 200, description = "The connection that has the reference", body = ConnectionView), ApiError),
+)]
 pub(crate) async fn create(
     app: web::Data<App>,
     asked: Asked<Caller, CreateConnection>,
@@ -86,7 +98,14 @@ pub(crate) async fn create(
     .await
 }
 
-/// `GET /connections`
+/// List connections.
+#[utoipa::path(
+    get,
+    path = "/connections",
+    operation_id = "listConnections",
+    params(PageQuery),
+    responses((status = 200, description = "A page", body = ListView<ConnectionView>), ApiError),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     caller: Caller,
@@ -102,7 +121,14 @@ pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
 }
 
-/// `GET /connections/{id}`, also of a deleted one.
+/// Read a connection, also a deleted one.
+#[utoipa::path(
+    get,
+    path = "/connections/{id}",
+    operation_id = "getConnection",
+    params(("id" = ConnectionId, Path)),
+    responses((status = 200, description = "The connection", body = ConnectionView), ApiError, refused::ConnectionNotFound),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     caller: Caller,
@@ -114,14 +140,17 @@ pub(crate) async fn get(
     Ok(HttpResponse::Ok().json(ConnectionView::of(&connection)))
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateConnection {
     #[deserr(default)]
+    #[schema(value_type = Option<Name>)]
     name: Change<Name>,
     #[deserr(default)]
+    #[schema(value_type = Option<Name>)]
     email: Change<Name>,
     #[deserr(default)]
+    #[schema(value_type = Option<Metadata>)]
     metadata: Change<MetadataField>,
 }
 
@@ -130,7 +159,15 @@ impl Input for UpdateConnection {
         &["connection_id", "customer_id", "reference_id", "wallet_id", "status", "created_at"];
 }
 
-/// `PATCH /connections/{id}`
+/// Change a connection.
+#[utoipa::path(
+    patch,
+    path = "/connections/{id}",
+    operation_id = "updateConnection",
+    params(("id" = ConnectionId, Path)),
+    request_body = UpdateConnection,
+    responses((status = 200, description = "The connection as it is now", body = ConnectionView), ApiError, refused::ConnectionNotFound),
+)]
 pub(crate) async fn update(
     app: web::Data<App>,
     asked: Asked<Caller, UpdateConnection>,
@@ -149,7 +186,14 @@ pub(crate) async fn update(
     .await
 }
 
-/// `DELETE /connections/{id}`
+/// Delete a connection.
+#[utoipa::path(
+    delete,
+    path = "/connections/{id}",
+    operation_id = "deleteConnection",
+    params(("id" = ConnectionId, Path)),
+    responses((status = 200, description = "Deleted", body = Success), ApiError, refused::ConnectionNotFound),
+)]
 pub(crate) async fn delete(
     app: web::Data<App>,
     caller: Caller,

@@ -5,13 +5,13 @@ use serde::Serialize;
 use tollgate_domain::{CreditBundle, CreditBundleId, SubscriptionConfigId, Timestamp};
 use tollgate_pricing::Amount;
 use tollgate_store::subscription_configs;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::optional_id;
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::error::{ApiError, ErrorCode};
-use crate::http::list::{Query, respond};
+use crate::http::error::{ApiError, ErrorCode, refused};
+use crate::http::list::{ListView, PageQuery, Query, respond};
 use crate::openapi::types::*;
 
 #[derive(Serialize, ToSchema)]
@@ -38,7 +38,23 @@ impl CreditBundleView {
     }
 }
 
-/// `GET /credit_bundles`
+/// What narrows a list of bundles, as documents have it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct BundleQuery {
+    /// Only those of this configuration.
+    subscription_config_id: Option<SubscriptionConfigId>,
+}
+
+/// List the credit bundles that are offered.
+#[utoipa::path(
+    get,
+    path = "/credit_bundles",
+    operation_id = "listCreditBundles",
+    params(BundleQuery, PageQuery),
+    responses((status = 200, description = "A page", body = ListView<CreditBundleView>), ApiError),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     caller: Caller,
@@ -59,7 +75,14 @@ pub(crate) async fn list(
     Ok(respond(found, page.limit, |one| one.credit_bundle_id.to_string(), CreditBundleView::of))
 }
 
-/// `GET /credit_bundles/{id}`
+/// Read a credit bundle.
+#[utoipa::path(
+    get,
+    path = "/credit_bundles/{id}",
+    operation_id = "getCreditBundle",
+    params(("id" = CreditBundleId, Path)),
+    responses((status = 200, description = "The bundle", body = CreditBundleView), ApiError, refused::CreditBundleNotFound),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     caller: Caller,

@@ -1,26 +1,48 @@
 //! Whether the process lives, and whether it should be given calls.
 
 use actix_web::{HttpResponse, web};
-use serde_json::json;
+use serde::Serialize;
 use tollgate_store::StoreError;
+use utoipa::ToSchema;
 
 use crate::app::App;
 
-/// `GET /healthz`: the process lives.
-pub(crate) async fn healthz() -> HttpResponse {
-    HttpResponse::Ok().json(json!({"status": "ok"}))
+/// How it is.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// `ok`, `draining` or `store_unavailable`.
+    status: &'static str,
 }
 
-/// `GET /readyz`: it takes calls: the store answers and no shutdown has begun.
+/// Whether the process lives.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    operation_id = "getHealth",
+    responses((status = 200, description = "It does", body = Health)),
+    security(()),
+)]
+pub(crate) async fn healthz() -> HttpResponse {
+    HttpResponse::Ok().json(Health { status: "ok" })
+}
+
+/// Whether it takes calls: the store answers and no shutdown has begun.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "getReadiness",
+    responses((status = 200, description = "It does", body = Health), (status = 503, description = "It does not", body = Health)),
+    security(()),
+)]
 pub(crate) async fn readyz(app: web::Data<App>) -> HttpResponse {
     if app.calls.is_draining() {
-        return HttpResponse::ServiceUnavailable().json(json!({"status": "draining"}));
+        return HttpResponse::ServiceUnavailable().json(Health { status: "draining" });
     }
     match app.store.read(|conn| conn.ping()).await {
-        Ok(()) => HttpResponse::Ok().json(json!({"status": "ok"})),
+        Ok(()) => HttpResponse::Ok().json(Health { status: "ok" }),
         Err::<(), StoreError>(cause) => {
             log::warn!("not ready: {cause}");
-            HttpResponse::ServiceUnavailable().json(json!({"status": "store_unavailable"}))
+            HttpResponse::ServiceUnavailable().json(Health { status: "store_unavailable" })
         }
     }
 }

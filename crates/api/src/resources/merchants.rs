@@ -5,21 +5,26 @@ use deserr::Deserr;
 use serde::Serialize;
 use tollgate_domain::{Merchant, MerchantId, Timestamp, WalletId};
 use tollgate_store::merchants;
+use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::http::auth::Operator;
 use crate::http::body::{Asked, Input};
 use crate::http::error::ApiError;
 use crate::http::fields::{Issues, Name};
-use crate::http::idempotency::Reply;
-use crate::http::list::{page, respond};
+use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::list::{ListView, PageQuery, page, respond};
+use crate::openapi::types::*;
 
-#[derive(Serialize)]
-struct MerchantView {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Merchant)]
+pub(crate) struct MerchantView {
     merchant_id: MerchantId,
     name: String,
     wallet_id: WalletId,
+    /// Only in the answer that makes it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     secret_key: Option<String>,
     created_at: Timestamp,
 }
@@ -36,7 +41,7 @@ impl MerchantView {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateMerchant {
     name: Name,
@@ -44,7 +49,16 @@ pub(crate) struct CreateMerchant {
 
 impl Input for CreateMerchant {}
 
-/// `POST /operator/merchants`
+/// Make a merchant.
+#[utoipa::path(
+    post,
+    path = "/operator/merchants",
+    operation_id = "createMerchant",
+    params(IdempotencyHeader),
+    request_body = CreateMerchant,
+    responses((status = 201, description = "Made; its secret key is shown this once", body = MerchantView), ApiError),
+    security(("operator_token" = [])),
+)]
 pub(crate) async fn create(
     app: web::Data<App>,
     asked: Asked<Operator, CreateMerchant>,
@@ -58,7 +72,15 @@ pub(crate) async fn create(
     .await
 }
 
-/// `GET /operator/merchants`
+/// List merchants.
+#[utoipa::path(
+    get,
+    path = "/operator/merchants",
+    operation_id = "listMerchants",
+    params(PageQuery),
+    responses((status = 200, description = "A page", body = ListView<MerchantView>), ApiError),
+    security(("operator_token" = [])),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     _: Operator,

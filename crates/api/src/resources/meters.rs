@@ -14,26 +14,29 @@ use super::Deleted;
 use crate::app::{App, InterfaceShape};
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::{ApiError, ErrorCode, refused};
 use crate::http::fields::{Issues, Name, OneOf, Parsed, Slug, TierStart};
-use crate::http::idempotency::Reply;
-use crate::http::list::{page, respond};
+use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::types::*;
 
-#[derive(Serialize)]
-struct MeterView {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Meter)]
+pub(crate) struct MeterView {
     meter_id: MeterId,
     meter_slug: String,
     name: String,
     rate_type: RateType,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = CurrentFields)]
     current: Option<CurrentFields>,
     tiers: Vec<TierView>,
     created_at: Timestamp,
 }
 
 /// What the earlier shape of the interface does not have.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = MeterTerms)]
 struct CurrentFields {
     token_basis: TokenBasis,
     base_cost_payer: Payer,
@@ -77,13 +80,16 @@ impl MeterView {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = NewTier)]
 pub(crate) struct TierInput {
     start: TierStart,
+    #[schema(value_type = Rate)]
     rate: Parsed<Rate>,
     /// Responses carry the unit in each tier; it is not read.
     #[deserr(rename = "type", default)]
+    #[schema(rename = "type", value_type = Option<TierUnit>)]
     _unit: Option<OneOf<TierUnit>>,
 }
 
@@ -127,28 +133,45 @@ fn bad_tiers(faults: &[MeterError]) -> ApiError {
     ApiError::invalid(faults.iter().map(tier_issue).collect())
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateMeter {
     name: Name,
+    #[schema(value_type = RateType)]
     rate_type: OneOf<RateType>,
+    #[schema(value_type = TierUnit)]
     tier_type: OneOf<TierUnit>,
+    /// The first starts at 0, the others ascend.
+    #[schema(value_type = Vec<TierInput>, min_items = 1)]
     tiers: Tiers,
+    /// Unique among your meters; made from the name when absent.
     #[deserr(default)]
     meter_slug: Option<Slug>,
     #[deserr(default)]
+    #[schema(value_type = Option<TierPeriod>)]
     tier_period: Option<OneOf<TierPeriod>>,
     #[deserr(default)]
+    #[schema(value_type = Option<TokenBasis>)]
     token_basis: Option<OneOf<TokenBasis>>,
     #[deserr(default)]
+    #[schema(value_type = Option<Payer>)]
     base_cost_payer: Option<OneOf<Payer>>,
     #[deserr(default)]
+    #[schema(value_type = Option<Payer>)]
     service_charge_payer: Option<OneOf<Payer>>,
 }
 
 impl Input for CreateMeter {}
 
-/// `POST /meters`
+/// Make a meter.
+#[utoipa::path(
+    post,
+    path = "/meters",
+    operation_id = "createMeter",
+    params(IdempotencyHeader),
+    request_body = CreateMeter,
+    responses((status = 201, description = "Made", body = MeterView), ApiError, refused::MeterSlugTaken),
+)]
 pub(crate) async fn create(
     app: web::Data<App>,
     asked: Asked<Caller, CreateMeter>,
@@ -180,7 +203,14 @@ pub(crate) async fn create(
     .await
 }
 
-/// `GET /meters`
+/// List meters.
+#[utoipa::path(
+    get,
+    path = "/meters",
+    operation_id = "listMeters",
+    params(PageQuery),
+    responses((status = 200, description = "A page", body = ListView<MeterView>), ApiError),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     caller: Caller,
@@ -197,7 +227,14 @@ pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::MeterNotFound, "meter")
 }
 
-/// `GET /meters/{id}`
+/// Read a meter.
+#[utoipa::path(
+    get,
+    path = "/meters/{id}",
+    operation_id = "getMeter",
+    params(("id" = MeterId, Path)),
+    responses((status = 200, description = "The meter", body = MeterView), ApiError, refused::MeterNotFound),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     caller: Caller,
@@ -209,27 +246,35 @@ pub(crate) async fn get(
     Ok(HttpResponse::Ok().json(MeterView::of(&meter, app.settings.shape)))
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateMeter {
     #[deserr(default)]
     name: Option<Name>,
+    /// Replaced as a whole.
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<TierInput>>, min_items = 1)]
     tiers: Option<Tiers>,
     #[deserr(default)]
+    #[schema(value_type = Option<TokenBasis>)]
     token_basis: Option<OneOf<TokenBasis>>,
     #[deserr(default)]
+    #[schema(value_type = Option<Payer>)]
     base_cost_payer: Option<OneOf<Payer>>,
     #[deserr(default)]
+    #[schema(value_type = Option<Payer>)]
     service_charge_payer: Option<OneOf<Payer>>,
     // What a meter is for good: it may be sent back as it is.
     #[deserr(default)]
     meter_slug: Option<Slug>,
     #[deserr(default)]
+    #[schema(value_type = Option<RateType>)]
     rate_type: Option<OneOf<RateType>>,
     #[deserr(default)]
+    #[schema(value_type = Option<TierUnit>)]
     tier_type: Option<OneOf<TierUnit>>,
     #[deserr(default)]
+    #[schema(value_type = Option<TierPeriod>)]
     tier_period: Option<OneOf<TierPeriod>>,
 }
 
@@ -253,7 +298,15 @@ impl UpdateMeter {
     }
 }
 
-/// `PATCH /meters/{id}`
+/// Change a meter, for calls that are admitted from now on.
+#[utoipa::path(
+    patch,
+    path = "/meters/{id}",
+    operation_id = "updateMeter",
+    params(("id" = MeterId, Path)),
+    request_body = UpdateMeter,
+    responses((status = 200, description = "The meter as it is now", body = MeterView), ApiError, refused::MeterNotFound),
+)]
 pub(crate) async fn update(
     app: web::Data<App>,
     asked: Asked<Caller, UpdateMeter>,
@@ -284,7 +337,14 @@ pub(crate) async fn update(
     .await
 }
 
-/// `DELETE /meters/{id}`
+/// Delete a meter.
+#[utoipa::path(
+    delete,
+    path = "/meters/{id}",
+    operation_id = "deleteMeter",
+    params(("id" = MeterId, Path)),
+    responses((status = 200, description = "Deleted", body = Deleted), ApiError, refused::MeterNotFound, refused::MeterInUse),
+)]
 pub(crate) async fn delete(
     app: web::Data<App>,
     caller: Caller,

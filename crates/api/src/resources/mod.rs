@@ -20,11 +20,12 @@ pub(crate) mod webhooks;
 use deserr::Deserr;
 use serde::Serialize;
 use tollgate_domain::{ConnectionId, Issue};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::http::body::{Input, TWO_CUSTOMERS};
 use crate::http::fields::Issues;
 use crate::http::list::Query;
+use crate::openapi::types::*;
 
 /// The answer to a deletion of a resource with an id of its own.
 #[derive(Serialize, ToSchema)]
@@ -34,8 +35,8 @@ pub(crate) struct Deleted {
 }
 
 /// The answer to a deletion where the interface wants no more.
-#[derive(Serialize)]
-struct Success {
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Success {
     success: bool,
 }
 
@@ -57,6 +58,17 @@ fn optional_id<Id: std::str::FromStr>(
         issues.push(Issue::at([name], "is not an id of this kind"));
     }
     id
+}
+
+/// The connection that a list is narrowed to, as documents have it; [`connection_filter`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct ConnectionQuery {
+    /// Only what is of this connection.
+    connection_id: Option<ConnectionId>,
+    /// Another name of `connection_id`.
+    customer_id: Option<ConnectionId>,
 }
 
 /// The connection that a list is narrowed to, by either of its names.

@@ -6,15 +6,18 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
 use tollgate_domain::{Issue, KeyKind, RequestShape, SpendKey, Timestamp};
 use tollgate_store::{merchants, spend_keys};
+use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::forward::Credential;
-use crate::http::error::{ApiError, ErrorCode, sdk_of};
+use crate::http::error::{ApiError, ErrorCode, OfEitherShape, refused, sdk_of};
 use crate::http::list::Query;
+use crate::openapi::types::*;
 
 /// A model with what either SDK reads of it.
-#[derive(Serialize)]
-struct ModelView {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Model)]
+pub(crate) struct ModelView {
     id: String,
     object: &'static str,
     r#type: &'static str,
@@ -26,17 +29,41 @@ struct ModelView {
 }
 
 /// A list as either SDK pages through it.
-#[derive(Serialize)]
-struct ModelsView {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Models)]
+pub(crate) struct ModelsView {
     object: &'static str,
     data: Vec<ModelView>,
     has_more: bool,
+    #[schema(required)]
     first_id: Option<String>,
+    #[schema(required)]
     last_id: Option<String>,
 }
 
-/// `GET /models`: everything that has a price under an id of its own, all at once unless `limit`
-/// says otherwise.
+/// Which models are asked for, as documents have it; [`Page`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct ModelQuery {
+    /// How many at most: all when absent.
+    #[param(minimum = 1, maximum = 1_000)]
+    limit: Option<u32>,
+    /// Those behind this one of the list.
+    after_id: Option<String>,
+    /// Those before this one of the list.
+    before_id: Option<String>,
+}
+
+/// List the models that may be called on the drop-in routes.
+#[utoipa::path(
+    get,
+    path = "/models",
+    operation_id = "listModels",
+    params(ModelQuery),
+    responses((status = 200, description = "A page, by default of all", body = ModelsView), ApiError, refused::AuthHeaderMissing, refused::AuthInvalid, refused::ForwardTokenJsonInvalid, refused::SpendKeyPaused, refused::SpendKeyExpired, refused::RateLimited, OfEitherShape),
+    security(("credential" = [])),
+)]
 pub(crate) async fn list(app: web::Data<App>, http: HttpRequest) -> Result<HttpResponse, ApiError> {
     let listed = async {
         let key = spend_key(&http, &app).await?;
@@ -46,7 +73,15 @@ pub(crate) async fn list(app: web::Data<App>, http: HttpRequest) -> Result<HttpR
     listed.await.map_err(|error: ApiError| error.for_sdk(sdk_of(&http).unwrap_or_default()))
 }
 
-/// `GET /models/{id}`
+/// Read a model.
+#[utoipa::path(
+    get,
+    path = "/models/{id}",
+    operation_id = "getModel",
+    params(("id" = String, Path, description = "It may have slashes")),
+    responses((status = 200, description = "The model", body = ModelView), ApiError, refused::AuthHeaderMissing, refused::AuthInvalid, refused::ForwardTokenJsonInvalid, refused::SpendKeyPaused, refused::SpendKeyExpired, refused::RateLimited, OfEitherShape, refused::ModelNotFound),
+    security(("credential" = [])),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     http: HttpRequest,

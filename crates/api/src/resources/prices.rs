@@ -4,22 +4,48 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
 use tollgate_domain::{Issue, Timestamp};
 use tollgate_pricing::{PriceRow, PriceSource};
+use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
-use crate::http::list::{self, Query};
+use crate::http::list::{self, ListView, PageQuery, Query};
+use crate::openapi::types::*;
 
 /// A row with whose it is.
-#[derive(Serialize)]
-struct PriceView<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Price)]
+pub(crate) struct PriceView<'a> {
     list: PriceSource,
     #[serde(flatten)]
+    #[schema(value_type = PriceRow)]
     row: &'a PriceRow,
 }
 
-/// `GET /prices`: the rows that hold on a day, the operator's own first. With `model` only those by
-/// which that model would be priced at each provider, of which one or more may be for some hours.
+/// Which prices are asked for, as documents have it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct PriceQuery {
+    /// Only those of this provider.
+    provider: Option<String>,
+    /// Only those by which this model would be priced.
+    model: Option<String>,
+    /// The day (UTC): today when absent.
+    #[param(format = Date)]
+    on: Option<String>,
+}
+
+/// List the prices that hold on a day.
+///
+/// The operator's own come first.
+#[utoipa::path(
+    get,
+    path = "/prices",
+    operation_id = "listPrices",
+    params(PriceQuery, PageQuery),
+    responses((status = 200, description = "A page", body = ListView<PriceView>), ApiError),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     _caller: Caller,

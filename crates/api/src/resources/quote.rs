@@ -12,23 +12,27 @@ use tollgate_pricing::{
     Amount, Meter, Overflow, PerUnit, PriceSource, Quote, Rate, RateType, Terms, TokenBasis, Usage,
 };
 use tollgate_store::{Conn, connections, meters};
+use utoipa::ToSchema;
 
 use super::connections::not_found as connection_not_found;
 use super::meters::not_found as meter_not_found;
-use super::requests::{CostView, ModelUsageView};
+use super::requests::{CostView, CurrentCost, ModelUsageView};
 use crate::app::{App, InterfaceShape};
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, refused};
 use crate::http::fields::{Count, Issues, Name, Seconds, path, refuse, to_json};
+use crate::openapi::types::*;
 use crate::tariff::Bound;
 
 /// What a usage costs, in the words of a request record.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = QuoteOfUsage)]
 pub struct QuoteView {
     model_usage: ModelUsageView,
     price_source: PriceSource,
     #[serde(flatten)]
+    #[schema(value_type = CurrentCost)]
     cost: CostView,
 }
 
@@ -51,10 +55,14 @@ impl QuoteView {
 }
 
 /// What a call would hold.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = QuoteOfCall)]
 pub struct HoldView {
+    /// How much it would hold.
     hold: Amount,
+    /// Which field leaves the cost without a bound; absent where none does.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     unbounded_field: Option<Vec<String>>,
 }
 
@@ -68,38 +76,62 @@ impl HoldView {
     }
 }
 
+/// The answer to either question.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = Quoted)]
+enum Quoted {
+    Usage(QuoteView),
+    Call(HoldView),
+}
+
 /// A usage in the words of a record: totals, and what of them is more than plain text.
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = Usage)]
 struct StatedUsage {
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     input_tokens: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     output_tokens: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     input_characters: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     output_characters: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Seconds>)]
     input_seconds: Seconds,
     #[deserr(default)]
+    #[schema(value_type = Option<Seconds>)]
     output_seconds: Seconds,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     cached_input_tokens: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     cache_write_tokens: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     input_audio_tokens: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     reasoning_tokens: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     output_audio_tokens: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     images: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>)]
     tool_calls: Count,
     /// A usage is that of one call unless it says otherwise.
     #[deserr(default = Count(1))]
+    #[schema(value_type = Option<Count>)]
     requests: Count,
 }
 
@@ -202,22 +234,30 @@ impl Deserr<Issues> for Object {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = Quote)]
 struct Fields {
     #[deserr(default)]
+    #[schema(value_type = Option<MeterId>)]
     meter_id: Option<Name>,
+    /// It needs `meter_id`.
     #[deserr(default)]
+    #[schema(value_type = Option<ConnectionId>)]
     connection_id: Option<Name>,
     #[deserr(default)]
     provider: Option<Name>,
     #[deserr(default)]
     model: Option<Name>,
     #[deserr(default)]
+    #[schema(value_type = Option<StatedUsage>)]
     usage: Option<UsageField>,
+    /// Where `body` would be posted to.
     #[deserr(default)]
     url: Option<String>,
+    /// The body of the call.
     #[deserr(default, rename = "body")]
+    #[schema(rename = "body", value_type = Option<Object>, additional_properties = true)]
     _body: Option<Object>,
 }
 
@@ -348,7 +388,16 @@ enum Base {
     Call(Box<Bound>),
 }
 
-/// `POST /quote`: writes nothing, so it may be repeated without a key.
+/// Ask what a usage would be charged, or what a call would hold.
+///
+/// Either `usage` (with `provider` and `model`, or neither), or `url` and `body` of a call. Nothing is written.
+#[utoipa::path(
+    post,
+    path = "/quote",
+    operation_id = "quote",
+    request_body = Fields,
+    responses((status = 200, description = "The quote", body = Quoted), ApiError, refused::ForwardEndpointNotSupported, refused::ForwardTokenJsonInvalid, refused::ModelPriceUnknown, refused::ConnectionNotFound, refused::MeterNotFound, refused::ConnectionDisabled),
+)]
 pub(crate) async fn quote(
     app: web::Data<App>,
     asked: Asked<Caller, QuoteInput>,
@@ -371,13 +420,15 @@ pub(crate) async fn quote(
         move |conn: &mut Conn| Standing::find(conn, merchant_id, meter_id, connection_id, now);
     let standing = app.store.read(find).await?;
     let terms = standing.terms(app.store.service_charge_rate());
-    Ok(match &base {
+    let quoted = match &base {
         Base::Usage(priced) => {
             let quote = Quote::new(&priced.usage, priced.base, &terms).map_err(too_dear)?;
-            HttpResponse::Ok().json(QuoteView::of(priced, &quote, terms.meter, app.settings.shape))
+            let shape = app.settings.shape;
+            Quoted::Usage(QuoteView::of(priced, &quote, terms.meter, shape))
         }
-        Base::Call(bound) => HttpResponse::Ok().json(HoldView::of(&bound.hold(&terms)?, bound)),
-    })
+        Base::Call(bound) => Quoted::Call(HoldView::of(&bound.hold(&terms)?, bound)),
+    };
+    Ok(HttpResponse::Ok().json(quoted))
 }
 
 /// The body to be forwarded, byte for byte as it stands in ours: its spaces count.

@@ -6,22 +6,27 @@ use serde::Serialize;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{SecretKey, SecretKeyId, Timestamp};
 use tollgate_store::merchants::{self, Deletion};
+use utoipa::ToSchema;
 
 use super::Deleted;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::{ApiError, ErrorCode, refused};
 use crate::http::fields::{Issues, Name};
-use crate::http::idempotency::Reply;
-use crate::http::list::{page, respond};
+use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::list::{ListView, PageQuery, page, respond};
+use crate::openapi::types::*;
 
-#[derive(Serialize)]
-struct SecretKeyView {
+#[derive(Serialize, ToSchema)]
+#[schema(as = SecretKey)]
+pub(crate) struct SecretKeyView {
     secret_key_id: SecretKeyId,
     name: String,
     key_preview: String,
+    /// Only in the answer that makes it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     secret_key: Option<String>,
     created_at: Timestamp,
 }
@@ -38,7 +43,7 @@ impl SecretKeyView {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateSecretKey {
     name: Name,
@@ -46,7 +51,15 @@ pub(crate) struct CreateSecretKey {
 
 impl Input for CreateSecretKey {}
 
-/// `POST /secret_keys`
+/// Make a secret key.
+#[utoipa::path(
+    post,
+    path = "/secret_keys",
+    operation_id = "createSecretKey",
+    params(IdempotencyHeader),
+    request_body = CreateSecretKey,
+    responses((status = 201, description = "Made; the key is shown this once", body = SecretKeyView), ApiError),
+)]
 pub(crate) async fn create(
     app: web::Data<App>,
     asked: Asked<Caller, CreateSecretKey>,
@@ -60,7 +73,14 @@ pub(crate) async fn create(
     .await
 }
 
-/// `GET /secret_keys`
+/// List secret keys.
+#[utoipa::path(
+    get,
+    path = "/secret_keys",
+    operation_id = "listSecretKeys",
+    params(PageQuery),
+    responses((status = 200, description = "A page", body = ListView<SecretKeyView>), ApiError),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     caller: Caller,
@@ -72,7 +92,14 @@ pub(crate) async fn list(
     Ok(respond(found, page.limit, |one| one.secret_key_id.to_string(), SecretKeyView::of))
 }
 
-/// `DELETE /secret_keys/{id}`
+/// Delete a secret key.
+#[utoipa::path(
+    delete,
+    path = "/secret_keys/{id}",
+    operation_id = "deleteSecretKey",
+    params(("id" = SecretKeyId, Path)),
+    responses((status = 200, description = "Deleted", body = Deleted), ApiError, refused::SecretKeyNotFound, refused::LastSecretKey),
+)]
 pub(crate) async fn delete(
     app: web::Data<App>,
     caller: Caller,

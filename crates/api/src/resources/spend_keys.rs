@@ -16,10 +16,10 @@ use super::{Nothing, Success};
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::{ApiError, ErrorCode, refused};
 use crate::http::fields::{Change, Given, Issues, Name, OneOf, Parsed, Positive, Whole, refuse};
-use crate::http::idempotency::Reply;
-use crate::http::list::{page, respond};
+use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::types::*;
 
 #[derive(Serialize, ToSchema)]
@@ -96,10 +96,12 @@ impl SpendKeyView {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = NewSpendLimit)]
 pub(crate) struct SpendLimitInput {
     amount: Positive,
+    #[schema(value_type = Cycle)]
     cycle: OneOf<Cycle>,
 }
 
@@ -109,10 +111,13 @@ impl SpendLimitInput {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = NewRequestLimit)]
 pub(crate) struct RequestLimitInput {
+    #[schema(value_type = u32, minimum = 1, maximum = 1_000_000_000)]
     count: Whole<1_000_000_000>,
+    #[schema(value_type = Cycle)]
     cycle: OneOf<Cycle>,
 }
 
@@ -122,11 +127,15 @@ impl RequestLimitInput {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = NewRateLimit)]
 pub(crate) struct RateLimitInput {
+    #[schema(value_type = u32, minimum = 1, maximum = 1_000_000)]
     rpm: Whole<1_000_000>,
+    /// How many may come at once: as many as `rpm` when absent.
     #[deserr(default)]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000)]
     burst: Option<Whole<1_000_000>>,
 }
 
@@ -157,21 +166,31 @@ impl<const AT_LEAST: usize> Deserr<Issues> for Allowed<AT_LEAST> {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateSpendKey {
     name: Name,
+    /// A wallet of yours or of a connection; your own when absent.
     #[deserr(default)]
+    #[schema(value_type = Option<WalletId>)]
     wallet_id: Option<Name>,
+    /// It prices the calls of the key.
     #[deserr(default)]
+    #[schema(value_type = Option<MeterId>)]
     meter_id: Option<Name>,
     #[deserr(default)]
+    #[schema(value_type = Option<SpendKeyStatus>)]
     status: Option<OneOf<SpendKeyStatus>>,
     #[deserr(default)]
+    #[schema(value_type = Option<RequestShape>)]
     request_shape: Option<OneOf<RequestShape>>,
+    /// Ids, or beginnings with a `*` behind; null allows all.
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<Name>>, max_items = 1_000)]
     allowed_models: Option<Allowed<0>>,
+    /// Names of providers; null allows all.
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<Name>>, min_items = 1, max_items = 1_000)]
     allowed_providers: Option<Allowed<1>>,
     #[deserr(default)]
     spend_limit: Option<SpendLimitInput>,
@@ -180,8 +199,11 @@ pub(crate) struct CreateSpendKey {
     #[deserr(default)]
     rate_limit: Option<RateLimitInput>,
     #[deserr(default)]
+    #[schema(value_type = Option<Enforcement>)]
     enforcement: Option<OneOf<Enforcement>>,
+    /// From when on the key is refused.
     #[deserr(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Parsed<Timestamp>>,
 }
 
@@ -214,7 +236,15 @@ impl CreateSpendKey {
     }
 }
 
-/// `POST /spend_keys`
+/// Make a spend key.
+#[utoipa::path(
+    post,
+    path = "/spend_keys",
+    operation_id = "createSpendKey",
+    params(IdempotencyHeader),
+    request_body = CreateSpendKey,
+    responses((status = 201, description = "Made; the key is shown this once", body = SpendKeyView), ApiError, refused::WalletNotFound, refused::MeterNotFound),
+)]
 pub(crate) async fn create(
     app: web::Data<App>,
     asked: Asked<Caller, CreateSpendKey>,
@@ -231,7 +261,14 @@ pub(crate) async fn create(
     .await
 }
 
-/// `GET /spend_keys`
+/// List spend keys.
+#[utoipa::path(
+    get,
+    path = "/spend_keys",
+    operation_id = "listSpendKeys",
+    params(PageQuery),
+    responses((status = 200, description = "A page", body = ListView<SpendKeyView>), ApiError),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     caller: Caller,
@@ -253,7 +290,14 @@ fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::SpendKeyNotFound, "spend key")
 }
 
-/// `GET /spend_keys/{id}`
+/// Read a spend key.
+#[utoipa::path(
+    get,
+    path = "/spend_keys/{id}",
+    operation_id = "getSpendKey",
+    params(("id" = SpendKeyId, Path)),
+    responses((status = 200, description = "The spend key", body = SpendKeyView), ApiError, refused::SpendKeyNotFound),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     caller: Caller,
@@ -265,30 +309,45 @@ pub(crate) async fn get(
     Ok(HttpResponse::Ok().json(SpendKeyView::of(&key, app.clock.now())))
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateSpendKey {
     #[deserr(default)]
+    #[schema(value_type = Option<Name>, nullable = false)]
     name: Given<Name>,
     #[deserr(default)]
+    #[schema(value_type = Option<SpendKeyStatus>, nullable = false)]
     status: Given<OneOf<SpendKeyStatus>>,
     #[deserr(default)]
+    #[schema(value_type = Option<RequestShape>, nullable = false)]
     request_shape: Given<OneOf<RequestShape>>,
     #[deserr(default)]
+    #[schema(value_type = Option<Enforcement>, nullable = false)]
     enforcement: Given<OneOf<Enforcement>>,
+    /// It prices the calls of the key.
     #[deserr(default)]
+    #[schema(value_type = Option<MeterId>)]
     meter_id: Change<Name>,
+    /// Ids, or beginnings with a `*` behind; null allows all.
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<Name>>, max_items = 1_000)]
     allowed_models: Change<Allowed<0>>,
+    /// Names of providers; null allows all.
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<Name>>, min_items = 1, max_items = 1_000)]
     allowed_providers: Change<Allowed<1>>,
     #[deserr(default)]
+    #[schema(value_type = Option<SpendLimitInput>)]
     spend_limit: Change<SpendLimitInput>,
     #[deserr(default)]
+    #[schema(value_type = Option<RequestLimitInput>)]
     request_limit: Change<RequestLimitInput>,
     #[deserr(default)]
+    #[schema(value_type = Option<RateLimitInput>)]
     rate_limit: Change<RateLimitInput>,
+    /// From when on the key is refused.
     #[deserr(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Change<Parsed<Timestamp>>,
 }
 
@@ -330,7 +389,17 @@ impl UpdateSpendKey {
     }
 }
 
-/// `PUT /spend_keys/{id}`: what is left out stays, what is null is cleared.
+/// Change a spend key.
+///
+/// What is left out stays, what is null is cleared.
+#[utoipa::path(
+    put,
+    path = "/spend_keys/{id}",
+    operation_id = "updateSpendKey",
+    params(("id" = SpendKeyId, Path)),
+    request_body = UpdateSpendKey,
+    responses((status = 200, description = "The spend key as it is now", body = SpendKeyView), ApiError, refused::SpendKeyNotFound, refused::MeterNotFound),
+)]
 pub(crate) async fn update(
     app: web::Data<App>,
     asked: Asked<Caller, UpdateSpendKey>,
@@ -347,7 +416,16 @@ pub(crate) async fn update(
     .await
 }
 
-/// `POST /spend_keys/{id}/rotate`: a new key for the same rules and counters.
+/// Replace the key.
+///
+/// A new key for the same rules and counters; the old one is refused from now on.
+#[utoipa::path(
+    post,
+    path = "/spend_keys/{id}/rotate",
+    operation_id = "rotateSpendKey",
+    params(("id" = SpendKeyId, Path), IdempotencyHeader),
+    responses((status = 200, description = "The spend key; its new key is shown this once", body = SpendKeyView), ApiError, refused::SpendKeyNotFound),
+)]
 pub(crate) async fn rotate(
     app: web::Data<App>,
     asked: Asked<Caller, Nothing>,
@@ -362,7 +440,14 @@ pub(crate) async fn rotate(
     .await
 }
 
-/// `DELETE /spend_keys/{id}`
+/// Delete a spend key.
+#[utoipa::path(
+    delete,
+    path = "/spend_keys/{id}",
+    operation_id = "deleteSpendKey",
+    params(("id" = SpendKeyId, Path)),
+    responses((status = 200, description = "Deleted", body = Success), ApiError, refused::SpendKeyNotFound),
+)]
 pub(crate) async fn delete(
     app: web::Data<App>,
     caller: Caller,

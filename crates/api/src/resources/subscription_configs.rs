@@ -10,18 +10,21 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Amount;
 use tollgate_store::subscription_configs::{self, ConfigInFull, Unknown, Updated};
+use utoipa::ToSchema;
 
 use super::Deleted;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::{ApiError, ErrorCode, refused};
 use crate::http::fields::{Given, Issues, Name, NonNegative, OneOf, Positive, UpTo, path};
-use crate::http::idempotency::Reply;
-use crate::http::list::{page, respond};
+use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::list::{ListView, PageQuery, page, respond};
+use crate::openapi::types::*;
 
-#[derive(Serialize)]
-struct ConfigView {
+#[derive(Serialize, ToSchema)]
+#[schema(as = SubscriptionConfig)]
+pub(crate) struct ConfigView {
     subscription_config_id: SubscriptionConfigId,
     merchant_id: MerchantId,
     name: String,
@@ -35,14 +38,16 @@ struct ConfigView {
     created_at: Timestamp,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = LinkedMeter)]
 struct LinkedMeterView {
     meter_id: MeterId,
     name: String,
 }
 
 /// A bundle as it stands in its configuration.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = BundleOfConfig)]
 struct BundleView {
     credit_bundle_id: CreditBundleId,
     name: String,
@@ -146,8 +151,9 @@ fn invalid(missing: Unknown) -> ApiError {
     ApiError::invalid(unknown(&missing).collect())
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = NewCreditBundle)]
 pub(crate) struct NewBundleInput {
     name: Name,
     cost: NonNegative,
@@ -164,27 +170,43 @@ impl NewBundleInput {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = CreateSubscriptionConfig)]
 pub(crate) struct CreateConfig {
     name: Name,
     period_amount: NonNegative,
+    #[schema(value_type = BillingInterval)]
     billing_interval: OneOf<BillingInterval>,
+    /// As much as `period_amount` when absent.
     #[deserr(default)]
     included_credit: Option<NonNegative>,
     #[deserr(default)]
+    #[schema(value_type = Option<Rollover>)]
     rollover_type: Option<OneOf<Rollover>>,
     #[deserr(default)]
+    #[schema(value_type = Option<Rollover>)]
     bundle_rollover_type: Option<OneOf<Rollover>>,
+    /// The meters whose calls draw on the credit; each once.
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<MeterId>>, max_items = 1_000)]
     product_ids: Option<ProductIds>,
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<NewBundleInput>>, max_items = 100)]
     credit_bundles: Option<UpTo<MAX_BUNDLES, NewBundleInput>>,
 }
 
 impl Input for CreateConfig {}
 
-/// `POST /subscription_configs`
+/// Make a subscription configuration.
+#[utoipa::path(
+    post,
+    path = "/subscription_configs",
+    operation_id = "createSubscriptionConfig",
+    params(IdempotencyHeader),
+    request_body = CreateConfig,
+    responses((status = 201, description = "Made", body = ConfigView), ApiError),
+)]
 pub(crate) async fn create(
     app: web::Data<App>,
     asked: Asked<Caller, CreateConfig>,
@@ -211,7 +233,14 @@ pub(crate) async fn create(
     .await
 }
 
-/// `GET /subscription_configs`
+/// List subscription configurations.
+#[utoipa::path(
+    get,
+    path = "/subscription_configs",
+    operation_id = "listSubscriptionConfigs",
+    params(PageQuery),
+    responses((status = 200, description = "A page", body = ListView<ConfigView>), ApiError),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     caller: Caller,
@@ -232,7 +261,14 @@ pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::SubscriptionConfigNotFound, "subscription configuration")
 }
 
-/// `GET /subscription_configs/{id}`
+/// Read a subscription configuration.
+#[utoipa::path(
+    get,
+    path = "/subscription_configs/{id}",
+    operation_id = "getSubscriptionConfig",
+    params(("id" = SubscriptionConfigId, Path)),
+    responses((status = 200, description = "The configuration", body = ConfigView), ApiError, refused::SubscriptionConfigNotFound),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     caller: Caller,
@@ -244,10 +280,12 @@ pub(crate) async fn get(
     Ok(HttpResponse::Ok().json(ConfigView::of(&config)))
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = ChangeCreditBundle)]
 pub(crate) struct BundleInput {
     #[deserr(default)]
+    #[schema(value_type = Option<CreditBundleId>)]
     credit_bundle_id: Option<Name>,
     #[deserr(default)]
     name: Option<Name>,
@@ -342,25 +380,36 @@ impl Deserr<Issues> for OneBundle {
     }
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = UpdateSubscriptionConfig)]
 pub(crate) struct UpdateConfig {
     #[deserr(default)]
+    #[schema(value_type = Option<Name>, nullable = false)]
     name: Given<Name>,
     #[deserr(default)]
+    #[schema(value_type = Option<NonNegative>, nullable = false)]
     included_credit: Given<NonNegative>,
     #[deserr(default)]
+    #[schema(value_type = Option<Rollover>, nullable = false)]
     rollover_type: Given<OneOf<Rollover>>,
     #[deserr(default)]
+    #[schema(value_type = Option<Rollover>, nullable = false)]
     bundle_rollover_type: Given<OneOf<Rollover>>,
+    /// The meters whose calls draw on the credit; each once.
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<MeterId>>, max_items = 1_000, nullable = false)]
     product_ids: Given<ProductIds>,
+    /// With an id changed, or deleted where it says so; without one, made.
     #[deserr(default)]
+    #[schema(value_type = Option<Vec<BundleInput>>, max_items = 100, nullable = false)]
     credit_bundles: Given<BundleChanges>,
     // What a configuration is for good: it may be sent back as it is.
     #[deserr(default)]
+    #[schema(value_type = Option<NonNegative>, nullable = false)]
     period_amount: Given<NonNegative>,
     #[deserr(default)]
+    #[schema(value_type = Option<BillingInterval>, nullable = false)]
     billing_interval: Given<OneOf<BillingInterval>>,
 }
 
@@ -405,7 +454,15 @@ fn too_many_bundles(present: &ConfigInFull, changes: &SubscriptionConfigChanges)
     (made > 0 && all > MAX_BUNDLES).then(|| Issue::at(["credit_bundles"], message))
 }
 
-/// `PATCH /subscription_configs/{id}`: wholly or not at all.
+/// Change a subscription configuration, wholly or not at all.
+#[utoipa::path(
+    patch,
+    path = "/subscription_configs/{id}",
+    operation_id = "updateSubscriptionConfig",
+    params(("id" = SubscriptionConfigId, Path)),
+    request_body = UpdateConfig,
+    responses((status = 200, description = "The configuration as it is now", body = ConfigView), ApiError, refused::SubscriptionConfigNotFound),
+)]
 pub(crate) async fn update(
     app: web::Data<App>,
     asked: Asked<Caller, UpdateConfig>,
@@ -431,7 +488,14 @@ pub(crate) async fn update(
     .await
 }
 
-/// `DELETE /subscription_configs/{id}`: those who have it keep it.
+/// Delete a subscription configuration: those who have it keep it.
+#[utoipa::path(
+    delete,
+    path = "/subscription_configs/{id}",
+    operation_id = "deleteSubscriptionConfig",
+    params(("id" = SubscriptionConfigId, Path)),
+    responses((status = 200, description = "Deleted", body = Deleted), ApiError, refused::SubscriptionConfigNotFound),
+)]
 pub(crate) async fn delete(
     app: web::Data<App>,
     caller: Caller,

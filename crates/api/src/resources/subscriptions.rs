@@ -11,34 +11,56 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 use tollgate_store::connections;
 use tollgate_store::subscriptions::{self, Changed, Started, SubscriptionFilter, Whose};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::connections::not_found as connection_not_found;
 use super::subscription_configs::not_found as config_not_found;
-use super::{Success, connection_filter};
+use super::{ConnectionQuery, Success, connection_filter};
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::{ApiError, ErrorCode, refused};
 use crate::http::fields::{Issues, Name};
-use crate::http::idempotency::Reply;
-use crate::http::list::{Query, respond};
+use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::list::{ListView, PageQuery, Query, respond};
 use crate::openapi::types::*;
 
 /// The one object of most answers.
-#[derive(Serialize)]
-struct SubscriptionAnswer {
-    subscription: Option<SubscriptionView>,
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SubscriptionAnswer {
+    subscription: SubscriptionView,
+}
+
+/// The answer of a connection, which needs no naming there.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SubscriptionOfConnection)]
+pub(crate) struct ConnectionAnswer {
+    #[schema(required)]
+    subscription: Option<OwnSubscriptionView>,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Subscription)]
 pub(crate) struct SubscriptionView {
     subscription_id: SubscriptionId,
-    // Only the answer of a connection leaves it out, for which there is no schema yet.
     #[serde(flatten)]
-    #[schema(value_type = WhoseView)]
-    whose: Option<WhoseView>,
+    whose: WhoseView,
+    #[serde(flatten)]
+    terms: TermsView,
+}
+
+/// A subscription where the connection is known.
+#[derive(Serialize, ToSchema)]
+#[schema(as = OwnSubscription)]
+struct OwnSubscriptionView {
+    subscription_id: SubscriptionId,
+    #[serde(flatten)]
+    terms: TermsView,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = SubscriptionTerms)]
+struct TermsView {
     subscription_config_id: SubscriptionConfigId,
     name: String,
     status: SubscriptionStatus,
@@ -90,14 +112,20 @@ impl SubscriptionView {
             started_at: state.started_at,
             cancelled_at: state.cancelled_at,
         };
-        Self { whose: Some(whose), ..Self::of_connection(state) }
+        Self { subscription_id: state.subscription_id, whose, terms: TermsView::of(state) }
     }
+}
 
-    fn of_connection(state: &SubscriptionState) -> Self {
+impl OwnSubscriptionView {
+    fn of(state: &SubscriptionState) -> Self {
+        Self { subscription_id: state.subscription_id, terms: TermsView::of(state) }
+    }
+}
+
+impl TermsView {
+    fn of(state: &SubscriptionState) -> Self {
         let plan = &state.plan;
         Self {
-            subscription_id: state.subscription_id,
-            whose: None,
             subscription_config_id: plan.subscription_config_id,
             name: plan.name.clone(),
             status: state.status,
@@ -132,7 +160,7 @@ impl PendingChangeView {
 }
 
 fn answer(state: &SubscriptionState) -> SubscriptionAnswer {
-    SubscriptionAnswer { subscription: Some(SubscriptionView::of(state)) }
+    SubscriptionAnswer { subscription: SubscriptionView::of(state) }
 }
 
 fn not_found() -> ApiError {
@@ -144,16 +172,27 @@ fn bundle_not_offered() -> ApiError {
     ApiError::new(ErrorCode::CreditBundleNotFound, message)
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = CreateSubscription)]
 pub(crate) struct Subscribe {
+    #[schema(value_type = ConnectionId)]
     connection_id: Name,
+    #[schema(value_type = SubscriptionConfigId)]
     subscription_config_id: Name,
 }
 
 impl Input for Subscribe {}
 
-/// `POST /subscriptions`
+/// Subscribe a connection.
+#[utoipa::path(
+    post,
+    path = "/subscriptions",
+    operation_id = "createSubscription",
+    params(IdempotencyHeader),
+    request_body = Subscribe,
+    responses((status = 201, description = "The subscription", body = SubscriptionAnswer), ApiError, refused::ConnectionNotFound, refused::ConnectionDisabled, refused::SubscriptionConfigNotFound, refused::SubscriptionExists),
+)]
 pub(crate) async fn create(
     app: web::Data<App>,
     asked: Asked<Caller, Subscribe>,
@@ -176,7 +215,33 @@ pub(crate) async fn create(
     .await
 }
 
-/// `GET /subscriptions`
+/// What narrows a list of subscriptions, as documents have it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct SubscriptionQuery {
+    /// Those that stand so.
+    #[param(inline, nullable = false)]
+    status: Option<WantedStatus>,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case", default = "active")]
+#[expect(dead_code, reason = "read by its derive only")]
+enum WantedStatus {
+    Active,
+    Cancelled,
+    All,
+}
+
+/// List subscriptions.
+#[utoipa::path(
+    get,
+    path = "/subscriptions",
+    operation_id = "listSubscriptions",
+    params(SubscriptionQuery, ConnectionQuery, PageQuery),
+    responses((status = 200, description = "A page", body = ListView<SubscriptionView>), ApiError),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     caller: Caller,
@@ -206,7 +271,14 @@ pub(crate) async fn list(
     Ok(respond(found, page.limit, |one| one.subscription_id.to_string(), SubscriptionView::of))
 }
 
-/// `GET /subscriptions/{id}`
+/// Read a subscription.
+#[utoipa::path(
+    get,
+    path = "/subscriptions/{id}",
+    operation_id = "getSubscription",
+    params(("id" = SubscriptionId, Path)),
+    responses((status = 200, description = "The subscription", body = SubscriptionAnswer), ApiError, refused::SubscriptionNotFound),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     caller: Caller,
@@ -219,7 +291,14 @@ pub(crate) async fn get(
     Ok(HttpResponse::Ok().json(answer(&state)))
 }
 
-/// `GET /connections/{connection_id}/subscription`: the active one, or null.
+/// Read the active subscription of a connection.
+#[utoipa::path(
+    get,
+    path = "/connections/{id}/subscription",
+    operation_id = "getSubscriptionOfConnection",
+    params(("id" = ConnectionId, Path)),
+    responses((status = 200, description = "The subscription, or null", body = ConnectionAnswer), ApiError, refused::ConnectionNotFound),
+)]
 pub(crate) async fn get_of_connection(
     app: web::Data<App>,
     caller: Caller,
@@ -235,20 +314,31 @@ pub(crate) async fn get_of_connection(
             Ok::<_, ApiError>(subscriptions::find_active(conn, merchant_id, id)?)
         })
         .await?;
-    let subscription = found.as_ref().map(SubscriptionView::of_connection);
-    Ok(HttpResponse::Ok().json(SubscriptionAnswer { subscription }))
+    let subscription = found.as_ref().map(OwnSubscriptionView::of);
+    Ok(HttpResponse::Ok().json(ConnectionAnswer { subscription }))
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = ChangeSubscription)]
 pub(crate) struct ChangePlan {
+    #[schema(value_type = SubscriptionConfigId)]
     subscription_config_id: Name,
 }
 
 impl Input for ChangePlan {}
 
-/// `POST /subscriptions/{id}/change`: to a dearer configuration at once, to another when the cycle
-/// ends; to the present one undoes what is pending.
+/// Change the configuration of a subscription.
+///
+/// To a dearer one at once, to another when the cycle ends; to the present one undoes what is pending.
+#[utoipa::path(
+    post,
+    path = "/subscriptions/{id}/change",
+    operation_id = "changeSubscription",
+    params(("id" = SubscriptionId, Path), IdempotencyHeader),
+    request_body = ChangePlan,
+    responses((status = 200, description = "The subscription", body = SubscriptionAnswer), ApiError, refused::SubscriptionNotFound, refused::SubscriptionConfigNotFound),
+)]
 pub(crate) async fn change(
     app: web::Data<App>,
     asked: Asked<Caller, ChangePlan>,
@@ -264,15 +354,25 @@ pub(crate) async fn change(
     .await
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
+#[schema(as = BuyCreditBundle)]
 pub(crate) struct BuyBundle {
+    #[schema(value_type = CreditBundleId)]
     credit_bundle_id: Name,
 }
 
 impl Input for BuyBundle {}
 
-/// `POST /subscriptions/{id}/bundles`
+/// Buy a credit bundle for a subscription.
+#[utoipa::path(
+    post,
+    path = "/subscriptions/{id}/bundles",
+    operation_id = "buyCreditBundle",
+    params(("id" = SubscriptionId, Path), IdempotencyHeader),
+    request_body = BuyBundle,
+    responses((status = 201, description = "The subscription", body = SubscriptionAnswer), ApiError, refused::SubscriptionNotFound, refused::CreditBundleNotFound),
+)]
 pub(crate) async fn buy_bundle(
     app: web::Data<App>,
     asked: Asked<Caller, BuyBundle>,
@@ -309,7 +409,16 @@ fn done(
     }
 }
 
-/// `DELETE /subscriptions/{id}`: it ends when its cycle ends. One that has ended stays so.
+/// Cancel a subscription: it ends when its cycle ends.
+///
+/// One that has ended stays so.
+#[utoipa::path(
+    delete,
+    path = "/subscriptions/{id}",
+    operation_id = "cancelSubscription",
+    params(("id" = SubscriptionId, Path)),
+    responses((status = 200, description = "Cancelled", body = Success), ApiError, refused::SubscriptionNotFound),
+)]
 pub(crate) async fn cancel(
     app: web::Data<App>,
     caller: Caller,

@@ -4,24 +4,30 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Serialize, Serializer};
 use tollgate_domain::{Issue, LocalTime, Span, SpanError, Timestamp};
 use tollgate_store::usage::{self, Sums};
+use utoipa::{IntoParams, ToSchema};
 
-use super::requests::filter;
+use super::ConnectionQuery;
+use super::requests::{RecordQuery, filter};
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
 use crate::http::list::Query;
+use crate::openapi::types::*;
 
 /// How many days are shown when no start is given.
 const DEFAULT_DAYS: i64 = 30;
 
-#[derive(Serialize)]
-struct UsageView {
+#[derive(Serialize, ToSchema)]
+#[schema(as = UsageByDay)]
+pub(crate) struct UsageView {
     items: Vec<ItemView>,
     totals: SumsView,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = UsageOfDay)]
 struct ItemView {
+    #[schema(format = Date)]
     date: String,
     start: LocalTime,
     end: LocalTime,
@@ -29,7 +35,8 @@ struct ItemView {
     sums: SumsView,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = UsageSums)]
 struct SumsView {
     total_requests: i128,
     total_usage_tokens: i128,
@@ -54,6 +61,9 @@ impl Serialize for LargeAmount {
     }
 }
 
+// Its name is that of a smaller one: in JSON they are alike.
+looks! { LargeAmount as "Amount" => AmountSchema::schema() }
+
 impl From<&Sums> for SumsView {
     fn from(sums: &Sums) -> Self {
         Self {
@@ -69,7 +79,27 @@ impl From<&Sums> for SumsView {
     }
 }
 
-/// `GET /usage`
+/// From when to when, as documents have it; [`span`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct SpanQuery {
+    /// The first instant, on a quarter of an hour: 30 days before the end when absent.
+    #[param(format = DateTime, example = "2026-11-01T00:00:00+01:00")]
+    start: Option<String>,
+    /// Not part of it any more; at most 366 days later: the end of the present day when absent.
+    #[param(format = DateTime, example = "2026-12-01T00:00:00+01:00")]
+    end: Option<String>,
+}
+
+/// Sum up what calls came to, day by day.
+#[utoipa::path(
+    get,
+    path = "/usage",
+    operation_id = "getUsage",
+    params(SpanQuery, RecordQuery, ConnectionQuery),
+    responses((status = 200, description = "The sums by day, and in all", body = UsageView), ApiError),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     caller: Caller,

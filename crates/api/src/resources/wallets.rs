@@ -15,10 +15,10 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::{ApiError, ErrorCode, refused};
 use crate::http::fields::{Change, Issues, Name, NonNegative, Positive};
-use crate::http::idempotency::Reply;
-use crate::http::list::{page, respond};
+use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::types::*;
 
 #[derive(Serialize, ToSchema)]
@@ -49,8 +49,9 @@ impl WalletView {
     }
 }
 
-#[derive(Serialize)]
-struct TransactionView {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Transaction)]
+pub(crate) struct TransactionView {
     transaction_id: TransactionId,
     wallet_id: WalletId,
     account: LedgerAccount,
@@ -58,8 +59,10 @@ struct TransactionView {
     amount: Amount,
     balance_after: Amount,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     request_id: Option<RequestId>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     description: Option<String>,
     created_at: Timestamp,
 }
@@ -84,14 +87,27 @@ fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::WalletNotFound, "wallet")
 }
 
-/// `GET /wallet`: the merchant's own.
+/// Read the merchant's own wallet.
+#[utoipa::path(
+    get,
+    path = "/wallet",
+    operation_id = "getOwnWallet",
+    responses((status = 200, description = "The wallet", body = WalletView), ApiError),
+)]
 pub(crate) async fn get_own(app: web::Data<App>, caller: Caller) -> Result<HttpResponse, ApiError> {
     let read = move |conn: &mut _| wallets::find_own(conn, caller.merchant_id);
     let wallet = app.store.read(read).await?.ok_or_else(not_found)?;
     Ok(HttpResponse::Ok().json(WalletView::of(&wallet)))
 }
 
-/// `GET /wallets/{id}`
+/// Read a wallet.
+#[utoipa::path(
+    get,
+    path = "/wallets/{id}",
+    operation_id = "getWallet",
+    params(("id" = WalletId, Path)),
+    responses((status = 200, description = "The wallet", body = WalletView), ApiError, refused::WalletNotFound),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     caller: Caller,
@@ -104,12 +120,16 @@ pub(crate) async fn get(
     Ok(HttpResponse::Ok().json(WalletView::of(&wallet)))
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateWallet {
+    /// How far the balance may fall below 0; null is without limit.
     #[deserr(default)]
+    #[schema(value_type = Option<NonNegative>)]
     overdraft_limit: Change<NonNegative>,
+    /// Below which balance `wallet.balance_low` is told; null is never.
     #[deserr(default)]
+    #[schema(value_type = Option<NonNegative>)]
     low_balance_threshold: Change<NonNegative>,
 }
 
@@ -118,7 +138,15 @@ impl Input for UpdateWallet {
         &["wallet_id", "balance", "held", "available", "created_at"];
 }
 
-/// `PATCH /wallets/{id}`
+/// Change the limits of a wallet.
+#[utoipa::path(
+    patch,
+    path = "/wallets/{id}",
+    operation_id = "updateWallet",
+    params(("id" = WalletId, Path)),
+    request_body = UpdateWallet,
+    responses((status = 200, description = "The wallet as it is now", body = WalletView), ApiError, refused::WalletNotFound),
+)]
 pub(crate) async fn update(
     app: web::Data<App>,
     asked: Asked<Caller, UpdateWallet>,
@@ -137,7 +165,7 @@ pub(crate) async fn update(
     .await
 }
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct MoveMoney {
     amount: Positive,
@@ -147,7 +175,15 @@ pub(crate) struct MoveMoney {
 
 impl Input for MoveMoney {}
 
-/// `POST /wallets/{id}/credits`
+/// Put money on a wallet.
+#[utoipa::path(
+    post,
+    path = "/wallets/{id}/credits",
+    operation_id = "creditWallet",
+    params(("id" = WalletId, Path), IdempotencyHeader),
+    request_body = MoveMoney,
+    responses((status = 201, description = "The transaction", body = TransactionView), ApiError, refused::WalletNotFound),
+)]
 pub(crate) async fn credit(
     app: web::Data<App>,
     asked: Asked<Caller, MoveMoney>,
@@ -156,7 +192,15 @@ pub(crate) async fn credit(
     book(&app, asked, &id, TransactionKind::Credit).await
 }
 
-/// `POST /wallets/{id}/debits`
+/// Take money off a wallet.
+#[utoipa::path(
+    post,
+    path = "/wallets/{id}/debits",
+    operation_id = "debitWallet",
+    params(("id" = WalletId, Path), IdempotencyHeader),
+    request_body = MoveMoney,
+    responses((status = 201, description = "The transaction", body = TransactionView), ApiError, refused::WalletNotFound),
+)]
 pub(crate) async fn debit(
     app: web::Data<App>,
     asked: Asked<Caller, MoveMoney>,
@@ -192,7 +236,14 @@ async fn book(
     .await
 }
 
-/// `GET /wallets/{id}/transactions`
+/// List what moved on a wallet.
+#[utoipa::path(
+    get,
+    path = "/wallets/{id}/transactions",
+    operation_id = "listTransactions",
+    params(("id" = WalletId, Path), PageQuery),
+    responses((status = 200, description = "A page", body = ListView<TransactionView>), ApiError, refused::WalletNotFound),
+)]
 pub(crate) async fn list_transactions(
     app: web::Data<App>,
     caller: Caller,

@@ -11,33 +11,17 @@ use tollgate_provider::{Reach, WebhookUrl};
 use tollgate_store::Page;
 use tollgate_store::deliveries::{self, DeliveryFilter};
 use tollgate_store::webhooks::{self, MOST_WEBHOOKS};
-use utoipa::{IntoParams, OpenApi, ToSchema};
+use utoipa::{IntoParams, ToSchema};
 
 use super::{Deleted, Nothing};
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::{ApiError, ErrorCode, refused};
 use crate::http::fields::{Change, Given, Issues, Name, OneOf, refuse};
 use crate::http::idempotency::{IdempotencyHeader, Reply};
 use crate::http::list::{ListView, PageQuery, Query, page, respond};
 use crate::openapi::types::*;
-
-/// The operations on webhooks and their deliveries, for the OpenAPI document.
-#[derive(OpenApi)]
-#[openapi(paths(
-    create,
-    list,
-    get,
-    update,
-    delete,
-    rotate,
-    test,
-    list_deliveries,
-    get_delivery,
-    redeliver
-))]
-pub(crate) struct Operations;
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Webhook)]
@@ -178,10 +162,8 @@ impl Deserr<Issues> for Kinds {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateWebhook {
-    #[schema(value_type = String, min_length = 1, max_length = 255)]
     name: Name,
-    /// Where messages are sent: https, without user, password and fragment.
-    #[schema(value_type = String, max_length = 2048)]
+    /// Where messages are sent.
     url: Target,
     /// The kinds of events that are sent; null, or left out, is all but `request.*`.
     #[deserr(default)]
@@ -191,13 +173,11 @@ pub(crate) struct CreateWebhook {
 
 impl Input for CreateWebhook {}
 
-/// `POST /webhooks`
+/// Make a webhook.
 #[utoipa::path(
     post,
     path = "/webhooks",
     operation_id = "createWebhook",
-    tag = "Webhooks",
-    summary = "Make a webhook",
     params(IdempotencyHeader),
     request_body = CreateWebhook,
     responses((status = 201, description = "Made; its secret is shown this once", body = WebhookView), ApiError),
@@ -227,13 +207,11 @@ pub(crate) async fn create(
     .await
 }
 
-/// `GET /webhooks`
+/// List webhooks.
 #[utoipa::path(
     get,
     path = "/webhooks",
     operation_id = "listWebhooks",
-    tag = "Webhooks",
-    summary = "List webhooks",
     params(PageQuery),
     responses((status = 200, description = "A page", body = ListView<WebhookView>), ApiError),
 )]
@@ -252,15 +230,13 @@ fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::WebhookNotFound, "webhook")
 }
 
-/// `GET /webhooks/{id}`
+/// Read a webhook.
 #[utoipa::path(
     get,
     path = "/webhooks/{id}",
     operation_id = "getWebhook",
-    tag = "Webhooks",
-    summary = "Read a webhook",
     params(("id" = WebhookId, Path)),
-    responses((status = 200, description = "The webhook", body = WebhookView), ApiError),
+    responses((status = 200, description = "The webhook", body = WebhookView), ApiError, refused::WebhookNotFound),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,
@@ -277,10 +253,10 @@ pub(crate) async fn get(
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateWebhook {
     #[deserr(default)]
-    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
+    #[schema(value_type = Option<Name>, nullable = false)]
     name: Given<Name>,
     #[deserr(default)]
-    #[schema(value_type = Option<String>, nullable = false, max_length = 2048)]
+    #[schema(value_type = Option<Target>, nullable = false)]
     url: Given<Target>,
     /// What is left out stays; null is all but `request.*`.
     #[deserr(default)]
@@ -292,16 +268,16 @@ impl Input for UpdateWebhook {
     const READ_ONLY: &'static [&'static str] = &["webhook_id", "webhook_secret", "created_at"];
 }
 
-/// `PATCH /webhooks/{id}`: what is left out stays; attempts from now on go to the new URL.
+/// Change a webhook.
+///
+/// What is left out stays; attempts from now on go to the new URL.
 #[utoipa::path(
     patch,
     path = "/webhooks/{id}",
     operation_id = "updateWebhook",
-    tag = "Webhooks",
-    summary = "Change a webhook",
     params(("id" = WebhookId, Path)),
     request_body = UpdateWebhook,
-    responses((status = 200, description = "The webhook as it is now", body = WebhookView), ApiError),
+    responses((status = 200, description = "The webhook as it is now", body = WebhookView), ApiError, refused::WebhookNotFound),
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
@@ -327,15 +303,13 @@ pub(crate) async fn update(
     .await
 }
 
-/// `DELETE /webhooks/{id}`
+/// Delete a webhook.
 #[utoipa::path(
     delete,
     path = "/webhooks/{id}",
     operation_id = "deleteWebhook",
-    tag = "Webhooks",
-    summary = "Delete a webhook",
     params(("id" = WebhookId, Path)),
-    responses((status = 200, description = "Deleted", body = Deleted), ApiError),
+    responses((status = 200, description = "Deleted", body = Deleted), ApiError, refused::WebhookNotFound),
 )]
 pub(crate) async fn delete(
     app: web::Data<App>,
@@ -351,15 +325,15 @@ pub(crate) async fn delete(
     .await
 }
 
-/// `POST /webhooks/{id}/rotate`: a new secret; messages are signed with the old one, too, for a day.
+/// Replace the secret.
+///
+/// A new secret; messages are signed with the old one, too, for a day.
 #[utoipa::path(
     post,
     path = "/webhooks/{id}/rotate",
     operation_id = "rotateWebhook",
-    tag = "Webhooks",
-    summary = "Replace the secret",
     params(("id" = WebhookId, Path), IdempotencyHeader),
-    responses((status = 200, description = "The webhook; its new secret is shown this once", body = WebhookView), ApiError),
+    responses((status = 200, description = "The webhook; its new secret is shown this once", body = WebhookView), ApiError, refused::WebhookNotFound),
 )]
 pub(crate) async fn rotate(
     app: web::Data<App>,
@@ -376,15 +350,15 @@ pub(crate) async fn rotate(
     .await
 }
 
-/// `POST /webhooks/{id}/test`: sends a test event; answers with its delivery, which is just to begin.
+/// Send a test event.
+///
+/// Sends a test event; answers with its delivery, which is just to begin.
 #[utoipa::path(
     post,
     path = "/webhooks/{id}/test",
     operation_id = "testWebhook",
-    tag = "Webhooks",
-    summary = "Send a test event",
     params(("id" = WebhookId, Path), IdempotencyHeader),
-    responses((status = 200, description = "The delivery, which is just to begin", body = DeliveryView), ApiError),
+    responses((status = 200, description = "The delivery, which is just to begin", body = DeliveryView), ApiError, refused::WebhookNotFound),
 )]
 pub(crate) async fn test(
     app: web::Data<App>,
@@ -420,15 +394,13 @@ enum WantedStatus {
     All,
 }
 
-/// `GET /webhooks/{id}/deliveries`
+/// List the deliveries of a webhook.
 #[utoipa::path(
     get,
     path = "/webhooks/{id}/deliveries",
     operation_id = "listDeliveries",
-    tag = "Webhooks",
-    summary = "List the deliveries of a webhook",
     params(("id" = WebhookId, Path), DeliveryQuery, PageQuery),
-    responses((status = 200, description = "A page", body = ListView<DeliveryView>), ApiError),
+    responses((status = 200, description = "A page", body = ListView<DeliveryView>), ApiError, refused::WebhookNotFound),
 )]
 pub(crate) async fn list_deliveries(
     app: web::Data<App>,
@@ -470,15 +442,13 @@ fn ids(path: &(String, String)) -> Result<(WebhookId, DeliveryId), ApiError> {
     Ok((webhook_id, path.1.parse().map_err(|_| delivery_not_found())?))
 }
 
-/// `GET /webhooks/{id}/deliveries/{delivery_id}`
+/// Read a delivery.
 #[utoipa::path(
     get,
     path = "/webhooks/{id}/deliveries/{delivery_id}",
     operation_id = "getDelivery",
-    tag = "Webhooks",
-    summary = "Read a delivery",
     params(("id" = WebhookId, Path), ("delivery_id" = DeliveryId, Path)),
-    responses((status = 200, description = "The delivery", body = DeliveryView), ApiError),
+    responses((status = 200, description = "The delivery", body = DeliveryView), ApiError, refused::WebhookNotFound, refused::DeliveryNotFound),
 )]
 pub(crate) async fn get_delivery(
     app: web::Data<App>,
@@ -496,15 +466,15 @@ pub(crate) async fn get_delivery(
     Ok(HttpResponse::Ok().json(DeliveryView::of(&delivery)))
 }
 
-/// `POST /webhooks/{id}/deliveries/{delivery_id}/redeliver`: sends it again, whatever became of it.
+/// Deliver again.
+///
+/// Sends it again, whatever became of it.
 #[utoipa::path(
     post,
     path = "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
     operation_id = "redeliver",
-    tag = "Webhooks",
-    summary = "Deliver again",
     params(("id" = WebhookId, Path), ("delivery_id" = DeliveryId, Path), IdempotencyHeader),
-    responses((status = 200, description = "The delivery, which is just to begin anew", body = DeliveryView), ApiError),
+    responses((status = 200, description = "The delivery, which is just to begin anew", body = DeliveryView), ApiError, refused::WebhookNotFound, refused::DeliveryNotFound),
 )]
 pub(crate) async fn redeliver(
     app: web::Data<App>,

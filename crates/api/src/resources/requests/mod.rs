@@ -1,23 +1,34 @@
 //! Request records: those of forwarded calls, and of usage that was reported.
 
-mod report;
+pub(crate) mod report;
 mod view;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::Value;
-use tollgate_domain::{Issue, Metadata, RequestId};
+use tollgate_domain::{Issue, Metadata, MeterId, RequestId};
 use tollgate_store::Conn;
 use tollgate_store::requests::{self, RequestFilter};
+use utoipa::IntoParams;
 
-use super::{connection_filter, optional_id};
+use super::{ConnectionQuery, connection_filter, optional_id};
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::error::{ApiError, ErrorCode};
-use crate::http::list::{Query, respond};
+use crate::http::error::{ApiError, ErrorCode, refused};
+use crate::http::list::{ListView, PageQuery, Query, respond};
+use crate::openapi::types::*;
 pub(crate) use report::report;
-pub(crate) use view::{CostView, ModelUsageView, RecordView};
+pub(crate) use view::{CostView, CurrentCost, ModelUsageView, RecordView};
 
-/// `GET /requests/{id}`: by our id, or the merchant's own of usage that it reported.
+/// Read the record of a call.
+///
+/// Of usage that was reported also by the id under which it was.
+#[utoipa::path(
+    get,
+    path = "/requests/{id}",
+    operation_id = "getRequest",
+    params(("id" = String, Path, description = "The id of a record, or the `request_id` under which usage was reported")),
+    responses((status = 200, description = "The record", body = RecordView), ApiError, refused::RequestNotFound),
+)]
 pub(crate) async fn get(
     app: web::Data<App>,
     caller: Caller,
@@ -39,7 +50,14 @@ pub(crate) async fn get(
     Ok(HttpResponse::Ok().json(RecordView::of(&record, app.settings.shape)))
 }
 
-/// `GET /requests`
+/// List the records of calls.
+#[utoipa::path(
+    get,
+    path = "/requests",
+    operation_id = "listRequests",
+    params(RecordQuery, ConnectionQuery, PageQuery),
+    responses((status = 200, description = "A page", body = ListView<RecordView>), ApiError),
+)]
 pub(crate) async fn list(
     app: web::Data<App>,
     caller: Caller,
@@ -61,6 +79,18 @@ pub(crate) async fn list(
         |one| one.request_id.to_string(),
         |one| RecordView::of(one, shape),
     ))
+}
+
+/// Which records are asked for, as documents have it; [`filter`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+pub(super) struct RecordQuery {
+    /// Only those under this meter.
+    meter_id: Option<MeterId>,
+    /// Only those with all these pairs of metadata: a JSON array of `[key, value]` pairs.
+    #[param(example = r#"[["plan","a"]]"#)]
+    metadata_filters: Option<String>,
 }
 
 /// Which records are asked for.

@@ -6,21 +6,25 @@ use tollgate_domain::admission::Refusal;
 use tollgate_domain::{Forwarded, Issue, MissingPrice, PricedUsage, ProviderKeyType};
 use tollgate_pricing::{PerUnit, Usage};
 use tollgate_store::{Reported, ReportedUsage};
+use utoipa::ToSchema;
 
 use super::super::connections::not_found as connection_not_found;
 use super::RecordView;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::{ApiError, ErrorCode, refused};
 use crate::http::fields::{Count, Issues, MetadataField, Name, Seconds};
-use crate::http::idempotency::Reply;
+use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::openapi::types::*;
 use crate::tariff::Tariff;
 
-#[derive(Deserr)]
+#[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct ReportUsage {
+    /// Your own id of the usage: it is booked once.
     request_id: Name,
+    #[schema(value_type = ConnectionId)]
     connection_id: Name,
     meter_slug: Name,
     #[deserr(default)]
@@ -30,16 +34,22 @@ pub(crate) struct ReportUsage {
     #[deserr(default)]
     metadata: Option<MetadataField>,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>, nullable = false)]
     input_tokens: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>, nullable = false)]
     output_tokens: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>, nullable = false)]
     input_characters: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Count>, nullable = false)]
     output_characters: Count,
     #[deserr(default)]
+    #[schema(value_type = Option<Seconds>, nullable = false)]
     input_seconds: Seconds,
     #[deserr(default)]
+    #[schema(value_type = Option<Seconds>, nullable = false)]
     output_seconds: Seconds,
 }
 
@@ -88,7 +98,18 @@ impl ReportUsage {
     }
 }
 
-/// `POST /requests`: 201, or 200 with the record that was already reported under this id.
+/// Report usage that did not pass through here.
+///
+/// Reported again under the same `request_id`, the answer is the record that has it.
+#[utoipa::path(
+    post,
+    path = "/requests",
+    operation_id = "reportUsage",
+    params(IdempotencyHeader),
+    request_body = ReportUsage,
+    responses((status = 201, description = "Booked", body = RecordView),
+        (status = 200, description = "The record that was already reported under this id", body = RecordView), ApiError, refused::ConnectionNotFound, refused::ConnectionDisabled, refused::MeterNotFound, refused::IdempotencyKeyReused),
+)]
 pub(crate) async fn report(
     app: web::Data<App>,
     asked: Asked<Caller, ReportUsage>,

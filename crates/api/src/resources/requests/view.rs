@@ -49,6 +49,7 @@ pub(crate) struct RecordView {
     usage_source: UsageSource,
     price_source: PriceSource,
     #[serde(flatten)]
+    #[schema(value_type = CurrentCost)]
     cost: CostView,
     metadata: Metadata,
     created_at: Timestamp,
@@ -62,7 +63,7 @@ struct Customer {
     #[schema(nullable = false)]
     connection_id: Option<ConnectionId>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(ignore)]
     customer_id: Option<ConnectionId>,
 }
 
@@ -91,21 +92,22 @@ pub(crate) struct ModelUsageView {
     payer: Option<Payer>,
 }
 
-#[derive(Serialize, ToSchema)]
+/// What it cost, in the words of the shape. Documents have the current one.
+#[derive(Serialize)]
 #[serde(untagged)]
-#[schema(as = RequestCost)]
 pub(crate) enum CostView {
-    Current {
-        fee: FeeView,
-        service_charge: ServiceChargeView,
-        total_request_cost: Amount,
-        total_wallet_cost: Amount,
-        total_merchant_cost: Amount,
-    },
-    Earlier {
-        cost: Amount,
-        charge: FeeView,
-    },
+    Current(CurrentCost),
+    Earlier { cost: Amount, charge: FeeView },
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = RequestCost)]
+pub(crate) struct CurrentCost {
+    fee: FeeView,
+    service_charge: ServiceChargeView,
+    total_request_cost: Amount,
+    total_wallet_cost: Amount,
+    total_merchant_cost: Amount,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -181,7 +183,7 @@ impl CostView {
             breakdown: quote.fee.lines.iter().map(FeeLineView::of).collect(),
         };
         match shape {
-            InterfaceShape::Current => Self::Current {
+            InterfaceShape::Current => Self::Current(CurrentCost {
                 fee,
                 service_charge: ServiceChargeView {
                     amount: quote.service_charge.amount,
@@ -190,7 +192,7 @@ impl CostView {
                 total_request_cost: quote.total_request_cost,
                 total_wallet_cost: quote.total_wallet_cost,
                 total_merchant_cost: quote.total_merchant_cost,
-            },
+            }),
             InterfaceShape::Earlier => {
                 Self::Earlier { cost: quote.base.total().unwrap_or_default(), charge: fee }
             }

@@ -1,0 +1,123 @@
+"""Fuzzes every operation of the OpenAPI document against the running program.
+
+Usage: fuzz.py SECONDS. The environment names the program (FUZZ_URL), the simulated provider
+(FUZZ_SIMULATOR) and the operator's token (FUZZ_OPERATOR_TOKEN).
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import urllib.request
+
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+HERE = pathlib.Path(__file__).parent
+FOLDER = os.environ["FUZZ_FOLDER"]
+ANSWERS = f"{FOLDER}/answers"
+URL, SIMULATOR, OPERATOR = (
+    os.environ[f"FUZZ_{name}"] for name in ("URL", "SIMULATOR", "OPERATOR_TOKEN")
+)
+
+
+def send(method, path, key, body=None):
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(URL + path, data, headers, method=method)
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+def one_of_each(key):
+    """Makes one of each resource; answers the ids by the names of their fields."""
+    connection = send("POST", "/v1/connections", key, {"reference_id": "fuzz"})
+    meter = send("POST", "/v1/meters", key, {
+        "name": "Fuzz", "rate_type": "percentage", "tier_type": "tokens_1m",
+        "tiers": [{"start": "0", "rate": "20"}],
+    })
+    config = send("POST", "/v1/subscription_configs", key, {
+        "name": "Fuzz", "period_amount": "10", "billing_interval": "month",
+        "product_ids": [meter["meter_id"]],
+        "credit_bundles": [{"name": "More", "cost": "1", "credit_amount": "2"}],
+    })
+    subscription = send("POST", "/v1/subscriptions", key, {
+        "connection_id": connection["connection_id"],
+        "subscription_config_id": config["subscription_config_id"],
+    })["subscription"]
+    wallet = connection["wallet_id"]
+    send("POST", f"/v1/wallets/{wallet}/credits", key, {"amount": "1000000"})
+    spend_key = send("POST", "/v1/spend_keys", key, {
+        "name": "Fuzz", "wallet_id": wallet, "meter_id": meter["meter_id"],
+    })
+    secret_key = send("POST", "/v1/secret_keys", key, {"name": "Fuzz"})
+    webhook = send("POST", "/v1/webhooks", key, {"name": "Fuzz", "url": SIMULATOR + "/hook"})
+    delivery = send("POST", f"/v1/webhooks/{webhook['webhook_id']}/test", key, {})
+    send("POST", "/v1/requests", key, {
+        "request_id": "fuzz", "connection_id": connection["connection_id"],
+        "meter_slug": meter["meter_slug"], "input_tokens": 10,
+    })
+    request = send("GET", "/v1/requests/fuzz", key)
+    ids = {
+        "connection_id": connection["connection_id"],
+        "meter_id": meter["meter_id"],
+        "meter_slug": meter["meter_slug"],
+        "subscription_config_id": config["subscription_config_id"],
+        "credit_bundle_id": config["credit_bundles"][0]["credit_bundle_id"],
+        "subscription_id": subscription["subscription_id"],
+        "wallet_id": wallet,
+        "spend_key_id": spend_key["spend_key_id"],
+        "secret_key_id": secret_key["secret_key_id"],
+        "webhook_id": webhook["webhook_id"],
+        "delivery_id": delivery["delivery_id"],
+        "request_id": request["request_id"],
+    }
+    return ids, spend_key["key"]
+
+
+def fuzz(name, seconds, ids, secret_key, operator_token, credential, *options):
+    """One run; answers whether nothing was found."""
+    print(f"== fuzzing with {name}", flush=True)
+    environment = os.environ | {
+        "SCHEMATHESIS_HOOKS": "hooks",
+        "FUZZ_ANSWERS": ANSWERS,
+        "PYTHONPATH": str(HERE),
+        "FUZZ_IDS": json.dumps(ids),
+        "FUZZ_SECRET_KEY": secret_key,
+        "FUZZ_OPERATOR_TOKEN": operator_token,
+        "FUZZ_CREDENTIAL": credential,
+    }
+    command = ["st", "--config-file", str(HERE / "schemathesis.toml"), "run", f"{URL}/openapi.json"]
+    command += ["--max-time", str(seconds), *options, *sys.argv[2:]]
+    command[0] = str(pathlib.Path(sys.executable).parent / "st")
+    return subprocess.run(command, env=environment, cwd=FOLDER).returncode == 0
+
+
+def succeeded():
+    """The operations that were answered with success at least once, and all."""
+    answers = [line.rsplit(" ", 1) for line in pathlib.Path(ANSWERS).read_text().splitlines()]
+    return {name for name, status in answers if status < "300"}, {name for name, _ in answers}
+
+
+def main():
+    seconds = int(sys.argv[1])
+    with urllib.request.urlopen(URL + "/openapi.json") as response:
+        OpenAPIV31SpecValidator(json.load(response)).validate()
+    merchant = send("POST", "/v1/operator/merchants", OPERATOR, {"name": "Fuzz"})
+    secret_key = merchant["secret_key"]
+    ids, spend_key = one_of_each(secret_key)
+    short = max(seconds // 6, 1)
+    ok = [fuzz("a secret key", seconds - 2 * short, ids, secret_key, OPERATOR, secret_key)]
+    good, asked = succeeded()
+    print(f"== {len(good)} of {len(asked)} operations succeeded; not {sorted(asked - good)}", flush=True)
+    # A fuzz that is always refused shows nothing.
+    ok.append(len(good) * 10 >= len(asked) * 9)
+    ok += [
+        # Neither opens any operation but those that it is for.
+        fuzz("a spend key", short, ids, spend_key, spend_key, spend_key),
+        fuzz("the operator's token", short, ids, OPERATOR, OPERATOR, OPERATOR),
+    ]
+    sys.exit(0 if all(ok) else 1)
+
+
+main()

@@ -1,0 +1,141 @@
+"""Puts real ids, models and URLs where generated ones would lead nowhere."""
+
+import json
+import os
+import random
+import urllib.request
+
+import schemathesis
+
+IDS = json.loads(os.environ["FUZZ_IDS"])
+URL, SIMULATOR = os.environ["FUZZ_URL"], os.environ["FUZZ_SIMULATOR"]
+SECRET_KEY = os.environ["FUZZ_SECRET_KEY"]
+
+# What an `{id}` is, by the first part of the path.
+KINDS = {
+    "connections": "connection_id",
+    "credit_bundles": "credit_bundle_id",
+    "meters": "meter_id",
+    "requests": "request_id",
+    "secret_keys": "secret_key_id",
+    "spend_keys": "spend_key_id",
+    "subscription_configs": "subscription_config_id",
+    "subscriptions": "subscription_id",
+    "wallets": "wallet_id",
+    "webhooks": "webhook_id",
+}
+# What can be made anew to be deleted.
+SPARES = {
+    "connections": {},
+    "meters": {
+        "name": "Spare", "rate_type": "fixed", "tier_type": "requests",
+        "tiers": [{"start": "0", "rate": "1"}],
+    },
+    "secret_keys": {"name": "Spare"},
+    "spend_keys": {"name": "Spare"},
+    "subscription_configs": {"name": "Spare", "period_amount": "1", "billing_interval": "day"},
+    "webhooks": {"name": "Spare", "url": SIMULATOR + "/hook"},
+}
+MODELS = {"messages": "claude-sonnet-4-5", "embeddings": "text-embedding-3-small"}
+PROMPT = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}], "input": "Hello"}
+ENDPOINTS = ["/chat/completions", "/responses", "/embeddings"]
+
+with urllib.request.urlopen(URL + "/openapi.json") as answer:
+    DOCUMENT = json.load(answer)
+
+
+def often():
+    return random.random() < 0.8
+
+
+def spare(kind):
+    """The id of a new one; none when it cannot be made."""
+    headers = {"Authorization": f"Bearer {SECRET_KEY}", "Content-Type": "application/json"}
+    body = json.dumps(SPARES[kind]).encode()
+    request = urllib.request.Request(f"{URL}/v1/{kind}", body, headers)
+    try:
+        with urllib.request.urlopen(request) as response:
+            return json.load(response)[KINDS[kind]]
+    except OSError:
+        return None
+
+
+def fill(value):
+    """Real ids in the fields of a body that have their names."""
+    if isinstance(value, list):
+        return [fill(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    filled = {name: fill(field) for name, field in value.items()}
+    for name in filled.keys() & IDS.keys():
+        # The id of reported usage is the caller's own.
+        if isinstance(filled[name], str) and name != "request_id" and often():
+            filled[name] = IDS[name]
+    return filled
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    # Addresses of others are not ours to call.
+    if isinstance(case.body, dict) and str(case.body.get("url", "")).lower().startswith("http"):
+        case.body["url"] = SIMULATOR + random.choice(["/hook", *ENDPOINTS])
+    if case.meta is None or not case.meta.generation.mode.is_positive:
+        return
+    first = case.operation.path.removeprefix("/v1/").split("/")[0]
+    if case.path_parameters and first in KINDS and often():
+        if case.method == "DELETE":
+            fresh = spare(first) if first in SPARES else None
+            case.path_parameters["id"] = fresh or case.path_parameters["id"]
+        else:
+            case.path_parameters["id"] = IDS[KINDS[first]]
+            if "delivery_id" in case.path_parameters:
+                case.path_parameters["delivery_id"] = IDS["delivery_id"]
+    for name in (case.query or {}).keys() & IDS.keys():
+        if often():
+            case.query[name] = IDS[name]
+    case.body = fill(case.body)
+    if first == "forward":
+        case.query["u"] = SIMULATOR + random.choice(ENDPOINTS if case.method == "POST" else ["/models"])
+    # That tiers ascend from 0 no schema can say.
+    if isinstance(case.body, dict) and isinstance(case.body.get("tiers"), list) and often():
+        for place, tier in enumerate(case.body["tiers"]):
+            tier["start"] = str(place * 1000)
+    if case.method == "POST" and isinstance(case.body, dict) and often():
+        if first in ["forward", "chat", "responses", "embeddings", "messages"]:
+            model = {"model": MODELS.get(first, "gpt-4o-mini")}
+            case.body = (case.body if often() else PROMPT) | model
+        # One that has no subscription yet.
+        if case.operation.label == "POST /v1/subscriptions":
+            case.body["connection_id"] = spare("connections") or case.body["connection_id"]
+
+
+@schemathesis.hook
+def filter_failure(context, failure, case, response):
+    """Keeps what is no fault of ours out of the report."""
+    name = type(failure).__name__
+    # What is no key is taken for a forward token, and then it is the token that is wrong.
+    if name == "IgnoredAuth":
+        return "got `400" not in failure.message
+    # An empty body counts as {}, which the document says by not requiring one.
+    if name == "AcceptedNegativeData" and not response.request.body:
+        return case.operation.definition.raw.get("requestBody", {}).get("required", True)
+    return True
+
+
+@schemathesis.check
+def ours_or_the_providers(context, response, case):
+    """What the provider did not answer is an error of ours, and one of those that are declared."""
+    operation = DOCUMENT["paths"][case.operation.path][case.operation.method]
+    if "credential" not in operation.get("security", [{}])[0] or response.status_code == 405:
+        return
+    if response.status_code < 400 or "x-service-request-id" in response.headers:
+        return
+    declared = operation["responses"][str(response.status_code)]["$ref"]
+    error = json.loads(response.content)["error"]
+    assert error["code"] in declared.rsplit("/", 1)[1].split("."), error
+
+
+@schemathesis.hook
+def after_call(context, case, response):
+    with open(os.environ["FUZZ_ANSWERS"], "a") as answers:
+        print(case.operation.label, response.status_code, file=answers)

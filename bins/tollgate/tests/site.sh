@@ -1,0 +1,78 @@
+# What scripts share that drive the real program with Python: packages in an environment of their own,
+# and `tollgate` on a temporary folder. Source it with $name (of the script) and $here (its folder) set.
+cd "$here/../../../.."
+target="${CARGO_TARGET_DIR:-target}"
+venv="$target/$name-venv"
+
+die() {
+    printf '%s: %s\n' "$name" "$*" >&2
+    exit 1
+}
+
+# Debian's python3 comes without what makes a virtual environment.
+install_venv() {
+    command -v python3 >/dev/null && python3 -c 'import ensurepip, venv' 2>/dev/null && return
+    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y python3-venv; } ||
+        die 'python3 with venv is missing, and apt-get could not install it'
+}
+
+# Installs what requirements.txt names, once.
+install_packages() {
+    "$venv/bin/python" -c '' 2>/dev/null && cmp -s "$here/requirements.txt" "$venv/installed.txt" && return
+    install_venv
+    python3 -m venv --clear "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt" ||
+        die 'its packages could not be installed (see above); PyPI must be reachable for that'
+    cp "$here/requirements.txt" "$venv/installed.txt"
+}
+
+pids=()
+folder="$(mktemp -d)"
+clean_up() {
+    local status=$?
+    for pid in "${pids[@]}"; do
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+    if [ "$status" -ne 0 ] && [ -s "$folder/serve.log" ]; then
+        printf '== the last lines of the log of the service\n' >&2
+        tail -n 20 "$folder/serve.log" >&2
+    fi
+    rm -rf "$folder"
+    exit "$status"
+}
+trap clean_up EXIT
+
+# start NAME ARGUMENT…: starts the program, and waits until it prints where it listens: $url.
+start() {
+    local name="$1" pid
+    shift
+    "$target/debug/tollgate" "$@" >"$folder/$name.out" 2>"$folder/$name.log" &
+    pid=$!
+    pids+=("$pid")
+    for _ in $(seq 300); do
+        url="$(grep -om1 'http://[^ ]*' "$folder/$name.out" || true)"
+        [ -n "$url" ] && return
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$folder/$name.log" >&2
+    die "tollgate $1 did not start"
+}
+
+# configure SETTING…: writes a configuration with a simulated provider for each format; $url is then
+# that of the one that is called openai.
+configure() {
+    export TOLLGATE_CONFIG="$folder/tollgate.toml"
+    printf '%s\n' 'listen = "127.0.0.1:0"' "database_url = \"sqlite:$folder/tollgate.db\"" \
+        'operator_token = "operator"' 'webhook_allow_http = true' \
+        'webhook_allow_private_network = true' "$@" >"$TOLLGATE_CONFIG"
+    local provider
+    for provider in anthropic openai; do
+        start "$provider" simulator --listen 127.0.0.1:0
+        printf '%s\n' "[providers.$provider]" "base_url = \"$url\"" 'api_key = "simulated"' \
+            'allow_private_network = true' >>"$TOLLGATE_CONFIG"
+    done
+}
+
+export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 PYTHONDONTWRITEBYTECODE=1

@@ -1,0 +1,192 @@
+//! The operations that forward, as routes mount them and as documents have them: fronts of one path.
+
+use std::collections::BTreeMap;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use tollgate_provider::ProviderClient;
+use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::{Content, HeaderBuilder, Ref, RefOr, Response, ResponseBuilder, Schema};
+use utoipa::{IntoParams, IntoResponses, ToSchema};
+
+use super::outbound::Outbound;
+use super::{Inbound, drop_in};
+use crate::app::App;
+use crate::http::error::{ApiError, OfShapeA, OfShapeB, mark};
+use crate::openapi::errors;
+use crate::openapi::types::*;
+
+/// What is asked beside the body, as documents have it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct ForwardQuery {
+    /// The provider's URL, percent-encoded.
+    #[param(max_length = 8192, example = "https://api.openai.com/v1/chat/completions")]
+    u: String,
+    /// Metadata of the record: a JSON object of strings.
+    #[param(nullable = false, example = r#"{"plan":"a"}"#)]
+    metadata: Option<String>,
+}
+
+/// The query that is ours on a drop-in route; the rest is the provider's.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct DropInQuery {
+    /// Metadata of the record: a JSON object of strings.
+    #[param(nullable = false, example = r#"{"plan":"a"}"#)]
+    metadata: Option<String>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct MetadataHeader {
+    /// The same as `metadata` in the query, and before it.
+    #[param(rename = "x-service-metadata", nullable = false)]
+    metadata: Option<String>,
+}
+
+/// What is posted to a provider. It goes there byte for byte.
+struct CallInput;
+
+/// The same on a drop-in route, where the model names the provider.
+struct ModelCallInput;
+
+looks! { CallInput as "Call" => call()
+.description(Some("The provider's own. These fields are read here, if they are there.")) }
+
+looks! { ModelCallInput as "ModelCall" => call()
+.description(Some("The provider's own. These fields are read here.")).required("model") }
+
+fn call() -> ObjectBuilder {
+    let or_null = |kind: Type| SchemaType::Array(vec![kind, Type::Null]);
+    let flag = || ObjectBuilder::new().schema_type(or_null(Type::Boolean));
+    let whole = || ObjectBuilder::new().schema_type(or_null(Type::Integer)).minimum(Some(0));
+    let model = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
+    let maxima = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of"];
+    let fields = ObjectBuilder::new().property("model", model).property("stream", flag());
+    maxima
+        .into_iter()
+        .fold(fields, |fields, name| fields.property(name, whole()))
+        .additional_properties(Some(ObjectBuilder::new().schema_type(SchemaType::AnyValue)))
+}
+
+/// What a call is answered: what the provider says, or why it was not asked.
+enum OfACall {}
+
+impl IntoResponses for OfACall {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let anything = || Content::new(None::<RefOr<Schema>>);
+        let record = HeaderBuilder::new()
+            .schema(Ref::from_schema_name(RequestIdSchema::name()))
+            .description(Some("The id of the record"))
+            .build();
+        let answered = ResponseBuilder::new()
+            .description("What the provider answers")
+            .content("application/json", anything())
+            .content("text/event-stream", anything())
+            .content("*/*", anything())
+            .header("x-service-request-id", record);
+        let otherwise = ResponseBuilder::new()
+            .description("What else the provider answers")
+            .content("*/*", anything());
+        let mut responses = mark(errors::OF_A_CALL);
+        responses.insert("200".to_owned(), answered.build().into());
+        responses.insert("default".to_owned(), otherwise.build().into());
+        responses
+    }
+}
+
+/// Forward a call to a provider.
+///
+/// The answer is the provider's, with its status; with `stream` it is an event stream.
+#[utoipa::path(
+    post,
+    path = "/forward",
+    operation_id = "forward",
+    params(ForwardQuery, MetadataHeader),
+    request_body(content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*"))),
+    responses(OfACall),
+    security(("credential" = [])),
+)]
+pub(crate) async fn forward(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    let inbound = Inbound::read(&http, payload, &app).await?;
+    let outbound = Outbound::to_url(&http, inbound.body.clone(), &inbound.credential, &app)?;
+    inbound.send(outbound, app, client).await
+}
+
+/// Get something from a provider.
+#[utoipa::path(
+    get,
+    path = "/forward",
+    operation_id = "forwardGet",
+    params(ForwardQuery, MetadataHeader),
+    responses(OfACall),
+    security(("credential" = [])),
+)]
+pub(crate) async fn forward_get(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    forward(http, payload, app, client).await
+}
+
+/// The routes of the providers' own SDKs: the model names the provider.
+macro_rules! drop_ins {
+    ($( $(#[$doc:meta])* $name:ident = $path:literal $id:literal $Shape:ident; )*) => { $(
+        $(#[$doc])*
+        #[utoipa::path(
+            post,
+            path = $path,
+            operation_id = $id,
+            params(DropInQuery, MetadataHeader),
+            request_body = ModelCallInput,
+            responses(OfACall, $Shape),
+            security(("credential" = [])),
+        )]
+        pub(crate) async fn $name(
+            http: HttpRequest,
+            payload: web::Payload,
+            app: web::Data<App>,
+            client: web::Data<ProviderClient>,
+        ) -> Result<HttpResponse, ApiError> {
+            drop_in(http, payload, app, client).await
+        }
+    )* };
+}
+
+drop_ins! {
+    /// Chat, in format a.
+    chat_completions = "/chat/completions" "createChatCompletion" OfShapeA;
+    /// Answer, in format a.
+    responses = "/responses" "createResponse" OfShapeA;
+    /// Embed, in format a.
+    embeddings = "/embeddings" "createEmbedding" OfShapeA;
+    /// Chat, in format b.
+    messages = "/messages" "createMessage" OfShapeB;
+    /// Count tokens, in format b.
+    count_tokens = "/messages/count_tokens" "countTokens" OfShapeB;
+}
+
+async fn drop_in(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    let route = drop_in::Route::of(&http);
+    let answer = async {
+        let inbound = Inbound::read(&http, payload, &app).await?;
+        let outbound = route.outbound(&http, &inbound, &app).await?;
+        inbound.send(outbound, app, client).await
+    };
+    answer.await.map_err(|error: ApiError| error.for_sdk(route.shape()))
+}

@@ -1,0 +1,209 @@
+//! The errors of operations. Annotations name the codes that are an operation's own; those that every
+//! operation of a kind can meet are found by what it takes. Here they become responses: one for each
+//! status, shared by all operations that have the same.
+
+use serde_json::{Map, Value, json};
+
+use crate::http::error::ErrorCode;
+
+/// What stands for the codes that come with what an operation takes.
+pub(crate) const COMMON: &str = "common";
+/// What stands for the codes of a call, and for what the provider answers in place of ours.
+pub(crate) const OF_A_CALL: &str = "call";
+/// What says that errors are those of SDKs.
+pub(crate) const OF_SHAPE_A: &str = "shape_a";
+pub(crate) const OF_SHAPE_B: &str = "shape_b";
+pub(crate) const OF_EITHER_SHAPE: &str = "either_shape";
+
+/// Of which there is one at most, with what the envelope then has besides.
+const SHAPES: [&str; 3] = [OF_SHAPE_A, OF_SHAPE_B, OF_EITHER_SHAPE];
+
+/// What an operation takes, as far as errors come with it.
+struct Takes {
+    secret_key: bool,
+    operator_token: bool,
+    body: bool,
+    query: bool,
+    cursor: bool,
+    idempotency_key: bool,
+}
+
+impl Takes {
+    fn of(method: &str, operation: &Value) -> Self {
+        let secured_by = |name: &str| match operation.get("security") {
+            None => name == "secret_key",
+            Some(by) => by.pointer(&format!("/0/{name}")).is_some(),
+        };
+        let parameters = operation.get("parameters").and_then(Value::as_array);
+        let has = |field: &str, value: &str| {
+            parameters.into_iter().flatten().any(|one| one.get(field).is_some_and(|it| it == value))
+        };
+        Self {
+            secret_key: secured_by("secret_key"),
+            operator_token: secured_by("operator_token"),
+            // Also those that say everything by their path read one.
+            body: method != "get" && method != "delete",
+            query: has("in", "query"),
+            cursor: has("name", "cursor"),
+            idempotency_key: has("name", "Idempotency-Key"),
+        }
+    }
+
+    fn can_meet(&self, code: ErrorCode) -> bool {
+        use ErrorCode::*;
+        match code {
+            AuthHeaderMissing | AuthInvalid => self.secret_key || self.operator_token,
+            OperationNotAllowed | RateLimited => self.secret_key,
+            // The operator's routes are off without a token.
+            RouteNotFound => self.operator_token,
+            JsonInvalid | BodyTooLarge | ContentTypeUnsupported => self.body,
+            ValidationFailed => self.body || self.query,
+            CursorInvalid => self.cursor,
+            IdempotencyKeyReused => self.idempotency_key,
+            InternalError | StoreUnavailable => true,
+            _ => false,
+        }
+    }
+}
+
+/// Whether a call can be refused with it.
+fn is_of_a_call(code: ErrorCode) -> bool {
+    use ErrorCode::*;
+    matches!(
+        code,
+        JsonInvalid
+            | ValidationFailed
+            | ForwardTokenJsonInvalid
+            | ForwardEndpointNotSupported
+            | MetadataInvalid
+            | ModelPriceUnknown
+            | CostBoundUnknown
+            | AuthHeaderMissing
+            | AuthInvalid
+            | WalletBalanceInsufficient
+            | SpendLimitReached
+            | ConnectionDisabled
+            | SpendKeyPaused
+            | SpendKeyExpired
+            | SpendKeyRequestShapeMismatch
+            | SpendKeyModelNotAllowed
+            | SpendKeyProviderNotAllowed
+            | ConnectionNotFound
+            | MeterNotFound
+            | BodyTooLarge
+            | RateLimited
+            | RequestLimitReached
+            | InternalError
+            | ProviderUnreachable
+            | StoreUnavailable
+            | ShuttingDown
+            | ProviderTimeout
+    )
+}
+
+/// Makes responses of what annotations say.
+pub(super) fn spell_out(document: &mut Value) {
+    let mut shared = Map::new();
+    for (method, operation) in super::operations(document) {
+        let takes = Takes::of(method, operation);
+        let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        let mut says = |name: &str| responses.shift_remove(name).is_some();
+        let (common, of_a_call) = (says(COMMON), says(OF_A_CALL));
+        let shape = SHAPES.into_iter().find(|shape| says(shape));
+        let codes: Vec<_> = ErrorCode::ALL
+            .iter()
+            .copied()
+            .filter(|code| {
+                says(code.name())
+                    || (common && takes.can_meet(*code))
+                    || (of_a_call && is_of_a_call(*code))
+            })
+            .collect();
+        for codes in codes.chunk_by(|one, next| one.status() == next.status()) {
+            let Some(status) = codes.first().map(|code| code.status()) else { continue };
+            let names: Vec<_> = codes.iter().map(|code| code.name()).collect();
+            let kind = of_a_call.then_some(OF_A_CALL).into_iter().chain(shape);
+            let name = kind.chain(names.iter().copied()).collect::<Vec<_>>().join(".");
+            let reference = json!({"$ref": format!("#/components/responses/{name}")});
+            responses.insert(status.to_string(), reference);
+            shared.entry(name).or_insert_with(|| response(codes, &names, shape, of_a_call));
+        }
+    }
+    if let Some(components) = document.get_mut("components").and_then(Value::as_object_mut) {
+        components.insert("responses".to_owned(), shared.into());
+    }
+}
+
+fn response(codes: &[ErrorCode], names: &[&str], shape: Option<&str>, of_a_call: bool) -> Value {
+    let status = codes.first().map(|code| code.status());
+    let mut ours = json!({
+        "allOf": [{"$ref": "#/components/schemas/Error"}],
+        "properties": {"error": {"properties": {
+            "code": {"enum": names},
+            "status": {"const": status},
+        }}},
+    });
+    let shape_a = json!({"properties": {"error": {"required": ["type", "param"]}}});
+    let shape_b = json!({"required": ["type"], "properties": {"error": {"required": ["type"]}}});
+    if let Some(parts) = ours.get_mut("allOf").and_then(Value::as_array_mut) {
+        parts.extend(match shape {
+            Some(OF_SHAPE_A) => Some(shape_a),
+            Some(OF_SHAPE_B) => Some(shape_b),
+            Some(_) => Some(json!({"anyOf": [shape_a, shape_b]})),
+            None => None,
+        });
+    }
+    let quoted: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+    let (schema, description) = match of_a_call {
+        false => (ours, quoted.join(", ")),
+        true => (
+            json!({"anyOf": [ours, {"description": "The provider's own answer."}]}),
+            format!("{}; or the provider's own answer, as it is", quoted.join(", ")),
+        ),
+    };
+    let mut content = json!({"application/json": {"schema": schema}});
+    if let Some(content) = content.as_object_mut().filter(|_| of_a_call) {
+        content.insert("*/*".to_owned(), json!({}));
+    }
+    let headers: Map<_, _> = codes.iter().flat_map(|code| headers(*code)).collect();
+    let mut response = json!({"description": description, "content": content});
+    if let Some(response) = response.as_object_mut().filter(|_| !headers.is_empty()) {
+        response.insert("headers".to_owned(), headers.into());
+    }
+    response
+}
+
+/// The headers that an error can come with.
+fn headers(code: ErrorCode) -> impl Iterator<Item = (String, Value)> {
+    use ErrorCode::*;
+    let limit = matches!(code, RateLimited | RequestLimitReached | SpendLimitReached);
+    let waits = limit || matches!(code, WalletBalanceInsufficient | StoreUnavailable);
+    let recorded = matches!(code, ProviderUnreachable | ProviderTimeout);
+    let text =
+        |description: &str| json!({"description": description, "schema": {"type": "string"}});
+    let all = [
+        (
+            waits,
+            "Retry-After",
+            json!({
+                "description": "After how many seconds it may be tried again, if waiting helps.",
+                "schema": {"type": "integer", "minimum": 1},
+            }),
+        ),
+        (limit, "x-ratelimit-limit", text("The limit: calls a minute, calls, or USD.")),
+        (limit, "x-ratelimit-remaining", text("What is left of it.")),
+        (limit, "x-ratelimit-reset", text("When there is more, if ever.")),
+        (
+            recorded,
+            "x-service-request-id",
+            json!({
+                "description": "The id of the record.",
+                "schema": {"$ref": "#/components/schemas/RequestId"},
+            }),
+        ),
+    ];
+    let there = all.into_iter().filter(|(is_there, ..)| *is_there);
+    there.map(|(_, name, header)| (name.to_owned(), header))
+}
