@@ -43,6 +43,7 @@ impl Connections {
     /// Remembers a connection for as long as it stands.
     pub(crate) fn add(&self, io: &dyn Any, extensions: &mut Extensions) {
         let Some(stream) = io.downcast_ref::<TcpStream>() else { return };
+        keep_little_unsent(stream);
         let Ok(socket) = stream.as_fd().try_clone_to_owned() else { return };
         let activity = Activity { running: 0, since: Instant::now() };
         let connection =
@@ -77,6 +78,19 @@ impl Connection {
             let _ = self.socket.shutdown(Shutdown::Both);
         }
     }
+}
+
+/// Has the system take no more than it can send soon. Left to itself it takes megabytes for each
+/// client that reads slowly, and nobody sees for minutes whether that one still reads.
+fn keep_little_unsent(stream: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    {
+        const MOST_UNSENT_BYTES: u32 = 128 * 1024;
+        // Without it answers pass all the same.
+        let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(MOST_UNSENT_BYTES);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = stream;
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

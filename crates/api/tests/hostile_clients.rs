@@ -43,9 +43,11 @@ impl Raw {
         Self(stream)
     }
 
-    /// Sends what can be sent: the server may have closed already.
+    /// Sends what can be sent; false if the server takes nothing any more. It may have closed, of which
+    /// a client need not hear that has filled all buffers on the way.
     async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
-        self.0.write_all(bytes.as_ref()).await.is_ok()
+        const TAKEN_WITHIN: Duration = Duration::from_secs(2);
+        timeout(TAKEN_WITHIN, self.0.write_all(bytes.as_ref())).await.is_ok_and(|sent| sent.is_ok())
     }
 
     /// All that comes until the server closes, which it must within the bound.
@@ -323,6 +325,20 @@ fn slow_clients_in_hundreds_leave_room_for_others() {
         assert!(calls > 5, "{calls}");
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
         assert_eq!(gateway.wallet().await.1, "0.0000000000");
+    });
+}
+
+#[test]
+fn clients_beyond_the_limit_wait_for_their_turn() {
+    let settings = impatient();
+    let clients = Clients { max_connections: 2, ..settings.clients };
+    each_gateway_with(Settings { clients, ..settings }, async |gateway| {
+        let mut silent = Vec::new();
+        for _ in 0..6 {
+            silent.push(Raw::open(gateway.address).await);
+        }
+        let served = timeout(BOUND, serves_and_holds_nothing(gateway, 0)).await;
+        assert!(served.is_ok(), "nobody's turn comes");
     });
 }
 
