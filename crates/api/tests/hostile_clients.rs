@@ -337,8 +337,10 @@ fn clients_beyond_the_limit_wait_for_their_turn() {
         for _ in 0..6 {
             silent.push(Raw::open(gateway.address).await);
         }
+        let started = Instant::now();
         let served = timeout(BOUND, serves_and_holds_nothing(gateway, 0)).await;
         assert!(served.is_ok(), "nobody's turn comes");
+        assert!(started.elapsed() > Duration::from_millis(500), "more were served than may be");
     });
 }
 
