@@ -38,6 +38,8 @@ pub fn listen(app: web::Data<App>, address: &str) -> io::Result<Listening> {
     let server = HttpServer::new(routes)
         .workers(workers.get())
         .on_connect(move |io, extensions| connections.add(io, extensions))
+        // What waits in it for a slow client is memory of ours.
+        .h1_write_buffer_size(16 * 1024)
         .client_request_timeout(clients.head_timeout)
         .keep_alive(clients.keep_alive)
         .max_connections(clients.max_connections.div_ceil(workers.get()))

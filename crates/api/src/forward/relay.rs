@@ -16,7 +16,7 @@ use tollgate_domain::RequestId;
 use crate::http::error::{ApiError, ErrorCode};
 
 /// How many pieces may wait for a slow client before the provider is no longer read.
-const PIECES_IN_FLIGHT: usize = 8;
+const PIECES_IN_FLIGHT: usize = 4;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-service-request-id");
 
