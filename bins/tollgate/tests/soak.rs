@@ -356,6 +356,8 @@ impl Caller {
         let (call, expected): (Call, &[u16]) = match self.random.below(16) {
             0..=5 => {
                 let call = self.call("POST", &forward, &self.token).json(&chat);
+                let usage = if self.random.one_in(8) { "missing" } else { "reported" };
+                let call = call.header("x-simulate-usage", usage);
                 (call.header("x-service-metadata", &metadata), &[200])
             }
             6 | 7 => (self.call("POST", &forward, &self.spend_key).json(&chat), &[200]),
