@@ -51,6 +51,12 @@ bench-webhooks:
 bench-lists url records:
     cargo run --release -p tollgate-store --example lists -- {{url}} {{records}}
 
+# Whether memory stays bounded: `just soak 10` makes random calls for ten minutes, and lets a thousand
+# clients read a kilobyte a second, and a line of 2 GB pass.
+soak minutes="10":
+    SOAK_SECONDS=$(({{minutes}} * 60)) SOAK_CLIENTS=1000 SOAK_CLIENT_SECONDS=60 SOAK_LINE_MB=2048 \
+        cargo test --release -p tollgate --test soak -- --nocapture --test-threads=1
+
 # Check licences, bans and sources of the dependencies; needs cargo-deny.
 deny:
     cargo deny check bans licenses sources

@@ -12,7 +12,26 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use site::{Service, Site, assert_audit_clean, each_site, merchant_key};
-use tollgate_testkit::postgres;
+use tollgate_testkit::{Call, OpenAnswer, postgres};
+
+/// Streams that are under way: their first event has come.
+async fn streams(call: &Call, count: usize) -> Vec<OpenAnswer> {
+    let mut streams = Vec::new();
+    for _ in 0..count {
+        streams.push(call.open().await);
+    }
+    for open in &mut streams {
+        open.read_until("data: ").await;
+    }
+    streams
+}
+
+/// A stream that is under way for about so long.
+fn stream_of(service: &Service, site: &Site, token: &str, tenths_of_a_second: u32) -> Call {
+    let call = service.forward(&site.chat_url(), token, true);
+    let words = tenths_of_a_second.to_string();
+    call.header("x-simulate-chunk-delay-ms", "100").header("x-simulate-words", &words)
+}
 
 #[test]
 fn a_service_that_is_told_to_end_finishes_its_streams_first() {
@@ -20,23 +39,70 @@ fn a_service_that_is_told_to_end_finishes_its_streams_first() {
         let key = merchant_key(site);
         let mut service = site.serve();
         let token = service.customer(&key, "1000").await;
-        let call = service.forward(&site.chat_url(), &token, true);
-        let slow = call.header("x-simulate-chunk-delay-ms", "40").header("x-simulate-words", "20");
-        let mut streams = Vec::new();
-        for _ in 0..20 {
-            let mut open = slow.open().await;
-            open.read_until("data: ").await;
-            streams.push(open);
-        }
+        let streams = streams(&stream_of(&service, site, &token, 40), 100).await;
         service.signal("-TERM");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let ready = service.call("GET", "/readyz", "").send().await;
+            if ready.status == 503 {
+                assert_eq!(ready.json()["status"], "draining");
+                break;
+            }
+            assert!(Instant::now() < deadline, "it is still ready");
+        }
+        let refused = service.forward(&site.chat_url(), &token, false).send().await;
+        assert_eq!((refused.status, refused.error().as_str()), (503, "shutting_down"));
         for mut open in streams {
             while open.read_some().await {}
             let answer = open.answer();
             assert!(answer.complete && answer.text().ends_with("data: [DONE]\n\n"));
         }
         assert_eq!(service.exit_code(), Some(0));
+        let gone = tokio::net::TcpStream::connect(service.address).await;
+        assert!(gone.is_err(), "nobody listens any more");
         let audit = assert_audit_clean(site);
-        assert_eq!((&audit["requests"], &audit["pending"]), (&json!(20), &json!(0)));
+        assert_eq!((&audit["requests"], &audit["pending"]), (&json!(100), &json!(0)));
+        assert_eq!(site.simulator.stats().calls, 100);
+    });
+}
+
+#[test]
+fn a_service_that_is_told_to_end_settles_what_outlasts_its_patience() {
+    each_site(async |site| {
+        let key = merchant_key(site);
+        let mut service = site.serve_with(&[("TOLLGATE_DRAIN_TIMEOUT_MS", "4000")]);
+        let token = service.customer(&key, "1000").await;
+        let outlasting = streams(&stream_of(&service, site, &token, 600), 50).await;
+        let finishing = streams(&stream_of(&service, site, &token, 10), 50).await;
+        let told = Instant::now();
+        service.signal("-TERM");
+        for mut open in finishing {
+            while open.read_some().await {}
+            assert!(open.answer().complete);
+        }
+        for mut open in outlasting {
+            while open.read_some().await {}
+            let answer = open.answer();
+            assert!(!answer.complete && !answer.text().contains("[DONE]"), "it looks whole");
+        }
+        assert_eq!(service.exit_code(), Some(0));
+        assert!(told.elapsed() < Duration::from_secs(25), "{:?}", told.elapsed());
+        assert_eq!(assert_audit_clean(site)["pending"], json!(0));
+
+        let service = site.serve();
+        let list = service.call("GET", "/v1/requests?limit=100", &key).send().await.expect(200);
+        let records = list["data"].as_array().unwrap();
+        let of = |source: &str| {
+            records
+                .iter()
+                .filter(|record| {
+                    record["status"] == "completed" && record["usage_source"] == source
+                })
+                .count()
+        };
+        assert_eq!((of("reported"), of("partial"), records.len()), (50, 50, 100));
+        let unpaid = records.iter().filter(|record| record["total_wallet_cost"] == "0.0000000000");
+        assert_eq!(unpaid.count(), 0);
     });
 }
 

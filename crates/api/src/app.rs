@@ -48,6 +48,32 @@ pub enum Unpriced {
     Allow,
 }
 
+/// How long to wait for clients, and for how many.
+#[derive(Clone, Copy, Debug)]
+pub struct Clients {
+    /// For the head of a connection's first request.
+    pub head_timeout: Duration,
+    /// For the next piece of a body; and for the whole of one that only trickles.
+    pub body_timeout: Duration,
+    /// For the next request of a connection.
+    pub keep_alive: Duration,
+    /// How many connections are open at once; more of them wait.
+    pub max_connections: usize,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self {
+            head_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            // Longer than the minute for which load balancers keep theirs: who closes first must be
+            // the one that sends.
+            keep_alive: Duration::from_secs(75),
+            max_connections: 25_000,
+        }
+    }
+}
+
 /// What an operator can choose.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -71,6 +97,8 @@ pub struct Settings {
     pub standard_rate_per_minute: u32,
     /// How long to wait for providers.
     pub timeouts: Timeouts,
+    /// How long to wait for clients.
+    pub clients: Clients,
     /// Which URLs webhooks may have.
     pub webhooks: Reach,
 }
@@ -88,6 +116,7 @@ impl Default for Settings {
             body_limit_bytes: 1024 * 1024,
             standard_rate_per_minute: 1_000,
             timeouts: Timeouts::default(),
+            clients: Clients::default(),
             webhooks: Reach::default(),
         }
     }

@@ -6,10 +6,12 @@
 //!   lists, idempotency.
 //! - `resources` has a file per resource.
 //! - `forward` is the path of a forwarded call.
+//! - `connections` closes those of clients on which nothing goes on.
 //! - `delivery` sends events to webhooks, in a thread of its own: [`Courier`].
 //! - `openapi` is the document of the operations, and of the messages that webhooks get.
 
 mod app;
+mod connections;
 mod delivery;
 mod forward;
 mod http;
@@ -20,7 +22,7 @@ mod routes;
 mod server;
 mod tariff;
 
-pub use app::{App, InterfaceShape, OnDisconnect, Settings, Unpriced};
+pub use app::{App, Clients, InterfaceShape, OnDisconnect, Settings, Unpriced};
 pub use delivery::Courier;
 pub use forward::calls::Calls;
 pub use http::error::{ApiError, ErrorCode};

@@ -2,11 +2,15 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
 
 use actix_web::dev::Server;
+use actix_web::middleware::from_fn;
 use actix_web::{App as Routes, HttpServer, web};
 
 use crate::app::App;
+use crate::connections::{self, Connections};
 use crate::routes::routes;
 
 /// A server that is bound; it serves when it is awaited or spawned.
@@ -17,12 +21,28 @@ pub struct Listening {
     pub server: Server,
 }
 
-/// Binds a server to `address`; port 0 picks a free one. Signals are the caller's to handle.
+/// Binds a server to `address`; port 0 picks a free one. Signals are the caller's to handle. It must
+/// be called within a runtime of tokio's.
 ///
 /// # Errors
 /// Those of the operating system, such as an address that is taken.
 pub fn listen(app: web::Data<App>, address: &str) -> io::Result<Listening> {
-    let server = HttpServer::new(move || Routes::new().configure(routes(app.clone())))
+    let clients = app.settings.clients;
+    let connections = Connections::default();
+    // A client that takes nothing for as long as a provider may be silent counts as gone.
+    let patience = app.settings.timeouts.idle.max(clients.keep_alive + clients.head_timeout);
+    tokio::spawn(connections.clone().watch(patience));
+    let workers = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let routes =
+        move || Routes::new().wrap(from_fn(connections::track)).configure(routes(app.clone()));
+    let server = HttpServer::new(routes)
+        .workers(workers.get())
+        .on_connect(move |io, extensions| connections.add(io, extensions))
+        // What waits in it for a slow client is memory of ours.
+        .h1_write_buffer_size(16 * 1024)
+        .client_request_timeout(clients.head_timeout)
+        .keep_alive(clients.keep_alive)
+        .max_connections(clients.max_connections.div_ceil(workers.get()))
         // Without it a stream of small events stalls for tens of milliseconds.
         .tcp_nodelay(true)
         // A client that closes has left: its call is drained or cancelled from then on.

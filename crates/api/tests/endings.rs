@@ -227,6 +227,74 @@ fn a_client_that_leaves_ends_the_call_where_the_operator_wants_it_so() {
     });
 }
 
+/// The same where nothing is read on: what has passed is paid, whenever that was, and never nothing.
+#[test]
+fn a_client_whose_call_is_cancelled_pays_what_has_passed() {
+    let cancelling = tollgate_api::Settings { on_disconnect: OnDisconnect::Cancel, ..settings() };
+    let words = ["One ", "two ", "three ", "four "].map(|word| {
+        let delta = json!({"content": word.repeat(50)});
+        json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": delta}]}).to_string()
+    });
+    let all: Vec<_> = words.into_iter().chain(events().into_iter().skip(1)).collect();
+    each_gateway_with(cancelling, async |gateway| {
+        let mut costs = Vec::new();
+        for events_read in 0..all.len() {
+            let gate = Gate::new();
+            let cuts: Vec<_> = (1..all.len()).map(|count| length_of(&all[..count])).collect();
+            gateway.provider.push(Reply::events(all.clone()).pieces_at(cuts).gate(&gate));
+            let hang_ups = gateway.provider.hang_ups();
+            let call = gateway.forward("/v1/chat/completions").json(&stream_body());
+            let mut open = call.open().await;
+            open.read_until("\r\n\r\n").await;
+            for event in all.iter().take(events_read) {
+                gate.pass(1);
+                open.read_until(event).await;
+            }
+            drop(open);
+            gateway.provider.wait_for_hang_ups(hang_ups + 1).await;
+            let record = gateway.records().await.remove(0);
+            // The usage is the last but one of the events.
+            let source = if events_read + 1 == all.len() { "reported" } else { "partial" };
+            assert_eq!(
+                (&record["status"], &record["usage_source"]),
+                (&json!("completed"), &json!(source)),
+                "{events_read}"
+            );
+            assert_eq!(record["total_merchant_cost"], NOTHING, "{events_read}");
+            assert_eq!(gateway.wallet().await.1, NOTHING, "{events_read}");
+            costs.push(record["total_wallet_cost"].as_str().unwrap().to_owned());
+        }
+        assert!(costs[0].as_str() > NOTHING, "the input went in: {costs:?}");
+        assert!(costs.is_sorted() && costs[1] < costs[4], "{costs:?}");
+        assert_eq!(costs.last().unwrap(), USED);
+    });
+}
+
+/// Usage was asked for on the client's behalf: it counts though the client is never shown it.
+#[test]
+fn a_client_that_leaves_pays_usage_that_it_did_not_ask_for() {
+    let body = json!({"model": "m-1", "stream": true, "messages": []});
+    each_gateway(async |gateway| {
+        for events_read in 0..2 {
+            let gate = Gate::new();
+            let cuts: Vec<_> =
+                (1..events().len()).map(|count| length_of(&events()[..count])).collect();
+            gateway.provider.push(Reply::events(events()).pieces_at(cuts).gate(&gate));
+            let mut open = gateway.forward("/v1/chat/completions").json(&body).open().await;
+            open.read_until("\r\n\r\n").await;
+            for event in events().iter().take(events_read) {
+                gate.pass(1);
+                open.read_until(event).await;
+            }
+            drop(open);
+            gate.open();
+            let record = gateway.records().await.remove(0);
+            assert_eq!(record["usage_source"], "reported", "{events_read}");
+            assert_eq!(record["total_wallet_cost"], USED, "{events_read}");
+        }
+    });
+}
+
 /// Eighty megabytes without a pause: more than all buffers between provider and client hold.
 fn long_stream() -> Reply {
     let delta = json!({"content": "x".repeat(4_000)});

@@ -121,6 +121,13 @@ fn a_call_that_the_provider_breaks_holds_nothing() {
                 "error",
                 "estimated",
             ),
+            (
+                "a panic in the extractor before the end",
+                Reply::json(200, chat_answer()).header("x-fault", "panic at the end"),
+                500,
+                "error",
+                "estimated",
+            ),
         ] {
             let key = strict_key(gateway).await;
             gateway.provider.push(reply);
@@ -132,6 +139,15 @@ fn a_call_that_the_provider_breaks_holds_nothing() {
         gateway.provider.push(Reply::events([&event]).chunked().cut_at(20));
         assert!(!chat(gateway, &key, &streamed()).send().await.complete);
         ended_as(gateway, &key, "cut in a stream", "error", "partial").await;
+
+        // What has begun cannot be answered otherwise any more, and must not look whole.
+        for fault in ["panic while reading", "panic at the end"] {
+            let key = strict_key(gateway).await;
+            gateway.provider.push(Reply::events([&event]).header("x-fault", fault));
+            let answer = chat(gateway, &key, &streamed()).send().await;
+            assert_eq!((answer.status, answer.complete), (200, false), "{fault}");
+            ended_as(gateway, &key, fault, "error", "estimated").await;
+        }
     });
 }
 

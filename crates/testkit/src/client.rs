@@ -119,6 +119,11 @@ impl OpenAnswer {
         }
     }
 
+    /// The connection, for whoever does not want the answer to be kept.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
     /// Everything that came so far, as it came.
     pub fn raw(&self) -> &[u8] {
         &self.bytes

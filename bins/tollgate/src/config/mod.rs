@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use tollgate_api::{InterfaceShape, OnDisconnect, Settings, Unpriced};
+use tollgate_api::{Clients, InterfaceShape, OnDisconnect, Settings, Unpriced};
 use tollgate_pricing::{PriceBook, Rate};
 use tollgate_provider::{ProviderSettings, ProviderTable, Reach, Timeouts};
 use tollgate_store::{DatabaseUrl, Options};
@@ -171,6 +171,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
     let forward_body_limit_bytes =
         limit("forward_body_limit_bytes", default.forward_body_limit_bytes);
     let body_limit_bytes = limit("body_limit_bytes", default.body_limit_bytes);
+    let max_connections = limit("max_connections", default.clients.max_connections);
     let shapes = [("current", InterfaceShape::Current), ("earlier", InterfaceShape::Earlier)];
     let on_disconnect = [("drain", OnDisconnect::Drain), ("cancel", OnDisconnect::Cancel)];
     let unpriced = [
@@ -196,6 +197,12 @@ fn settings(root: &mut Section<'_>) -> Settings {
             connect: millis(root, "connect_timeout_ms", 10_000),
             first_byte: millis(root, "first_byte_timeout_ms", 600_000),
             idle: millis(root, "idle_timeout_ms", 300_000),
+        },
+        clients: Clients {
+            head_timeout: millis(root, "client_head_timeout_ms", 10_000),
+            body_timeout: millis(root, "client_body_timeout_ms", 30_000),
+            keep_alive: millis(root, "keep_alive_ms", 75_000),
+            max_connections,
         },
         webhooks: Reach {
             http: root.take("webhook_allow_http").unwrap_or(false),

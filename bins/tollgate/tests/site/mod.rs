@@ -154,6 +154,14 @@ impl Service {
         self.child.wait().unwrap().code()
     }
 
+    /// How much memory it has, as Linux tells it.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+        kib * 1024
+    }
+
     pub fn call(&self, method: &str, path: &str, credential: &str) -> Call {
         Call::new(self.address, method, path).bearer(credential)
     }

@@ -213,11 +213,7 @@ impl<'a> Answer<'a> {
         };
         self.settle(ended).await;
         self.release(&mut to_client).await;
-        // A body that had a length and no byte of it has left its head behind.
-        let _ = to_client.release_head();
-        if ended != Ended::Complete {
-            to_client.break_off();
-        }
+        to_client.end(ended == Ended::Complete);
     }
 
     fn head(&self) -> Head {

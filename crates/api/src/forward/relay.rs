@@ -16,7 +16,7 @@ use tollgate_domain::RequestId;
 use crate::http::error::{ApiError, ErrorCode};
 
 /// How many pieces may wait for a slow client before the provider is no longer read.
-const PIECES_IN_FLIGHT: usize = 8;
+const PIECES_IN_FLIGHT: usize = 4;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-service-request-id");
 
@@ -28,7 +28,7 @@ pub(super) struct Head {
     pub(super) length: Option<u64>,
 }
 
-/// The provider broke off: so does the answer.
+/// The provider broke off, or the call did: so does the answer.
 #[derive(Debug)]
 pub(super) struct BrokenOff;
 
@@ -46,14 +46,15 @@ pub(super) struct ToClient {
     /// A head that leaves with the first piece of its body, in one write.
     waiting_head: Option<Head>,
     body: mpsc::Sender<Bytes>,
-    broken_off: Arc<AtomicBool>,
+    /// Only what says so is whole: a call may end anywhere, by a panic too.
+    whole: Arc<AtomicBool>,
 }
 
 /// The handler's end.
 pub(super) struct FromCall {
     head: oneshot::Receiver<Result<Head, ApiError>>,
     body: mpsc::Receiver<Bytes>,
-    broken_off: Arc<AtomicBool>,
+    whole: Arc<AtomicBool>,
 }
 
 /// The client is gone.
@@ -63,10 +64,9 @@ pub(super) struct ClientLeft;
 pub(super) fn channel() -> (ToClient, FromCall) {
     let (head, head_receiver) = oneshot::channel();
     let (body, body_receiver) = mpsc::channel(PIECES_IN_FLIGHT);
-    let broken_off = Arc::new(AtomicBool::new(false));
-    let to_client =
-        ToClient { answer: Some(head), waiting_head: None, body, broken_off: broken_off.clone() };
-    (to_client, FromCall { head: head_receiver, body: body_receiver, broken_off })
+    let whole = Arc::new(AtomicBool::new(false));
+    let to_client = ToClient { answer: Some(head), waiting_head: None, body, whole: whole.clone() };
+    (to_client, FromCall { head: head_receiver, body: body_receiver, whole })
 }
 
 /// A header that names the record of a call.
@@ -113,10 +113,11 @@ impl ToClient {
         self.body.send(piece).await.map_err(|_| ClientLeft)
     }
 
-    /// Lets the client see, after all that was sent, that its answer is not whole.
-    pub(super) fn break_off(&mut self) {
-        self.broken_off.store(true, Ordering::Release);
-        // A client that has left needs no telling.
+    /// Ends the answer. The client sees whether all that was sent is the whole of it.
+    pub(super) fn end(mut self, whole: bool) {
+        self.whole.store(whole, Ordering::Release);
+        // A body that had a length and no byte of it has left its head behind. A client that has left
+        // needs no telling.
         let _ = self.release_head();
     }
 
@@ -142,8 +143,8 @@ impl FromCall {
         Ok(match head.length {
             Some(0) => response.finish(),
             length => {
-                let (pieces, broken_off) = (self.body, self.broken_off);
-                response.body(RelayBody { pieces, broken_off, length, breaking: false })
+                let (pieces, whole) = (self.body, self.whole);
+                response.body(RelayBody { pieces, whole, length, breaking: false })
             }
         })
     }
@@ -152,7 +153,7 @@ impl FromCall {
 /// The body as it comes from the call. It ends when the call drops its end.
 struct RelayBody {
     pieces: mpsc::Receiver<Bytes>,
-    broken_off: Arc<AtomicBool>,
+    whole: Arc<AtomicBool>,
     length: Option<u64>,
     breaking: bool,
 }
@@ -173,7 +174,7 @@ impl MessageBody for RelayBody {
         }
         match ready!(self.pieces.poll_recv(cx)) {
             Some(piece) => Poll::Ready(Some(Ok(piece))),
-            None if self.broken_off.load(Ordering::Acquire) => {
+            None if !self.whole.load(Ordering::Acquire) => {
                 // The server drops what it has not written yet when a body fails: it is given one
                 // turn to write first.
                 self.breaking = true;

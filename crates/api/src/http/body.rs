@@ -1,4 +1,6 @@
-//! What is asked: a body read within its bound, after the caller is known.
+//! What is asked: a body read within its bounds, after the caller is known.
+
+use std::time::Duration;
 
 use actix_web::dev::Payload;
 use actix_web::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -8,6 +10,7 @@ use deserr::Deserr;
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 use tollgate_domain::Issue;
 use tollgate_store::idempotency::IdempotencyKey;
 
@@ -83,24 +86,53 @@ pub(crate) async fn read(
     if announced > limit {
         return Err(too_large());
     }
-    let broken = || ApiError::new(ErrorCode::JsonInvalid, "The body did not arrive whole.");
+    let mut pieces = Pieces::of(payload, app(http)?.settings.clients.body_timeout);
     // Most bodies arrive in one piece, which is then passed on without a copy.
-    let Some(first) = payload.next().await else { return Ok(Bytes::new()) };
-    let first = first.map_err(|_| broken())?;
-    let Some(second) = payload.next().await else {
+    let Some(first) = pieces.next().await? else { return Ok(Bytes::new()) };
+    let Some(second) = pieces.next().await? else {
         return if first.len() > limit { Err(too_large()) } else { Ok(first) };
     };
     let mut body = BytesMut::with_capacity(announced.max(first.len() * 2));
     body.extend_from_slice(&first);
     let mut next = Some(second);
-    while let Some(chunk) = next {
-        body.extend_from_slice(&chunk.map_err(|_| broken())?);
+    while let Some(piece) = next {
+        body.extend_from_slice(&piece);
         if body.len() > limit {
             return Err(too_large());
         }
-        next = payload.next().await;
+        next = pieces.next().await?;
     }
     Ok(body.freeze())
+}
+
+/// A body that has come at this rate from its beginning on may take as long as it takes.
+const LEAST_BYTES_PER_SECOND: u64 = 16 * 1024;
+
+/// The pieces of a body, none of which is waited for too long, nor all of them together.
+struct Pieces<'a> {
+    payload: &'a mut Payload,
+    patience: Duration,
+    began: Instant,
+    bytes: u64,
+}
+
+impl<'a> Pieces<'a> {
+    fn of(payload: &'a mut Payload, patience: Duration) -> Self {
+        Self { payload, patience, began: Instant::now(), bytes: 0 }
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let earned = Duration::from_secs(self.bytes / LEAST_BYTES_PER_SECOND);
+        let deadline = (self.began + earned).min(Instant::now()) + self.patience;
+        let piece = timeout_at(deadline, self.payload.next()).await.map_err(|_| {
+            ApiError::new(ErrorCode::BodyTooSlow, "The body arrives too slowly. Send it again.")
+        })?;
+        let broken = |_| ApiError::new(ErrorCode::JsonInvalid, "The body did not arrive whole.");
+        let piece = piece.transpose().map_err(broken)?;
+        let length = piece.as_ref().map_or(0, Bytes::len);
+        self.bytes = self.bytes.saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
+        Ok(piece)
+    }
 }
 
 fn require_json(http: &HttpRequest, body: &Bytes) -> Result<(), ApiError> {

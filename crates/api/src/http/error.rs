@@ -74,6 +74,7 @@ error_codes! {
     WalletNotFound = 404 "wallet_not_found";
     WebhookNotFound = 404 "webhook_not_found";
     MethodNotAllowed = 405 "method_not_allowed";
+    BodyTooSlow = 408 "body_too_slow";
     MeterSlugTaken = 409 "meter_slug_taken";
     MeterInUse = 409 "meter_in_use";
     IdempotencyKeyReused = 409 "idempotency_key_reused";

@@ -56,25 +56,28 @@ impl ProviderStream {
     }
 }
 
+/// The most that is read at once: what waits for a slow client waits in pieces of this size.
+const PIECE_BYTES: usize = 8 * 1024;
+
 impl Transport {
-    /// Reads; an end is an error.
+    /// Reads a piece; an end is an error.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let room = buffer.remaining() > 0;
-        let read = match self {
-            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buffer),
-            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
-        };
-        match read {
-            Poll::Ready(Ok(())) if room && buffer.filled().len() == before => {
-                Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
-            }
-            read => read,
+        let room = buffer.remaining().min(PIECE_BYTES);
+        let mut piece = ReadBuf::new(buffer.initialize_unfilled_to(room));
+        ready!(match self {
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, &mut piece),
+            Self::Tls(tls) => Pin::new(tls).poll_read(cx, &mut piece),
+        })?;
+        let read = piece.filled().len();
+        if room > 0 && read == 0 {
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
+        buffer.advance(read);
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -60,6 +60,10 @@ pub struct CallBody {
     usage_edit: Option<Edit>,
 }
 
+/// The longest name of a model, which is kept with the record of every call. No provider has a longer
+/// one.
+const MAX_MODEL_BYTES: usize = 2048;
+
 impl CallBody {
     /// The body of a call that has none.
     pub fn empty() -> Self {
@@ -100,6 +104,21 @@ impl CallBody {
         if let Some(name) = endpoint.model_stands_twice() {
             return Err(vec![Issue::at([name], "must not occur more than once in the query")]);
         }
+        let read = Self::read_as(body, content_type, endpoint, managed)?;
+        if read.model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
+            let message = format!("may have at most {MAX_MODEL_BYTES} bytes");
+            return Err(vec![Issue::at(["model"], message)]);
+        }
+        Ok(read)
+    }
+
+    /// Reads a body as what its header says that it is.
+    fn read_as(
+        body: &[u8],
+        content_type: Option<&str>,
+        endpoint: &Endpoint,
+        managed: bool,
+    ) -> Result<Self, Vec<Issue>> {
         match content_type.map_or(form::Kind::Other, form::kind) {
             // A provider might read as JSON what is read as a form here.
             form::Kind::Form(_) | form::Kind::Ambiguous if !endpoint.takes_forms() => {

@@ -23,6 +23,9 @@ const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 /// Providers that state what a call costs. A field of that name means nothing at any other.
 const STATE_COSTS: [&str; 4] = ["deepinfra", "openrouter", "perplexity", "xai"];
 
+/// The longest name or id that is taken from an answer. It is kept with the record of every call.
+const MAX_WORD_BYTES: usize = 512;
+
 /// Measures one answer while it passes.
 pub struct ResponseMeter {
     extractor: Box<dyn Extract>,
@@ -39,6 +42,9 @@ pub struct ResponseMeter {
     most_output: Option<u64>,
     /// Whether bytes that are not understood may be text.
     textual: bool,
+    /// Where a fault may be ordered.
+    #[cfg(feature = "faults")]
+    headers: HeaderMap,
 }
 
 /// How a body is read.
@@ -98,7 +104,7 @@ impl ResponseMeter {
         strip_usage_chunk: bool,
     ) -> Self {
         #[cfg(feature = "faults")]
-        panic_if_ordered(headers);
+        panic_if(headers, "panic");
         let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.map(str::to_ascii_lowercase);
         let form = Form::of(content_type.as_deref(), endpoint.api(), request.stream);
@@ -113,6 +119,8 @@ impl ResponseMeter {
             input_bytes: request.input_bytes,
             most_output: most_output(endpoint.api(), request),
             textual: content_type.is_none_or(|kind| is_textual(&kind)),
+            #[cfg(feature = "faults")]
+            headers: headers.clone(),
         };
         let Ok(decoder) = Decoder::of(headers) else { return meter };
         if meter.metered {
@@ -129,6 +137,8 @@ impl ResponseMeter {
 
     /// Takes the next piece of the body.
     pub fn feed(&mut self, piece: Bytes) -> Fed {
+        #[cfg(feature = "faults")]
+        panic_if(&self.headers, "panic while reading");
         let Some(decoder) = &mut self.decoder else { return self.feed_plain(piece) };
         match decoder.decode(&piece) {
             Ok(plain) => self.feed_packed(piece, &plain),
@@ -155,6 +165,8 @@ impl ResponseMeter {
 
     /// The reading, when the body has ended.
     pub fn finish(mut self, how: Ended) -> Reading {
+        #[cfg(feature = "faults")]
+        panic_if(&self.headers, "panic at the end");
         let mut rest = Bytes::new();
         let mut complete = how == Ended::Complete;
         match &mut self.form {
@@ -188,8 +200,8 @@ impl ResponseMeter {
             usage,
             source,
             tiers: tiers(&found.facts),
-            model: found.facts.model,
-            response_id: found.facts.response_id,
+            model: found.facts.model.map(short),
+            response_id: found.facts.response_id.map(short),
             created_unix_s: found.facts.created_unix_s,
             parts: few(found.parts),
             total_differs: found.total_differs && source == UsageSource::Reported,
@@ -474,11 +486,11 @@ fn without(bytes: Bytes, start: u64, removed: &[Range<u64>]) -> Bytes {
     kept.freeze()
 }
 
-/// A mistake in the code that measures, as the tests of crates above order it by `x-fault: panic`.
+/// A mistake in the code that measures, as the tests of crates above order it by `x-fault`.
 #[cfg(feature = "faults")]
 #[expect(clippy::panic, reason = "what becomes of a call whose meter panics is what is tested")]
-fn panic_if_ordered(headers: &HeaderMap) {
-    if headers.get("x-fault").is_some_and(|fault| fault == "panic") {
+fn panic_if(headers: &HeaderMap, ordered: &str) {
+    if headers.get("x-fault").is_some_and(|fault| fault == ordered) {
         panic!("ordered by x-fault");
     }
 }
@@ -514,13 +526,26 @@ fn tiers(facts: &Facts) -> Vec<String> {
         ["default", "standard", "standard_only", "on_demand", "auto", "global"];
     let words = facts.service_tier.iter().chain(&facts.modes);
     let words = words.map(|word| word.to_ascii_lowercase());
-    words.filter(|word| !word.is_empty() && !STANDARD.contains(&word.as_str())).collect()
+    let words = words.filter(|word| !word.is_empty() && !STANDARD.contains(&word.as_str()));
+    words.map(short).collect()
 }
 
 /// As many parts as a record keeps. What the others used counts as the call's own model's.
 fn few(mut parts: Vec<Part>) -> Vec<Part> {
     parts.truncate(MAX_PARTS);
+    for part in &mut parts {
+        part.model = part.model.take().map(short);
+    }
     parts
+}
+
+/// As much of a provider's word as a record keeps.
+fn short(mut word: String) -> String {
+    if word.len() > MAX_WORD_BYTES {
+        let mut ends = (0..=MAX_WORD_BYTES).rev();
+        word.truncate(ends.find(|end| word.is_char_boundary(*end)).unwrap_or(0));
+    }
+    word
 }
 
 /// Whether a body of this type is made of text, so that its bytes say something of its tokens.

@@ -76,6 +76,7 @@ async fn one_call(
         // Elsewhere the missing end shows; here only a reset tells a break from an end.
         (Ending::CutInBody(_), Framing::UntilClose) => Next::Reset,
         (Ending::Complete, Framing::ContentLength | Framing::Chunked) if keeps_alive => Next::Call,
+        (Ending::Kept, _) => Next::Call,
         _ => Next::Close,
     })
 }
@@ -149,7 +150,9 @@ async fn send(writer: &mut OwnedWriteHalf, reply: &Reply, is_head: bool) -> io::
         Ending::CutInBody(bytes) => bytes,
         _ => usize::MAX,
     };
-    for piece in reply.pieces() {
+    let pieces = reply.pieces();
+    let again = pieces.last().filter(|_| reply.ending == Ending::Endless).copied();
+    for piece in pieces.into_iter().chain(again.into_iter().cycle()) {
         if left == 0 {
             break;
         }
@@ -165,9 +168,14 @@ async fn send(writer: &mut OwnedWriteHalf, reply: &Reply, is_head: bool) -> io::
             bytes.extend_from_slice(b"\r\n");
         }
         writer.write_all(&bytes).await?;
-        left -= now.len();
+        if again.is_none() {
+            left -= now.len();
+        }
     }
 
+    if reply.ending == Ending::Stalled {
+        return std::future::pending().await;
+    }
     if (reply.ending, reply.framing) == (Ending::Complete, Framing::Chunked) {
         writer.write_all(b"0\r\n\r\n").await?;
     }

@@ -23,6 +23,8 @@ pub(super) enum Framing {
     ContentLength,
     Chunked,
     UntilClose,
+    /// There is no head of ours: the body is all that is written.
+    Raw,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,13 @@ pub(super) enum Ending {
     CutInHead(usize),
     /// Not a byte comes, and the connection stays until the client leaves.
     Silence,
+    /// The last piece of the body comes over and over until the client leaves.
+    Endless,
+    /// Nothing comes after the pieces of the body, and the connection stays until the client
+    /// leaves.
+    Stalled,
+    /// The next call is awaited on the connection, whatever the client makes of this answer.
+    Kept,
 }
 
 impl Reply {
@@ -91,6 +100,11 @@ impl Reply {
     /// No answer at all: the connection is closed when the request has been read.
     pub fn hang_up() -> Self {
         Self::status(200).cut_in_head_at(0)
+    }
+
+    /// These bytes in place of an answer, be they HTTP or not; then the connection is closed.
+    pub fn raw(bytes: impl Into<Vec<u8>>) -> Self {
+        Self { body: bytes.into(), framing: Framing::Raw, ..Self::status(200) }
     }
 
     /// With one more header.
@@ -182,6 +196,26 @@ impl Reply {
         Self { ending: Ending::CutInHead(head_bytes), ..self }
     }
 
+    /// The last piece of the body comes again and again, and the answer never ends; the connection
+    /// does when the client leaves.
+    #[must_use]
+    pub fn endless(self) -> Self {
+        Self { ending: Ending::Endless, ..self }
+    }
+
+    /// Nothing follows the pieces of the body: neither their end nor that of the connection.
+    #[must_use]
+    pub fn stalled(self) -> Self {
+        Self { ending: Ending::Stalled, ..self }
+    }
+
+    /// With the next call awaited on the same connection, though nobody can tell where this answer
+    /// ends.
+    #[must_use]
+    pub fn kept(self) -> Self {
+        Self { ending: Ending::Kept, ..self }
+    }
+
     /// Whether the status says that no body follows, whatever the headers say.
     pub(super) const fn has_no_body(&self) -> bool {
         matches!(self.status, 100..200 | 204 | 304)
@@ -191,6 +225,9 @@ impl Reply {
     pub(super) fn head(&self) -> String {
         use std::fmt::Write;
 
+        if self.framing == Framing::Raw {
+            return String::new();
+        }
         let mut head = format!("HTTP/1.1 {} Scripted\r\n", self.status);
         for (name, value) in &self.headers {
             write!(head, "{name}: {value}\r\n").expect("text can be appended to text");
@@ -203,6 +240,7 @@ impl Reply {
             }
             Framing::Chunked => "transfer-encoding: chunked\r\n".to_owned(),
             Framing::UntilClose => "connection: close\r\n".to_owned(),
+            Framing::Raw => String::new(),
         };
         head + &framing + "\r\n"
     }

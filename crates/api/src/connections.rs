@@ -1,0 +1,147 @@
+//! Connections of clients, of which those on which nothing goes on are closed.
+//!
+//! The server itself bounds how long the head of a connection's first request may take, and how long a
+//! connection may be idle. What it does not bound is left to this: the head of a later request, and
+//! the rest of a body that nobody reads because its call was refused. Both can be sent a byte at a
+//! time for ever.
+
+use std::any::Any;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use actix_web::Error;
+use actix_web::body::{BodySize, BoxBody, MessageBody};
+use actix_web::dev::{Extensions, ServiceRequest, ServiceResponse};
+use actix_web::middleware::Next;
+use actix_web::rt::net::TcpStream;
+use bytes::Bytes;
+use tokio::time::Instant;
+
+/// All connections of a server.
+#[derive(Clone, Default)]
+pub(crate) struct Connections(Arc<Mutex<Vec<Weak<Connection>>>>);
+
+/// One of them.
+struct Connection {
+    /// Another handle of its socket. The server's own is out of reach.
+    socket: std::net::TcpStream,
+    activity: Mutex<Activity>,
+}
+
+struct Activity {
+    /// Requests that are being answered.
+    running: usize,
+    /// When the last of them began or ended.
+    since: Instant,
+}
+
+impl Connections {
+    /// Remembers a connection for as long as it stands.
+    pub(crate) fn add(&self, io: &dyn Any, extensions: &mut Extensions) {
+        let Some(stream) = io.downcast_ref::<TcpStream>() else { return };
+        keep_little_unsent(stream);
+        let Ok(socket) = stream.as_fd().try_clone_to_owned() else { return };
+        let activity = Activity { running: 0, since: Instant::now() };
+        let connection =
+            Arc::new(Connection { socket: socket.into(), activity: Mutex::new(activity) });
+        lock(&self.0).push(Arc::downgrade(&connection));
+        // It lives as long as the server's side of the connection does.
+        extensions.insert(connection);
+    }
+
+    /// Closes what has been idle for longer than `patience`, until the server is gone.
+    pub(crate) async fn watch(self, patience: Duration) {
+        const LOOKS_WITHIN_PATIENCE: u32 = 8;
+        let connections = Arc::downgrade(&self.0);
+        drop(self);
+        let mut looks = tokio::time::interval(patience / LOOKS_WITHIN_PATIENCE);
+        loop {
+            looks.tick().await;
+            let Some(connections) = connections.upgrade() else { return };
+            lock(&connections).retain(|connection| {
+                let connection = connection.upgrade();
+                connection.inspect(|connection| connection.close_after(patience)).is_some()
+            });
+        }
+    }
+}
+
+impl Connection {
+    fn close_after(&self, patience: Duration) {
+        let activity = lock(&self.activity);
+        if activity.running == 0 && activity.since.elapsed() > patience {
+            // It may have been closed from the other side.
+            let _ = self.socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Has the system take no more than it can send soon. Left to itself it takes megabytes for each
+/// client that reads slowly, and nobody sees for minutes whether that one still reads.
+fn keep_little_unsent(stream: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    {
+        const MOST_UNSENT_BYTES: u32 = 128 * 1024;
+        // Without it answers pass all the same.
+        let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(MOST_UNSENT_BYTES);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = stream;
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request that is being answered; it counts until this is dropped.
+struct Running(Arc<Connection>);
+
+impl Running {
+    fn on(connection: &Arc<Connection>) -> Self {
+        let mut activity = lock(&connection.activity);
+        *activity = Activity { running: activity.running.saturating_add(1), since: Instant::now() };
+        Self(connection.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut activity = lock(&self.0.activity);
+        *activity = Activity { running: activity.running.saturating_sub(1), since: Instant::now() };
+    }
+}
+
+/// Has a request count as being answered until its answer's last byte was taken.
+pub(crate) async fn track(
+    request: ServiceRequest,
+    next: Next<BoxBody>,
+) -> Result<ServiceResponse<Tracked>, Error> {
+    let running = request.conn_data::<Arc<Connection>>().map(Running::on);
+    let response = next.call(request).await?;
+    Ok(response.map_body(|_, body| Tracked { body, _running: running }))
+}
+
+/// The body of an answer.
+pub(crate) struct Tracked {
+    body: BoxBody,
+    _running: Option<Running>,
+}
+
+impl MessageBody for Tracked {
+    type Error = <BoxBody as MessageBody>::Error;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Pin::new(&mut self.body).poll_next(cx)
+    }
+}
