@@ -201,6 +201,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
             http: root.take("webhook_allow_http").unwrap_or(false),
             private_network: root.take("webhook_allow_private_network").unwrap_or(false),
         },
+        resolver: default.resolver,
     }
 }
 
