@@ -1,13 +1,9 @@
 //! The real program, with real sockets, signals and deaths.
 
-#![expect(clippy::indexing_slicing, reason = "a helper of tests fails by panicking")]
-
 mod site;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, Timestamp};
 use tollgate_pricing::PriceBook;
-use tollgate_provider::{ProviderTable, Reach, Timeouts};
+use tollgate_provider::{ProviderTable, Reach, Resolver, Timeouts};
 use tollgate_store::{Store, merchants, spend_keys};
 
 use crate::forward::calls::Calls;
@@ -101,6 +101,8 @@ pub struct Settings {
     pub clients: Clients,
     /// Which URLs webhooks may have.
     pub webhooks: Reach,
+    /// Who says which addresses the names of providers and webhooks have.
+    pub resolver: Resolver,
 }
 
 impl Default for Settings {
@@ -118,6 +120,7 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             clients: Clients::default(),
             webhooks: Reach::default(),
+            resolver: Resolver::System,
         }
     }
 }

@@ -5,7 +5,7 @@ use actix_web::web::{self, ServiceConfig, delete, get, patch, post, put, resourc
 use actix_web::{HttpRequest, HttpResponse};
 use tollgate_provider::ProviderClient;
 
-use crate::app::App;
+use crate::app::{App, Settings};
 use crate::forward::operations as forward;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics;
@@ -18,7 +18,8 @@ use crate::resources::{
 /// Mounts everything. Call it once per worker: each gets a provider client of its own.
 pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
     move |config| {
-        let client = ProviderClient::new(app.settings.timeouts);
+        let Settings { timeouts, resolver, .. } = &app.settings;
+        let client = ProviderClient::with_resolver(*timeouts, resolver);
         config
             .app_data(app)
             .app_data(web::Data::new(client))

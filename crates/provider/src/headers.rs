@@ -45,7 +45,7 @@ impl fmt::Debug for ProviderKey {
 }
 
 /// Headers of one connection (RFC 9110, 7.6.1), with the names that are older than the rule.
-const HOP_BY_HOP: [&str; 9] = [
+const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "keep-alive",
     "proxy-connection",
@@ -53,13 +53,14 @@ const HOP_BY_HOP: [&str; 9] = [
     "trailer",
     "transfer-encoding",
     "upgrade",
+    "http2-settings",
     "proxy-authenticate",
     "proxy-authentication-info",
 ];
 
 /// What the caller says to this service or to proxies before it, and what the client writes anew.
 /// `expect` is among them because the whole body is here already.
-const NOT_FORWARDED: [&str; 13] = [
+const NOT_FORWARDED: [&str; 17] = [
     "host",
     "content-length",
     "expect",
@@ -72,7 +73,11 @@ const NOT_FORWARDED: [&str; 13] = [
     "cookie2",
     "x-service-metadata",
     "forwarded",
+    "via",
     "x-real-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
 ];
 
 /// Choose among the accounts that a key opens, or what is done there at which price, beside the body:

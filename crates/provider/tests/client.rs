@@ -1,6 +1,9 @@
 //! The forwarding client against small raw servers.
 
 use std::future::Future;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actix_rt::net::{TcpListener, TcpStream};
@@ -9,9 +12,10 @@ use awc::http::header::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
+use tollgate_domain::DeliveryFault;
 use tollgate_provider::{
     BodyError, Endpoint, Incoming, NotSent, Outgoing, ProviderClient, ProviderSettings,
-    ProviderTable, SendError, Timeouts,
+    ProviderTable, Reach, Resolver, SendError, Timeouts, WebhookClient,
 };
 
 const PATIENT: Duration = Duration::from_secs(60);
@@ -35,6 +39,15 @@ fn endpoint(base: &str, method: &Method) -> Endpoint {
     let url = format!("{base}/chat/completions?x=%20y");
     let resolved = table.resolve(method, &url);
     resolved.unwrap_or_else(|error| unreachable!("{url}: {error}"))
+}
+
+/// The same where it must not be private, as if a public name had come to point there.
+fn public_endpoint(base: &str) -> Endpoint {
+    let mut endpoint = endpoint(base, &Method::POST);
+    let mut provider = (*endpoint.provider).clone();
+    provider.allow_private_network = false;
+    endpoint.provider = provider.into();
+    endpoint
 }
 
 async fn send(client: &ProviderClient, base: &str, body: &str) -> Result<Incoming, SendError> {
@@ -365,11 +378,7 @@ fn a_provider_that_may_not_be_private_is_not_connected_to_there() {
         let client = ProviderClient::new(patient());
         for host in ["localhost", "127.0.0.1", "[::1]", "[::ffff:7f00:1]", "0.0.0.0"] {
             let base = format!("https://{host}:{port}/v1");
-            let mut endpoint = endpoint(&base, &Method::POST);
-            // As if a public name had come to point here.
-            let mut provider = (*endpoint.provider).clone();
-            provider.allow_private_network = false;
-            endpoint.provider = provider.into();
+            let endpoint = public_endpoint(&base);
             let call = Outgoing {
                 endpoint: &endpoint,
                 method: Method::POST,
@@ -381,5 +390,82 @@ fn a_provider_that_may_not_be_private_is_not_connected_to_there() {
         }
         let untouched = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
         assert!(untouched.is_err(), "nobody connected");
+    });
+}
+
+/// A name server with these answers to one question after the other, the last one for ever, and how
+/// often it was asked.
+fn names(answers: &[&[&str]]) -> (Resolver, Arc<AtomicUsize>) {
+    let parse = |answer: &&[&str]| -> Vec<IpAddr> {
+        answer.iter().map(|text| text.parse().unwrap()).collect()
+    };
+    let answers: Vec<_> = answers.iter().map(parse).collect();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let answer = move |_: &str| {
+        let at = count.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1);
+        answers[at].clone()
+    };
+    (Resolver::Names(Arc::new(answer)), asked)
+}
+
+/// Looks like an address of the public internet, and nobody is there: it was given back in 2006.
+const PUBLIC_AND_VACANT: &str = "3ffe::1";
+
+#[test]
+fn a_name_that_is_public_at_first_is_not_followed_inside() {
+    run(async {
+        let (listener, base) = listen().await;
+        let port = base.rsplit(':').next().unwrap().trim_end_matches("/v1").to_owned();
+        let vacant: &[&str] = &[PUBLIC_AND_VACANT];
+        let inside: &[&str] = &["127.0.0.1", "::1"];
+        let answers = [vacant, inside, &[PUBLIC_AND_VACANT, "127.0.0.1"]];
+        let (resolver, asked) = names(&answers);
+        let timeouts = Timeouts { connect: Duration::from_millis(500), ..patient() };
+        let client = ProviderClient::with_resolver(timeouts, &resolver);
+        let endpoint = public_endpoint(&format!("https://provider.test:{port}/v1"));
+        let mut errors = Vec::new();
+        for _ in answers {
+            let call = Outgoing {
+                endpoint: &endpoint,
+                method: Method::POST,
+                headers: HeaderMap::new(),
+                body: Bytes::from_static(b"{}"),
+            };
+            errors.push(client.send(call).await.err());
+        }
+        // Where nobody is, some networks say so and others keep silent.
+        let vacant = [NotSent::Refused, NotSent::TimedOut].map(|why| Some(SendError::NotSent(why)));
+        assert!(vacant.contains(&errors[0]) && vacant.contains(&errors[2]), "{errors:?}");
+        assert_eq!(errors[1], Some(SendError::NotSent(NotSent::PrivateAddress)));
+        assert_eq!(asked.load(Ordering::Relaxed), 3, "no answer is kept from one call to the next");
+
+        let (resolver, asked) = names(&[&[PUBLIC_AND_VACANT], inside]);
+        let client = WebhookClient::new(Reach { http: true, private_network: false }, &resolver);
+        let url = format!("http://receiver.test:{port}/hooks");
+        let post = async || client.post(&url, HeaderMap::new(), Bytes::new()).await.err();
+        let (first, second) = (post().await, post().await);
+        let vacant = [DeliveryFault::Unreachable, DeliveryFault::TimedOut].map(Some);
+        assert!(vacant.contains(&first), "{first:?}");
+        assert_eq!(second, Some(DeliveryFault::AddressPrivate));
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+
+        let untouched = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
+        assert!(untouched.is_err(), "nobody connected");
+    });
+}
+
+#[test]
+fn a_name_leads_where_the_resolver_says() {
+    run(async {
+        let base = answer_once("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+        let (resolver, _) = names(&[&["127.0.0.1"]]);
+        let client = ProviderClient::with_resolver(patient(), &resolver);
+        let named = base.replace("127.0.0.1", "provider.test");
+        assert_eq!(send(&client, &named, "{}").await.unwrap().status, 200);
+        let (resolver, _) = names(&[&[]]);
+        let client = ProviderClient::with_resolver(patient(), &resolver);
+        let error = send(&client, &named, "{}").await.err();
+        assert_eq!(error, Some(SendError::NotSent(NotSent::Dns)));
     });
 }

@@ -133,7 +133,8 @@ pub struct ParseDatabaseUrlError;
 impl fmt::Display for ParseDatabaseUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "must be sqlite:PATH, sqlite::memory: or postgres://USER:PASSWORD@HOST/DATABASE",
+            "must be sqlite:PATH, sqlite::memory: or postgres://USER:PASSWORD@HOST/DATABASE, with \
+             `/`, `?` and `@` in a user or password percent-encoded",
         )
     }
 }
@@ -145,7 +146,11 @@ impl FromStr for DatabaseUrl {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            return Ok(Self::Postgres(text.to_owned()));
+            // libpq would take what stands before a `/` for host and port, and say so aloud.
+            return match place(text).contains('@') {
+                true => Err(ParseDatabaseUrlError),
+                false => Ok(Self::Postgres(text.to_owned())),
+            };
         }
         let path = text.strip_prefix("sqlite:");
         match path.map(|path| path.strip_prefix("//").unwrap_or(path)) {
@@ -163,13 +168,24 @@ impl fmt::Debug for DatabaseUrl {
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             Self::SqliteTemporary => f.write_str("sqlite::memory:"),
             Self::Postgres(url) => {
-                let place = url.split_once("://").map_or("", |(_, place)| place);
-                let place = place.split('?').next().unwrap_or_default();
-                let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+                let place = place(url);
+                let place = if place.contains('@') { "…" } else { place };
                 write!(f, "postgres://{place}")
             }
         }
     }
+}
+
+/// Host, port and database of a PostgreSQL URL. A user ends where libpq lets it end: at the first `@`
+/// before any `/`, whatever else stands between.
+fn place(url: &str) -> &str {
+    let place = url.split_once("://").map_or("", |(_, place)| place);
+    let authority = place.split('/').next().unwrap_or_default();
+    let place = match authority.split_once('@') {
+        Some((user, _)) => place.get(user.len().saturating_add(1)..).unwrap_or_default(),
+        None => place,
+    };
+    place.split('?').next().unwrap_or_default()
 }
 
 /// Opens connections, for a pool and for the ledger, and knows whether the last one could be opened.

@@ -5,7 +5,8 @@
 //! - [`provider`]: an AI provider that answers by script, byte by byte, and remembers what it was
 //!   asked;
 //! - [`random`]: seeds for what is tried in many orders;
-//! - [`store`]: fresh stores on both databases, and the calls to fill them.
+//! - [`store`]: fresh stores on both databases, and the calls to fill them;
+//! - [`urls`]: URLs that mean to lead elsewhere than they seem to.
 //!
 //! Everything here fails by panicking, which is how a test fails.
 #![expect(
@@ -21,6 +22,7 @@ pub mod postgres;
 pub mod provider;
 pub mod random;
 pub mod store;
+pub mod urls;
 
 pub use client::{Answer, Call, OpenAnswer};
 pub use postgres::TestDatabase;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use tollgate_api::{Clients, InterfaceShape, OnDisconnect, Settings, Unpriced};
 use tollgate_pricing::{PriceBook, Rate};
 use tollgate_provider::{ProviderSettings, ProviderTable, Reach, Timeouts};
@@ -64,7 +64,7 @@ impl Config {
             Some(file) => {
                 let text = std::fs::read_to_string(file)
                     .with_context(|| format!("cannot read {}", file.display()))?;
-                text.parse().with_context(|| format!("{} is not TOML", file.display()))?
+                text.parse().map_err(|cause| not_toml(file, &text, &cause))?
             }
         };
         let folder = file.and_then(Path::parent).map(Path::to_owned);
@@ -125,6 +125,14 @@ impl Config {
             ..Options::default()
         }
     }
+}
+
+/// Where a file is no TOML, and why. Not how it reads there, which the parser would show: that may be a
+/// key.
+fn not_toml(file: &Path, text: &str, cause: &toml::de::Error) -> anyhow::Error {
+    let before = cause.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count().saturating_add(1);
+    anyhow!("{} is not TOML: line {line}: {}", file.display(), cause.message())
 }
 
 /// Puts `TOLLGATE_A__B=x` over `a.b`. The file itself is named by a variable, too.
@@ -208,6 +216,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
             http: root.take("webhook_allow_http").unwrap_or(false),
             private_network: root.take("webhook_allow_private_network").unwrap_or(false),
         },
+        resolver: default.resolver,
     }
 }
 

@@ -102,12 +102,22 @@ impl Site {
 
     /// The same, with settings of the environment.
     pub fn serve_with(&self, settings: &[(&str, &str)]) -> Service {
-        Service::start(self.command(&["serve"]).envs(settings.iter().copied()))
+        let mut command = self.command(&["serve"]);
+        Service::start(command.envs(settings.iter().copied()).stderr(Stdio::null()))
+    }
+
+    /// The same, with everything that anybody in the process logs in this file.
+    pub fn serve_logging_to(&self, log: &Path, settings: &[(&str, &str)]) -> Service {
+        let log = std::fs::File::create(log).unwrap();
+        let mut command = self.command(&["serve"]);
+        command.envs(settings.iter().copied()).env("RUST_LOG", "trace");
+        Service::start(command.stderr(log))
     }
 
     /// The simulator as a process of its own.
     pub fn simulate(&self) -> Service {
-        Service::start(&mut self.command(&["simulator", "--listen", "127.0.0.1:0"]))
+        let mut command = self.command(&["simulator", "--listen", "127.0.0.1:0"]);
+        Service::start(command.stderr(Stdio::null()))
     }
 
     pub fn chat_url(&self) -> String {
@@ -131,7 +141,7 @@ impl Drop for Service {
 impl Service {
     /// Starts it, and waits until it says where it listens.
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = lines.next().unwrap().unwrap();
         let (_, url) = line.split_once("http://").unwrap();

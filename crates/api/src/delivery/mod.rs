@@ -92,7 +92,7 @@ fn serve(runtime: &rt::Runtime, app: &web::Data<App>, stopped: &watch::Receiver<
 }
 
 async fn deliver(app: &web::Data<App>, mut stopped: watch::Receiver<bool>) {
-    let client = WebhookClient::new(app.settings.webhooks);
+    let client = WebhookClient::new(app.settings.webhooks, &app.settings.resolver);
     let mut receivers = Receivers::default();
     // What the store does not know yet.
     let mut ended = Vec::new();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use actix_web::dev::Payload;
-use actix_web::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use actix_web::http::header::{CONTENT_LENGTH, CONTENT_TYPE, UPGRADE};
 use actix_web::{FromRequest, HttpRequest};
 use bytes::{Bytes, BytesMut};
 use deserr::Deserr;
@@ -78,6 +78,13 @@ pub(crate) async fn read(
     payload: &mut Payload,
     limit: usize,
 ) -> Result<Bytes, ApiError> {
+    let upgrade = http.headers().get(UPGRADE).and_then(|value| value.to_str().ok());
+    if upgrade.is_some_and(|to| to.trim().eq_ignore_ascii_case("websocket")) {
+        // The server would take everything that ever comes on the connection for this body, whatever
+        // length it states, and so for the next caller's call, too.
+        let message = "Connections are not upgraded. Leave `Upgrade: websocket` out.";
+        return Err(ApiError::new(ErrorCode::ValidationFailed, message));
+    }
     let too_large = || {
         ApiError::new(ErrorCode::BodyTooLarge, format!("The body may have at most {limit} bytes."))
     };

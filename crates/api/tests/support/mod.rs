@@ -94,6 +94,11 @@ pub fn each_gateway_by_the_stores_clock(test: impl AsyncFn(&Gateway<'_>)) {
 pub fn each_gateway_with_webhooks(test: impl AsyncFn(&Gateway<'_>)) {
     let webhooks = Reach { http: true, private_network: true };
     let settings = Settings { webhooks, standard_rate_per_minute: 0, ..settings() };
+    each_gateway_with_webhooks_under(settings, test);
+}
+
+/// The same, under other settings.
+pub fn each_gateway_with_webhooks_under(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
     let test = async |gateway: &Gateway<'_>| {
         let courier = Courier::start(gateway.app.clone()).unwrap();
         test(gateway).await;
@@ -284,7 +289,8 @@ fn untrusted() -> String {
     base
 }
 
-/// The scripted provider under two names: `house` speaks the one format, `mansion` the other.
+/// The scripted provider under two names: `house` speaks the one format, `mansion` the other. Whoever
+/// made the name of `public` lead inside would find it there, too.
 fn providers(provider: &ScriptedProvider, nobody: &str, untrusted: &str) -> ProviderTable {
     let mut table = ProviderTable::builtin();
     let rows = [
@@ -293,13 +299,14 @@ fn providers(provider: &ScriptedProvider, nobody: &str, untrusted: &str) -> Prov
         ("nobody", "openai", nobody.to_owned()),
         ("nowhere", "openai", NOWHERE.to_owned()),
         ("untrusted", "openai", untrusted.to_owned()),
+        (PUBLIC, "openai", format!("https://{PUBLIC_HOST}:{}/v1", provider.addr().port())),
     ];
     for (name, dialect, base_url) in rows {
         let settings = ProviderSettings {
             base_url: Some(base_url),
             dialect: Some(dialect.to_owned()),
             api_key: Some("managed-provider-key".to_owned()),
-            allow_private_network: Some(true),
+            allow_private_network: Some(name != PUBLIC),
             stream_options: Some(true),
             ..ProviderSettings::default()
         };
@@ -327,6 +334,11 @@ fn builtin_providers(provider: &ScriptedProvider) -> ProviderTable {
     table
 }
 
+/// A provider that must have a public address.
+const PUBLIC: &str = "public";
+/// Its name, for which a test's resolver has the addresses.
+pub const PUBLIC_HOST: &str = "provider.test";
+
 /// A host that has no address.
 pub const NOWHERE: &str = "https://nowhere.invalid/v1";
 
@@ -352,7 +364,7 @@ fn round_prices() -> PriceBook {
         listed.prices.tool_call = Some("0.01".parse().unwrap());
         listed
     };
-    let patterns = ["house", "mansion", "nobody", "nowhere", "untrusted"].map(row);
+    let patterns = ["house", "mansion", "nobody", "nowhere", "untrusted", PUBLIC].map(row);
     let ids = [("house", "m-listed"), ("mansion", "m-listed"), ("nobody", "m-rare")];
     let rows = patterns.into_iter().chain(ids.map(|(provider, id)| listed(provider, id)));
     PriceBook::new(Catalog::new(rows), Catalog::default())

@@ -21,6 +21,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         (100, 64..=127, _) => true,
         // Protocol assignments, the old 6to4 relays, and benchmarks.
         (192, 0, 0) | (192, 88, 99) | (198, 18..=19, _) => true,
+        // Looks public, and is what Azure's machines find their host at (168.63.129.16).
+        (168, 63, 129) => true,
         // Multicast, and whatever was reserved for the future, broadcast included.
         (224.., ..) => true,
         _ => false,
@@ -76,6 +78,7 @@ mod tests {
             "127.255.255.254",
             "169.254.0.1",
             "169.254.169.254",
+            "168.63.129.16",
             "172.16.0.1",
             "172.31.255.255",
             "192.0.0.192",

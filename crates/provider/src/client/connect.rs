@@ -1,7 +1,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::NotSent;
 use super::address::is_public;
+use super::resolver::Resolver;
 use super::stream::ProviderStream;
 
 /// How somebody is connected to.
@@ -48,11 +49,12 @@ impl std::error::Error for Failure {}
 pub(super) struct Connecting {
     lane: Lane,
     tls: Arc<ClientConfig>,
+    resolver: Resolver,
 }
 
 impl Connecting {
-    pub(super) fn new(lane: Lane, tls: &Arc<ClientConfig>) -> Self {
-        Self { lane, tls: Arc::clone(tls) }
+    pub(super) fn new(lane: Lane, tls: &Arc<ClientConfig>, resolver: &Resolver) -> Self {
+        Self { lane, tls: Arc::clone(tls), resolver: resolver.clone() }
     }
 }
 
@@ -66,38 +68,31 @@ impl Service<ConnectInfo<Uri>> for Connecting {
     actix_service::always_ready!();
 
     fn call(&self, info: ConnectInfo<Uri>) -> Self::Future {
-        let Self { lane, tls } = self.clone();
+        let connecting = self.clone();
         Box::pin(async move {
             let uri = info.request().clone();
-            let connected = connect(lane, tls, &uri).await;
+            let connected = connecting.connect(&uri).await;
             let failed = |failure| ConnectError::Resolver(Box::new(Failure(failure)));
             connected.map(|stream| Connection::new(uri, stream)).map_err(failed)
         })
     }
 }
 
-async fn connect(lane: Lane, tls: Arc<ClientConfig>, uri: &Uri) -> Result<ProviderStream, NotSent> {
-    let host = uri.host().unwrap_or_default();
-    let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host).to_owned();
-    let addresses = addresses(&host, uri.port_u16().unwrap_or(0)).await?;
-    let allowed = allowed(lane, addresses)?;
-    let tcp = connect_to_any(&allowed).await?;
-    if !lane.tls {
-        return Ok(ProviderStream::plain(tcp));
+impl Connecting {
+    async fn connect(self, uri: &Uri) -> Result<ProviderStream, NotSent> {
+        let host = uri.host().unwrap_or_default();
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        let addresses = self.resolver.addresses(host, uri.port_u16().unwrap_or(0)).await?;
+        let allowed = allowed(self.lane, addresses)?;
+        let tcp = connect_to_any(&allowed).await?;
+        if !self.lane.tls {
+            return Ok(ProviderStream::plain(tcp));
+        }
+        let connection = Connection::new(ServerName(host.to_owned()), tcp);
+        let connected = TlsConnector::service(self.tls).call(connection).await;
+        let (stream, _) = connected.map_err(|_| NotSent::Tls)?.into_parts();
+        Ok(ProviderStream::tls(stream))
     }
-    let connection = Connection::new(ServerName(host), tcp);
-    let connected = TlsConnector::service(tls).call(connection).await;
-    let (stream, _) = connected.map_err(|_| NotSent::Tls)?.into_parts();
-    Ok(ProviderStream::tls(stream))
-}
-
-/// The addresses of a host: itself, or what the system's resolver says.
-async fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>, NotSent> {
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(address, port)]);
-    }
-    let found = tokio::net::lookup_host((host, port)).await.map_err(|_| NotSent::Dns)?;
-    Ok(found.collect())
 }
 
 /// The addresses that may be connected to. One private address among public ones is no mistake of

@@ -14,6 +14,7 @@ mod address;
 mod body;
 mod connect;
 mod interim;
+mod resolver;
 mod stream;
 mod webhook;
 
@@ -34,6 +35,7 @@ use tokio::time::timeout;
 pub(crate) use self::address::is_public;
 use self::body::CountedBody;
 use self::connect::{Connecting, Lane};
+pub use self::resolver::{Names, Resolver};
 pub use self::webhook::{Reach, WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError};
 use crate::table::Endpoint;
 
@@ -152,12 +154,17 @@ pub struct ProviderClient {
 }
 
 impl ProviderClient {
-    /// A client with no connections yet.
+    /// A client with no connections yet, which asks the system for addresses.
     pub fn new(timeouts: Timeouts) -> Self {
+        Self::with_resolver(timeouts, &Resolver::System)
+    }
+
+    /// The same, which asks `resolver` for addresses.
+    pub fn with_resolver(timeouts: Timeouts, resolver: &Resolver) -> Self {
         let tls = connect::tls_config();
         // Three clients rather than one: a connection to a private address that one provider was
         // allowed to make must not be found in the pool by another that is not.
-        let client = |lane| client(lane, &tls, timeouts.connect);
+        let client = |lane| client(lane, &tls, resolver, timeouts.connect);
         Self {
             timeouts,
             public: client(Lane { tls: true, private: false }),
@@ -214,9 +221,14 @@ impl ProviderClient {
 }
 
 /// A client that makes its connections in one way, and waits so long for each.
-fn client(lane: Lane, tls: &Arc<ClientConfig>, connect: Duration) -> awc::Client {
-    let connector =
-        Connector::new().connector(Connecting::new(lane, tls)).timeout(connect).limit(0);
+fn client(
+    lane: Lane,
+    tls: &Arc<ClientConfig>,
+    resolver: &Resolver,
+    connect: Duration,
+) -> awc::Client {
+    let connecting = Connecting::new(lane, tls, resolver);
+    let connector = Connector::new().connector(connecting).timeout(connect).limit(0);
     awc::Client::builder()
         .connector(connector)
         .disable_redirects()

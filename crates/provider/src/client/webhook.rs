@@ -15,7 +15,7 @@ use tollgate_domain::{DeliveryFault, MAX_ANSWER_BYTES};
 use url::{Host, Url};
 
 use super::connect::{self, Lane};
-use super::{NotSent, SendError, client, is_public, pool_uri, send_error};
+use super::{NotSent, Resolver, SendError, client, is_public, pool_uri, send_error};
 
 /// Which URLs merchants may name, beyond those of the public internet by https.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,12 +140,12 @@ pub struct WebhookClient {
 }
 
 impl WebhookClient {
-    /// A client.
-    pub fn new(reach: Reach) -> Self {
+    /// A client, which asks `resolver` for addresses.
+    pub fn new(reach: Reach, resolver: &Resolver) -> Self {
         let tls = connect::tls_config();
         let client = |is_secure| {
             let lane = Lane { tls: is_secure, private: reach.private_network };
-            client(lane, &tls, ANSWER_WITHIN)
+            client(lane, &tls, resolver, ANSWER_WITHIN)
         };
         Self { reach, secure: client(true), plain: client(false) }
     }

@@ -1,0 +1,605 @@
+//! Secrets, prompts and answers stay where they belong. Each kind of them is a word that stands
+//! nowhere else; the real program is driven down every path that fails, and then everything it wrote
+//! is searched for those words: its log at the finest level, the files of its folder, every table of
+//! its database, the journal, its metrics, its answers, what its commands print, and what webhooks get.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+
+mod site;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use site::{Service, Site, each_site};
+use tollgate_testkit::{Answer, Call, Gate, Reply, ScriptedProvider};
+
+const MANAGED_KEY: &str = "sk-CANARYmanaged1";
+const OWN_KEY: &str = "sk-CANARYown2";
+const OPERATOR_TOKEN: &str = "CANARYoperator3token-of-decent-length";
+const DATABASE_PASSWORD: &str = "CANARYdatabase4";
+const HEADER_KEY: &str = "CANARYheader5";
+const QUERY_KEY: &str = "CANARYquery6";
+const USER_INFO: &str = "CANARYuserinfo7";
+const STRAY_FIELD: &str = "CANARYstray8";
+const PROMPT: &str = "CANARYprompt9";
+const ANSWER: &str = "CANARYanswer10";
+const HOOK_URL: &str = "CANARYhookurl11";
+
+/// Where something may be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// What the program writes to standard error, and what its commands print.
+    Log,
+    /// The files of the folder but the configuration: database, journal, locks. And the tables of
+    /// PostgreSQL.
+    Store,
+    /// Answers of our own.
+    Answer,
+    /// What webhooks receive.
+    Message,
+}
+
+/// What was written, by where and by whom, and the words that must not stand there.
+#[derive(Default)]
+struct Watch {
+    words: Vec<(String, Vec<Place>)>,
+    written: Mutex<BTreeMap<(Place, String), Vec<u8>>>,
+}
+
+impl Watch {
+    fn new() -> Self {
+        let everywhere = [
+            MANAGED_KEY,
+            OWN_KEY,
+            OPERATOR_TOKEN,
+            DATABASE_PASSWORD,
+            HEADER_KEY,
+            QUERY_KEY,
+            USER_INFO,
+            STRAY_FIELD,
+            PROMPT,
+            ANSWER,
+        ];
+        let mut watch = Self::default();
+        everywhere.into_iter().for_each(|word| watch.forbid(word, &[]));
+        // The merchant wrote it and reads it; it is needed to send messages there.
+        watch.forbid(HOOK_URL, &[Place::Store, Place::Answer]);
+        watch
+    }
+
+    /// From now on this word may stand in these places only.
+    fn forbid(&mut self, word: &str, allowed: &[Place]) {
+        self.words.push((word.to_owned(), allowed.to_vec()));
+    }
+
+    /// The same for a key of ours, and for what of it is not in its preview.
+    fn forbid_key(&mut self, key: &str) {
+        self.forbid(&key[12..], &[]);
+    }
+
+    /// The same for a token, and for what any part of it would be.
+    fn forbid_token(&mut self, token: &str) {
+        self.forbid(&token[token.len() / 3..token.len() / 2], &[]);
+    }
+
+    fn wrote(&self, place: Place, who: &str, what: &[u8]) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = written.entry((place, who.to_owned())).or_default();
+        all.extend_from_slice(what);
+        all.push(b'\n');
+    }
+
+    /// Everything that an answer consists of.
+    fn answered(&self, who: &str, answer: &Answer) {
+        self.wrote(Place::Answer, who, format!("{:?}", answer.headers).as_bytes());
+        self.wrote(Place::Answer, who, &answer.body);
+    }
+
+    /// What a command printed.
+    fn printed(&self, who: &str, output: &Output) {
+        self.wrote(Place::Log, who, &output.stdout);
+        self.wrote(Place::Log, who, &output.stderr);
+    }
+
+    /// Every file in a folder and below, but the configuration.
+    fn files(&self, folder: &Path) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            match path.is_dir() {
+                true => self.files(&path),
+                false if name == "tollgate.toml" || name == "log" => {}
+                // One that is renamed meanwhile is found under its other name.
+                false => self.wrote(Place::Store, &name, &std::fs::read(&path).unwrap_or_default()),
+            }
+        }
+    }
+
+    /// Where which word stands although it must not.
+    fn findings(&self) -> Vec<String> {
+        let mut findings = Vec::new();
+        for ((place, who), text) in &*self.written.lock().unwrap_or_else(PoisonError::into_inner) {
+            for (word, allowed) in &self.words {
+                let found = text.windows(word.len()).position(|window| window == word.as_bytes());
+                if let Some(at) = found.filter(|_| !allowed.contains(place)) {
+                    let around = &text[at.saturating_sub(120)..(at + 120).min(text.len())];
+                    let around = String::from_utf8_lossy(around);
+                    findings.push(format!("{word} in {place:?} of {who}: …{around}…"));
+                }
+            }
+        }
+        findings
+    }
+
+    fn count(&self, place: Place) -> usize {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.keys().filter(|(found, _)| *found == place).count()
+    }
+}
+
+/// The program with a provider and a receiver of webhooks that do what they are told.
+struct Scene<'a> {
+    site: &'a Site,
+    watch: Watch,
+    provider: ScriptedProvider,
+    /// The base URL of a host that answers a TLS greeting in plain text.
+    untrusted: String,
+    receiver: ScriptedProvider,
+    log: PathBuf,
+    key: String,
+    merchant_id: String,
+}
+
+impl<'a> Scene<'a> {
+    fn new(site: &'a Site) -> Self {
+        let (provider, receiver) = (ScriptedProvider::start(), ScriptedProvider::start());
+        let database_url = match &site.database {
+            None => format!("sqlite:{}", site.path().join("tollgate.db").display()),
+            Some(database) => format!("{}&password={DATABASE_PASSWORD}", database.url()),
+        };
+        let (plain, untrusted) = (provider.addr(), untrusted());
+        let config = format!(
+            r#"
+            listen = "127.0.0.1:0"
+            database_url = "{database_url}"
+            operator_token = "{OPERATOR_TOKEN}"
+            standard_rate_per_minute = 0
+            first_byte_timeout_ms = 1000
+            forward_body_limit_bytes = 20000
+            body_limit_bytes = 10000
+            webhook_allow_http = true
+            webhook_allow_private_network = true
+            [providers.house]
+            base_url = "http://{plain}/v1"
+            dialect = "openai"
+            allow_private_network = true
+            api_key = "{MANAGED_KEY}"
+            [providers.nobody]
+            base_url = "http://127.0.0.1:1/v1"
+            dialect = "openai"
+            allow_private_network = true
+            api_key = "{MANAGED_KEY}"
+            [providers.untrusted]
+            base_url = "{untrusted}"
+            dialect = "openai"
+            allow_private_network = true
+            api_key = "{MANAGED_KEY}"
+            [[prices]]
+            provider = "house"
+            model = "*"
+            input = "1"
+            output = "2"
+            max_output_tokens = 1000
+            [[prices]]
+            provider = "nobody"
+            model = "*"
+            input = "1"
+            output = "2"
+            [[prices]]
+            provider = "untrusted"
+            model = "*"
+            input = "1"
+            output = "2"
+            "#
+        );
+        std::fs::write(site.path().join("tollgate.toml"), config).unwrap();
+        let mut watch = Watch::new();
+        let made = site.run(&["merchant", "create", "Acme", "--json"]);
+        let merchant: Value = serde_json::from_slice(&made.stdout).unwrap();
+        let text = |name: &str| merchant[name].as_str().unwrap().to_owned();
+        let (key, merchant_id) = (text("secret_key"), text("merchant_id"));
+        watch.forbid_key(&key);
+        watch.wrote(Place::Log, "merchant create", &made.stderr);
+        let log = site.path().join("log");
+        Self { site, watch, provider, untrusted, receiver, log, key, merchant_id }
+    }
+
+    fn token(&mut self, more: &Value) -> String {
+        let mut fields = json!({"secret_key": self.key});
+        fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let token = STANDARD.encode(fields.to_string());
+        self.watch.forbid_token(&token);
+        token
+    }
+
+    /// A chat call with words in every place that a client may put some.
+    fn chat(&self, node: &Service, base: &str, credential: &str, stream: bool) -> Call {
+        let body = json!({
+            "model": "m", "stream": stream, "user": PROMPT,
+            "messages": [{"role": "user", "content": PROMPT}],
+        });
+        let u = format!("{base}/chat/completions%3Fapi_key%3D{QUERY_KEY}%26key={QUERY_KEY}");
+        node.call("POST", &format!("/v1/forward?u={u}&key={QUERY_KEY}"), credential)
+            .header("x-api-key", HEADER_KEY)
+            .header("api-key", HEADER_KEY)
+            .header("x-goog-api-key", HEADER_KEY)
+            .header("cookie", HEADER_KEY)
+            .header("proxy-authorization", HEADER_KEY)
+            .json(&body)
+    }
+
+    /// Sends a call that we refuse ourselves, with this code.
+    async fn refused(&self, call: Call, code: &str) {
+        let answer = call.send().await;
+        assert_eq!(answer.error(), code, "{}", answer.text());
+        self.watch.answered(code, &answer);
+    }
+
+    /// Runs a command that may fail.
+    fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) {
+        let mut command = self.site.command(arguments);
+        let output = command.envs(environment.iter().copied()).output().unwrap();
+        self.watch.printed(&format!("tollgate {}", arguments[0]), &output);
+    }
+}
+
+fn untrusted() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("https://{}/v1", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            // Whether the client still listens is its own affair.
+            let _ = client.and_then(|mut client| client.write_all(b"HTTP/1.1 400 Bad\r\n\r\n"));
+        }
+    });
+    base
+}
+
+fn answer() -> Value {
+    json!({
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000, "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    })
+}
+
+fn event() -> Value {
+    json!({"id": "chatcmpl-1", "model": "m", "choices": [{"index": 0, "delta": {"content": ANSWER}}]})
+}
+
+/// An error as a provider gives it that repeats everything it was sent.
+fn echo(status: u16) -> Reply {
+    let message =
+        format!("Incorrect API key provided: {MANAGED_KEY}, {OWN_KEY}; you said {PROMPT}");
+    Reply::json(status, json!({"error": {"message": message, "type": "x", "code": MANAGED_KEY}}))
+}
+
+/// Looks until `done`, or for too long.
+async fn until(what: &str, done: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done().await {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Everything a provider can do, with the operator's key and the caller's own.
+async fn call_the_provider(scene: &Scene<'_>, node: &Service, tokens: &[String]) {
+    let base = scene.provider.url("/v1");
+    for token in tokens {
+        for reply in [Reply::json(200, answer()), echo(400), echo(401), echo(429), echo(500)] {
+            scene.provider.push(reply);
+            // What the provider says is passed on as it is, whatever it says.
+            assert_ne!(scene.chat(node, &base, token, false).send().await.status, 502);
+        }
+        let whole = Reply::events([event().to_string(), "[DONE]".to_owned()]);
+        let error =
+            Reply::events([event().to_string(), json!({"error": {"message": PROMPT}}).to_string()]);
+        let unreadable = Reply::events([format!("{{{ANSWER}"), "[DONE]".to_owned()]);
+        for reply in [whole.clone(), whole.cut(), error, unreadable] {
+            scene.provider.push(reply);
+            scene.chat(node, &base, token, true).send().await;
+        }
+        scene.provider.push(Reply::json(200, answer()).cut_at(60));
+        assert!(!scene.chat(node, &base, token, false).send().await.complete);
+        scene.provider.push(Reply::hang_up());
+        scene.refused(scene.chat(node, &base, token, false), "provider_unreachable").await;
+        scene.provider.push(Reply::silence());
+        scene.refused(scene.chat(node, &base, token, false), "provider_timeout").await;
+        let nobody = scene.chat(node, "http://127.0.0.1:1/v1", token, false);
+        scene.refused(nobody, "provider_unreachable").await;
+        let untrusted = scene.chat(node, &scene.untrusted, token, true);
+        scene.refused(untrusted, "provider_unreachable").await;
+    }
+    let asked = scene.provider.requests().into_iter();
+    let asked: String = asked.map(|one| format!("{:?} {}", one.headers, one.text())).collect();
+    assert!(asked.contains(MANAGED_KEY) && asked.contains(OWN_KEY) && asked.contains(PROMPT));
+}
+
+/// Everything a client can do wrong.
+async fn be_refused(scene: &mut Scene<'_>, node: &Service, token: &str) {
+    let house = scene.provider.url("/v1");
+    let u = format!("{house}/chat/completions");
+    let forward = |u: &str| {
+        let path = format!("/v1/forward?u={u}");
+        node.call("POST", &path, token).json(&json!({"model": "m", "messages": [], "user": PROMPT}))
+    };
+    let stray = scene.token(&json!({"a": STRAY_FIELD, "provider_key": format!("{OWN_KEY} x")}));
+    let scene = &*scene;
+    let chat = |credential: &str| scene.chat(node, &house, credential, false);
+    scene.refused(chat(&stray), "forward_token_json_invalid").await;
+    let no_json = STANDARD.encode(format!("{{\"secret_key\": \"{}\", {STRAY_FIELD}", scene.key));
+    scene.refused(chat(&no_json), "forward_token_json_invalid").await;
+    scene.refused(chat(&format!("tgs_{STRAY_FIELD}")), "auth_invalid").await;
+    scene.refused(chat(&format!("tgk_{STRAY_FIELD}")), "auth_invalid").await;
+    let hidden = format!("https://{USER_INFO}:{USER_INFO}@api.openai.com/v1/chat/completions");
+    let unlisted = format!("{house}/files?token={QUERY_KEY}");
+    let elsewhere = format!("https://evil.example/{QUERY_KEY}/x?access_token={QUERY_KEY}");
+    for u in [hidden, unlisted, elsewhere, format!("{house}/chat/completions%23{QUERY_KEY}")] {
+        scene.refused(forward(&u.replace('&', "%26")), "forward_endpoint_not_supported").await;
+    }
+    scene.refused(forward(&format!("{u}&api_key={QUERY_KEY}")), "validation_failed").await;
+    let metadata =
+        forward(&u).header("x-service-metadata", &format!("{{\"a-b\": \"{STRAY_FIELD}\""));
+    scene.refused(metadata, "metadata_invalid").await;
+    let large = PROMPT.repeat(3_000);
+    scene.refused(forward(&u).json(&json!({"model": "m", "x": large})), "body_too_large").await;
+    let broken = format!("{{\"model\": \"m\", \"messages\": \"{PROMPT}");
+    let broken = forward(&u).bytes("application/json", broken.as_bytes());
+    scene.refused(broken, "forward_token_json_invalid").await;
+    let twice = format!("{{\"model\": \"m\", \"user\": \"{PROMPT}\", \"model\": \"{PROMPT}\"}}");
+    let twice = forward(&u).bytes("application/json", twice.as_bytes());
+    scene.refused(twice, "forward_token_json_invalid").await;
+    let missing = format!("tgs_{}", "0".repeat(38));
+    let own = |method: &str, path: &str, key: &str| node.call(method, path, key);
+    scene.refused(own("GET", "/v1/wallet", &missing), "auth_invalid").await;
+    scene.refused(own("GET", "/v1/wallet", OPERATOR_TOKEN), "auth_invalid").await;
+    scene.refused(own("GET", "/v1/operator/merchants", &scene.key), "auth_invalid").await;
+    let body = |text: String| {
+        own("POST", "/v1/spend_keys", &scene.key).bytes("application/json", text.as_bytes())
+    };
+    scene.refused(body(format!("{{\"name\": \"{STRAY_FIELD}")), "json_invalid").await;
+    scene
+        .refused(body(format!("{{\"name\": 5, \"key\": \"{STRAY_FIELD}\"}}")), "validation_failed")
+        .await;
+    scene.refused(body(STRAY_FIELD.repeat(2_000)), "body_too_large").await;
+    let nowhere = own("GET", &format!("/v1/wallet?key={QUERY_KEY}"), "");
+    scene.refused(nowhere, "auth_header_missing").await;
+    let route = own("GET", &format!("/v1/nothing?key={QUERY_KEY}"), &scene.key);
+    scene.refused(route, "route_not_found").await;
+}
+
+/// Makes one of everything that has a secret, each twice with its idempotency key, and forbids the
+/// secrets; answers a forward token and the path of a webhook.
+async fn make_secrets(scene: &mut Scene<'_>, node: &Service) -> (Vec<String>, String) {
+    let key = scene.key.clone();
+    let hook = scene.receiver.url(&format!("/hooks?token={HOOK_URL}"));
+    let events = json!(["request.completed", "request.failed", "connection.created"]);
+    let connection = node.call("POST", "/v1/connections", &key).json(&json!({}));
+    let connection = connection.send().await.expect(201);
+    let meter = json!({"name": "Plan", "rate_type": "fixed", "tier_type": "requests", "tiers": [{"start": "0", "rate": "0"}]});
+    let meter = node.call("POST", "/v1/meters", &key).json(&meter).send().await.expect(201);
+    let credits = format!("/v1/wallets/{}/credits", connection["wallet_id"].as_str().unwrap());
+    node.call("POST", &credits, &key).json(&json!({"amount": "10"})).send().await.expect(201);
+    let operator = OPERATOR_TOKEN;
+    let mut made = Vec::new();
+    for (path, credential, body, secret) in [
+        ("/v1/spend_keys", key.as_str(), json!({"name": "Key"}), "key"),
+        ("/v1/secret_keys", &key, json!({"name": "Key"}), "secret_key"),
+        (
+            "/v1/webhooks",
+            &key,
+            json!({"name": "Hook", "url": hook, "events": events}),
+            "webhook_secret",
+        ),
+        ("/v1/operator/merchants", operator, json!({"name": "Other"}), "secret_key"),
+    ] {
+        let call = node.call("POST", path, credential).header("idempotency-key", path).json(&body);
+        let first = call.send().await.expect(201);
+        let secret = first[secret].as_str().unwrap().to_owned();
+        match secret.strip_prefix("whsec_") {
+            // Messages are signed with it.
+            Some(secret) => scene.watch.forbid(secret, &[Place::Store]),
+            None => scene.watch.forbid_key(&secret),
+        }
+        scene.watch.answered("again", &call.send().await);
+        made.push((first, secret));
+    }
+    let (spend_key, old) = &made[0];
+    let rotate = format!("/v1/spend_keys/{}/rotate", spend_key["spend_key_id"].as_str().unwrap());
+    let rotated = node.call("POST", &rotate, &key).json(&json!({})).send().await.expect(200);
+    let new = rotated["key"].as_str().unwrap().to_owned();
+    assert_ne!(&new, old);
+    scene.watch.forbid_key(&new);
+    let whose =
+        json!({"connection_id": connection["connection_id"], "meter_slug": meter["meter_slug"]});
+    let managed = scene.token(&whose);
+    let own = scene.token(&json!({"provider_key": OWN_KEY}));
+    let webhook = format!("/v1/webhooks/{}", made[2].0["webhook_id"].as_str().unwrap());
+    (vec![managed, own, new], webhook)
+}
+
+/// The store fails in the middle: before a call is admitted, and before one is settled, whose
+/// settlement then waits in the journal.
+async fn lose_the_store(scene: &Scene<'_>, node: &Service, token: &str) {
+    let Some(database) = &scene.site.database else { return };
+    let base = scene.provider.url("/v1");
+    let gate = Gate::new();
+    scene.provider.push(Reply::json(200, answer()).gate(&gate));
+    let call = scene.chat(node, &base, token, false);
+    let call = tokio::spawn(async move { call.send().await });
+    gate.wait_for_arrivals(1).await;
+    database.execute("ALTER TABLE requests RENAME TO away");
+    gate.open();
+    call.await.unwrap();
+    let journal = scene.site.path().join("tollgate-journal");
+    let entries = || std::fs::read_dir(&journal).map_or(0, Iterator::count);
+    until("the settlement is in the journal", async || entries() > 0).await;
+    scene.watch.files(&journal);
+    scene.refused(scene.chat(node, &base, token, false), "internal_error").await;
+    scene.refused(node.call("GET", "/v1/requests", &scene.key), "internal_error").await;
+    database.execute("ALTER TABLE away RENAME TO requests");
+    until("the journal is booked", async || entries() == 0).await;
+}
+
+/// Fails if a word stands in any row of any table. Numbers of bytes are shown as hexadecimal digits.
+fn search_tables(site: &Site, words: &[(String, Vec<Place>)]) {
+    let Some(database) = &site.database else { return };
+    for (word, allowed) in words.iter().filter(|(_, allowed)| !allowed.contains(&Place::Store)) {
+        assert!(allowed.is_empty() && word.chars().all(|c| c != '\''));
+        database.execute(&format!(
+            "DO $$ DECLARE found RECORD; hits BIGINT; BEGIN
+               FOR found IN SELECT table_name AS name FROM information_schema.tables
+                            WHERE table_schema = 'public' LOOP
+                 EXECUTE format('SELECT count(*) FROM %I AS one WHERE position($1 IN one::text) > 0
+                                 OR position($2 IN one::text) > 0', found.name)
+                   INTO hits USING '{word}', encode('{word}', 'hex');
+                 ASSERT hits = 0, format('{word} stands in %s', found.name);
+               END LOOP;
+             END $$"
+        ));
+    }
+    // What finds nothing proves nothing: this stands in a table.
+    database.execute(
+        "DO $$ DECLARE hits BIGINT; BEGIN
+           SELECT count(*) INTO hits FROM webhooks AS one WHERE position('CANARYhookurl11' IN one::text) > 0;
+           ASSERT hits = 1, 'the webhook is found';
+         END $$",
+    );
+}
+
+#[test]
+fn no_secret_prompt_or_answer_is_found_in_what_the_program_writes() {
+    each_site(async |site| {
+        let mut scene = Scene::new(site);
+        let log_format = if site.database.is_some() { "json" } else { "text" };
+        let mut node = site.serve_logging_to(&scene.log, &[("TOLLGATE_LOG_FORMAT", log_format)]);
+        scene.receiver.push(Reply::hang_up());
+        scene.receiver.push(Reply::bytes(500, "text/plain", "not today"));
+        scene.receiver.push_always(Reply::json(200, "{}"));
+
+        let (tokens, webhook) = make_secrets(&mut scene, &node).await;
+        call_the_provider(&scene, &node, &tokens[..2]).await;
+        be_refused(&mut scene, &node, &tokens[0]).await;
+        lose_the_store(&scene, &node, &tokens[0]).await;
+        // A key may also come in one of its other places, and in the query.
+        scene.provider.push_always(Reply::json(200, answer()));
+        let u = scene.provider.url("/v1/chat/completions");
+        let body = json!({"model": "house/m", "messages": [{"role": "user", "content": PROMPT}]});
+        for (header, credential) in
+            ["x-api-key", "x-goog-api-key", "xi-api-key"].iter().zip(&tokens)
+        {
+            let call = Call::new(node.address, "POST", &format!("/v1/forward?u={u}"));
+            call.header(header, credential).json(&body).send().await.expect(200);
+        }
+        let in_query = format!("/v1/forward?u={u}&key={}", tokens[2]);
+        Call::new(node.address, "POST", &in_query).json(&body).send().await.expect(200);
+        node.call("POST", "/v1/chat/completions", &tokens[2]).json(&body).send().await.expect(200);
+
+        for path in [
+            "/metrics",
+            "/healthz",
+            "/readyz",
+            "/openapi.json",
+            "/v1/requests?limit=100",
+            "/v1/spend_keys",
+            "/v1/secret_keys",
+            "/v1/webhooks",
+            "/v1/connections",
+            "/v1/meters",
+            "/v1/usage",
+            "/v1/wallet",
+            "/v1/prices",
+            "/v1/models",
+            &format!("{webhook}/deliveries?limit=100"),
+        ] {
+            let answer = node.call("GET", path, &scene.key).send().await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+            scene.watch.answered(path, &answer);
+        }
+        let records = node.call("GET", "/v1/requests?limit=100", &scene.key).send().await;
+        let count = records.expect(200)["data"].as_array().unwrap().len();
+        assert!(count >= 25, "{count}");
+        // Not of all of them: two attempts have failed, and what waits for those waits for long.
+        until("webhooks were told of calls", async || scene.receiver.calls() >= 10).await;
+        for message in scene.receiver.requests() {
+            scene.watch.wrote(
+                Place::Message,
+                "receiver",
+                format!("{:?}", message.headers).as_bytes(),
+            );
+            scene.watch.wrote(Place::Message, "receiver", &message.body);
+        }
+
+        let body_file = site.path().join("tollgate.toml").with_file_name("body.json");
+        let quoted =
+            json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]});
+        std::fs::write(&body_file, quoted.to_string()).unwrap();
+        let dead = format!(
+            "postgres://{USER_INFO}:{DATABASE_PASSWORD}@127.0.0.1:1/db?sslpassword={DATABASE_PASSWORD}"
+        );
+        let odd = format!("postgres://{USER_INFO}:a?{DATABASE_PASSWORD}@127.0.0.1:1/db");
+        let slashed = format!("postgres://{USER_INFO}:a/{DATABASE_PASSWORD}@127.0.0.1:1/db");
+        let unknown = format!("mysql://{USER_INFO}:{DATABASE_PASSWORD}@127.0.0.1/db");
+        for url in [dead, odd, slashed, unknown] {
+            for command in [&["config", "check"][..], &["audit"], &["serve"], &["migrate"]] {
+                scene.run(command, &[("TOLLGATE_DATABASE_URL", &url)]);
+            }
+        }
+        scene.run(&["config", "check"], &[("TOLLGATE_OPERATOR_TOKEN", OPERATOR_TOKEN)]);
+        scene.run(
+            &["config", "check"],
+            &[("TOLLGATE_PROVIDERS__HOUSE__API_KEY", &format!("{MANAGED_KEY} x"))],
+        );
+        scene.run(
+            &["config", "check"],
+            &[("TOLLGATE_PROVIDERS__HOUSE__BASE_URL", &format!("https://{USER_INFO}@x.example/"))],
+        );
+        let url = format!("{u}?api_key={QUERY_KEY}");
+        scene.run(&["quote", "--url", &url, "--body", body_file.to_str().unwrap()], &[]);
+        scene.run(&["audit", "--json"], &[]);
+        scene.run(&["prices", "list"], &[]);
+        scene.run(&["key", "list", "--merchant", &scene.merchant_id], &[]);
+        let config = site.path().join("tollgate.toml");
+        let good = std::fs::read_to_string(&config).unwrap();
+        // Whoever forgets a quote does it anywhere.
+        std::fs::write(&config, good.replace(&format!("{MANAGED_KEY}\""), MANAGED_KEY)).unwrap();
+        scene.run(&["config", "check"], &[]);
+        std::fs::write(&config, good.replace("api_key = \"", "api_key = ")).unwrap();
+        scene.run(&["serve"], &[]);
+        std::fs::write(&config, good).unwrap();
+
+        scene.watch.files(site.path());
+        node.signal("-TERM");
+        assert_eq!(node.exit_code(), Some(0));
+        scene.watch.files(site.path());
+        let log = std::fs::read(&scene.log).unwrap();
+        assert!(log.len() > 10_000, "everybody logs what there is to log");
+        scene.watch.wrote(Place::Log, "serve", &log);
+        let findings = scene.watch.findings();
+        assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
+        search_tables(site, &scene.watch.words);
+        assert!(scene.watch.count(Place::Answer) > 20 && scene.watch.count(Place::Log) > 6);
+    });
+}

@@ -1,0 +1,50 @@
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::NotSent;
+
+/// Says which addresses a name has.
+pub type Names = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;
+
+/// Who says which addresses a name has. Clones share it.
+#[derive(Clone, Default)]
+pub enum Resolver {
+    /// The system.
+    #[default]
+    System,
+    /// A function in its place. A name that changes its addresses between two look-ups, or has
+    /// addresses of which one leads inside, is an attack that can only be tried out so.
+    Names(Arc<Names>),
+}
+
+impl Resolver {
+    /// The addresses of a host: itself, or what is said of its name.
+    pub(super) async fn addresses(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<Vec<SocketAddr>, NotSent> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        match self {
+            Self::System => {
+                let found = tokio::net::lookup_host((host, port)).await;
+                Ok(found.map_err(|_| NotSent::Dns)?.collect())
+            }
+            Self::Names(names) => {
+                Ok(names(host).into_iter().map(|address| SocketAddr::new(address, port)).collect())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::System => "System",
+            Self::Names(_) => "Names(…)",
+        })
+    }
+}
