@@ -1,6 +1,6 @@
 //! The real program, killed again and again at any moment under load.
 
-#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod site;
 

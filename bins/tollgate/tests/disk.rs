@@ -1,6 +1,6 @@
 //! The real program on a disk that fails: at any system call of the ledger, and for want of room.
 
-#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod site;
 

@@ -1,10 +1,7 @@
 //! What passes, passes as it is: bodies byte for byte in both directions, in every encoding, with one
 //! token inserted where usage must be asked for. And what is read of it on the way is what is paid.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a helper of tests fails by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
 mod support;
 
