@@ -1,6 +1,6 @@
 //! The real program while its store is away, and when it is back.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod site;
 
