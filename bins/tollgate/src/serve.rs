@@ -30,13 +30,24 @@ pub(crate) struct Service {
 /// Serves until a signal ends it.
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     logging::start(config.log_format);
+    warn_of_weak(config.settings.operator_token.as_deref());
     let service = Service::start(&config).await?;
-    log::info!("tollgate {} listens on http://{}", env!("CARGO_PKG_VERSION"), service.address);
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let address = format!("{scheme}://{}", service.address);
+    log::info!("tollgate {} listens on {address}", env!("CARGO_PKG_VERSION"));
     log::info!("database {:?}, journal {}", config.database_url, config.journal_dir.display());
     // For whoever starts us with port 0.
-    println!("listening on http://{}", service.address);
+    println!("listening on {address}");
     std::io::stdout().flush()?;
     service.until_signal(&config).await
+}
+
+/// The token opens every merchant's making, and nothing slows down whoever guesses.
+fn warn_of_weak(operator_token: Option<&str>) {
+    const LEAST_CHARS: usize = 20;
+    if operator_token.is_some_and(|token| token.chars().count() < LEAST_CHARS) {
+        log::warn!("operator_token has less than {LEAST_CHARS} characters and can be guessed");
+    }
 }
 
 /// Takes up what an earlier life has left. What cannot be ended now is tried again from time to time;
@@ -78,8 +89,12 @@ impl Service {
             config.prices.clone(),
             Clock::system(),
         ));
-        let Listening { address, server } = tollgate_api::listen(app.clone(), &config.listen)
-            .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let listening = match &config.tls {
+            None => tollgate_api::listen(app.clone(), &config.listen),
+            Some(tls) => tollgate_api::listen_tls(app.clone(), &config.listen, tls),
+        };
+        let Listening { address, server } =
+            listening.with_context(|| format!("cannot listen on {}", config.listen))?;
         let courier = Courier::start(app.clone()).context("cannot start a thread")?;
         Ok(Self {
             address,

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use actix_tls::accept::rustls_0_23::TlsStream;
 use actix_web::Error;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{Extensions, ServiceRequest, ServiceResponse};
@@ -42,7 +43,8 @@ struct Activity {
 impl Connections {
     /// Remembers a connection for as long as it stands.
     pub(crate) fn add(&self, io: &dyn Any, extensions: &mut Extensions) {
-        let Some(stream) = io.downcast_ref::<TcpStream>() else { return };
+        let encrypted = io.downcast_ref::<TlsStream<TcpStream>>().map(|io| io.get_ref().0);
+        let Some(stream) = io.downcast_ref::<TcpStream>().or(encrypted) else { return };
         keep_little_unsent(stream);
         let Ok(socket) = stream.as_fd().try_clone_to_owned() else { return };
         let activity = Activity { running: 0, since: Instant::now() };

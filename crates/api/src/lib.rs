@@ -21,6 +21,7 @@ mod resources;
 mod routes;
 mod server;
 mod tariff;
+mod tls;
 
 pub use app::{App, Clients, InterfaceShape, OnDisconnect, Settings, Unpriced};
 pub use delivery::Courier;
@@ -29,5 +30,6 @@ pub use http::error::{ApiError, ErrorCode};
 pub use openapi::{WebhookMessages, openapi};
 pub use resources::quote::{HoldView, QuoteView, usage};
 pub use routes::routes;
-pub use server::{Listening, listen};
+pub use server::{Listening, listen, listen_tls};
 pub use tariff::{Bound, Tariff};
+pub use tls::{Tls, TlsError};

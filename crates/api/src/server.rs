@@ -12,6 +12,7 @@ use actix_web::{App as Routes, HttpServer, web};
 use crate::app::App;
 use crate::connections::{self, Connections};
 use crate::routes::routes;
+use crate::tls::Tls;
 
 /// A server that is bound; it serves when it is awaited or spawned.
 pub struct Listening {
@@ -27,6 +28,18 @@ pub struct Listening {
 /// # Errors
 /// Those of the operating system, such as an address that is taken.
 pub fn listen(app: web::Data<App>, address: &str) -> io::Result<Listening> {
+    bind(app, address, None)
+}
+
+/// The same, for clients that speak TLS and no others.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_tls(app: web::Data<App>, address: &str, tls: &Tls) -> io::Result<Listening> {
+    bind(app, address, Some(tls))
+}
+
+fn bind(app: web::Data<App>, address: &str, tls: Option<&Tls>) -> io::Result<Listening> {
     let clients = app.settings.clients;
     let connections = Connections::default();
     // A client that takes nothing for as long as a provider may be silent counts as gone.
@@ -48,8 +61,11 @@ pub fn listen(app: web::Data<App>, address: &str) -> io::Result<Listening> {
         // A client that closes has left: its call is drained or cancelled from then on.
         .h1_allow_half_closed(false)
         .disable_signals()
-        .shutdown_timeout(5)
-        .bind(address)?;
+        .shutdown_timeout(5);
+    let server = match tls {
+        None => server.bind(address),
+        Some(tls) => server.bind_rustls_0_23(address, tls.config()),
+    }?;
     let address = server.addrs().first().copied();
     let address = address.ok_or_else(|| io::Error::other("no address to listen on"))?;
     Ok(Listening { address, server: server.run() })

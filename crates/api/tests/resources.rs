@@ -3,7 +3,9 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::{Gateway, OPERATOR_TOKEN, chat_answer, each_gateway, each_gateway_with, settings};
+use support::{
+    Gateway, OPERATOR_TOKEN, assert_refused, chat_answer, each_gateway, each_gateway_with, settings,
+};
 use tollgate_testkit::Reply;
 
 fn meter() -> Value {
@@ -289,6 +291,36 @@ fn the_operator_makes_and_lists_merchants() {
             gateway.call_without_key("GET", "/meters").bearer(OPERATOR_TOKEN).send().await;
         assert_eq!(on_merchants_route.error(), "auth_invalid");
         assert_eq!(operator("POST").json(&json!({})).send().await.issue_paths(), ["name"]);
+    });
+}
+
+#[test]
+fn the_operators_routes_take_nothing_but_the_whole_token_and_are_not_there_without_one() {
+    let routes = ["GET", "POST"];
+    each_gateway(async |gateway| {
+        let longer = format!("{OPERATOR_TOKEN}x");
+        let upper = OPERATOR_TOKEN.to_uppercase();
+        let wrong =
+            [&OPERATOR_TOKEN[1..], &OPERATOR_TOKEN[..5], &longer, &upper, "x", gateway.key()];
+        for method in routes {
+            let call = || gateway.call_without_key(method, "/operator/merchants");
+            for token in wrong {
+                assert_refused(&call().bearer(token).send().await, 401, "auth_invalid");
+            }
+            assert_refused(&call().send().await, 401, "auth_header_missing");
+            // It stands in one place.
+            let elsewhere = call().header("x-api-key", OPERATOR_TOKEN).send().await;
+            assert_refused(&elsewhere, 401, "auth_header_missing");
+        }
+    });
+    let off = tollgate_api::Settings { operator_token: None, ..settings() };
+    each_gateway_with(off, async |gateway| {
+        for method in routes {
+            let call = || gateway.call_without_key(method, "/operator/merchants");
+            for call in [call(), call().bearer(OPERATOR_TOKEN), call().bearer(gateway.key())] {
+                assert_refused(&call.send().await, 404, "route_not_found");
+            }
+        }
     });
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use tollgate_api::{Clients, InterfaceShape, OnDisconnect, Settings, Unpriced};
+use tollgate_api::{Clients, InterfaceShape, OnDisconnect, Settings, Tls, TlsError, Unpriced};
 use tollgate_pricing::{PriceBook, Rate};
 use tollgate_provider::{ProviderSettings, ProviderTable, Reach, Timeouts};
 use tollgate_store::{DatabaseUrl, Options};
@@ -30,6 +30,8 @@ pub(crate) enum LogFormat {
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) listen: String,
+    /// Without it plain HTTP is spoken.
+    pub(crate) tls: Option<Tls>,
     pub(crate) database_url: DatabaseUrl,
     pub(crate) journal_dir: PathBuf,
     pub(crate) migrate_on_start: bool,
@@ -97,6 +99,7 @@ impl Config {
         let catalog = catalog.map(|file| folder.clone().unwrap_or_default().join(file));
         let prices = prices(&mut root, &providers, catalog.as_deref());
         let config = Self {
+            tls: tls(&mut root, &folder.clone().unwrap_or_default()),
             listen: root.take("listen").unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             journal_dir: journal_dir.unwrap_or_else(|| journal_beside(&database_url, folder)),
             database_url,
@@ -171,6 +174,25 @@ fn journal_beside(database: &DatabaseUrl, folder: Option<PathBuf>) -> PathBuf {
 
 fn millis(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
     Duration::from_millis(section.take(key).unwrap_or(default))
+}
+
+/// The certificate and the key of the service, beside the configuration as all that it names.
+fn tls(root: &mut Section<'_>, folder: &Path) -> Option<Tls> {
+    const CERTIFICATE: &str = "tls_certificate";
+    const KEY: &str = "tls_key";
+    let files: [Option<PathBuf>; 2] = [CERTIFICATE, KEY].map(|key| root.take(key));
+    let [certificate, key] = files.map(|file| file.map(|file| folder.join(file)));
+    match (certificate, key) {
+        (None, None) => return None,
+        (Some(_), None) => root.mistake(KEY, "is required with tls_certificate"),
+        (None, Some(_)) => root.mistake(CERTIFICATE, "is required with tls_key"),
+        (Some(certificate), Some(key)) => match Tls::read(&certificate, &key) {
+            Ok(tls) => return Some(tls),
+            Err(TlsError::Certificate(why)) => root.mistake(CERTIFICATE, &why),
+            Err(TlsError::Key(why)) => root.mistake(KEY, &why),
+        },
+    }
+    None
 }
 
 fn settings(root: &mut Section<'_>) -> Settings {

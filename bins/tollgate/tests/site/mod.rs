@@ -144,7 +144,7 @@ impl Service {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = lines.next().unwrap().unwrap();
-        let (_, url) = line.split_once("http://").unwrap();
+        let (_, url) = line.split_once("://").unwrap();
         let address = url.split('/').next().unwrap().parse().unwrap();
         Self { child, address }
     }

@@ -78,10 +78,10 @@ impl FromRequest for Operator {
 
 fn operator(http: &HttpRequest) -> Result<Operator, ApiError> {
     let app = app(http)?;
-    let shown = bearer(http)?;
     let token = app.settings.operator_token.as_deref().ok_or_else(|| {
         ApiError::new(ErrorCode::RouteNotFound, "The operator's routes are off: no token is set.")
     })?;
+    let shown = bearer(http)?;
     match bool::from(shown.as_bytes().ct_eq(token.as_bytes())) {
         true => Ok(Operator),
         false => Err(ApiError::auth_invalid()),

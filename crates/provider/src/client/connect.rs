@@ -12,6 +12,7 @@ use actix_tls::connect::rustls_0_23::reexports::ClientConfig;
 use actix_tls::connect::rustls_0_23::{TlsConnector, webpki_roots_cert_store};
 use actix_tls::connect::{ConnectError, ConnectInfo, Connection, Host};
 use awc::http::Uri;
+use rustls::RootCertStore;
 use rustls::crypto::ring;
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
@@ -149,19 +150,124 @@ impl Host for ServerName {
 
 /// TLS as providers are spoken to: the roots of the web, no client certificate, HTTP/1.1.
 pub(super) fn tls_config() -> Arc<ClientConfig> {
+    tls_config_trusting(webpki_roots_cert_store())
+}
+
+fn tls_config_trusting(roots: RootCertStore) -> Arc<ClientConfig> {
     // awc makes a configuration of its own on the way, which we replace; it panics where no
     // provider of cryptography is installed. One that is there already is as good.
     let _ = ring::default_provider().install_default();
-    let mut config = ClientConfig::builder()
-        .with_root_certificates(webpki_roots_cert_store())
-        .with_no_client_auth();
+    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Arc::new(config)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::Mutex;
+    use std::time::Instant;
+
+    use actix_rt::net::TcpListener;
+    use rcgen::{
+        BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
+    };
+    use rustls::ServerConfig;
+    use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_rustls::TlsAcceptor;
+
     use super::*;
+
+    /// A server that shows `chain` and keeps what it is told by whoever trusts that.
+    async fn listen(
+        chain: Vec<CertificateDer<'static>>,
+        key: &KeyPair,
+    ) -> (u16, Arc<Mutex<Vec<u8>>>) {
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        let config = ServerConfig::builder().with_no_client_auth();
+        let acceptor = TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key).unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&told);
+        actix_rt::spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                if let Ok(mut stream) = acceptor.accept(tcp).await {
+                    let mut bytes = Vec::new();
+                    let _ = stream.read_buf(&mut bytes).await;
+                    heard.lock().unwrap().extend(bytes);
+                }
+            }
+        });
+        (port, told)
+    }
+
+    #[test]
+    fn a_key_is_told_to_nobody_whose_certificate_is_not_the_hosts() {
+        actix_rt::System::new().block_on(tell_only_the_host());
+    }
+
+    async fn tell_only_the_host() {
+        let key = || KeyPair::generate().unwrap();
+        let authority = |name: &str| {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.distinguished_name.push(DnType::CommonName, name);
+            let key = key();
+            let certificate = params.self_signed(&key).unwrap();
+            (certificate.der().clone(), Issuer::new(params, key))
+        };
+        let (root, trusted) = authority("Trusted");
+        let (_, stranger) = authority("Stranger");
+        let leaf = |names: &[&str], issuer: Option<&Issuer<'_, KeyPair>>, until: i32| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            let mut params = CertificateParams::new(names).unwrap();
+            params.not_before = date_time_ymd(2020, 1, 1);
+            params.not_after = date_time_ymd(until, 1, 1);
+            let key = key();
+            let certificate = match issuer {
+                Some(issuer) => params.signed_by(&key, issuer),
+                None => params.self_signed(&key),
+            };
+            (certificate.unwrap().der().clone(), key)
+        };
+        let mut roots = RootCertStore::empty();
+        roots.add(root).unwrap();
+        let tls = tls_config_trusting(roots);
+        let (good, late) = (4000, 2021);
+        for (what, (certificate, key), is_trusted) in [
+            ("the host's own", leaf(&["provider.test"], Some(&trusted), good), true),
+            ("another host's", leaf(&["evil.test"], Some(&trusted), good), false),
+            ("that of the domain above", leaf(&["test"], Some(&trusted), good), false),
+            (
+                "a wildcard of another level",
+                leaf(&["*.provider.test"], Some(&trusted), good),
+                false,
+            ),
+            ("nobody's", leaf(&[], Some(&trusted), good), false),
+            ("an expired one", leaf(&["provider.test"], Some(&trusted), late), false),
+            ("one of itself", leaf(&["provider.test"], None, good), false),
+            ("one of a stranger", leaf(&["provider.test"], Some(&stranger), good), false),
+        ] {
+            let (port, told) = listen(vec![certificate], &key).await;
+            let resolver = Resolver::Names(Arc::new(|_| vec![Ipv4Addr::LOCALHOST.into()]));
+            let lane = Lane { tls: true, private: true };
+            let uri = format!("http://provider.test:{port}/").parse().unwrap();
+            let connected = Connecting::new(lane, &tls, &resolver).connect(&uri).await;
+            match connected {
+                Ok(mut stream) if is_trusted => stream.write_all(b"sk-canary").await.unwrap(),
+                Ok(_) => panic!("{what}: connected"),
+                Err(why) => assert_eq!((why, is_trusted), (NotSent::Tls, false), "{what}"),
+            }
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while is_trusted && told.lock().unwrap().is_empty() && Instant::now() < deadline {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let heard = if is_trusted { b"sk-canary".as_slice() } else { b"" };
+            assert_eq!(told.lock().unwrap().as_slice(), heard, "{what}");
+        }
+    }
 
     #[test]
     fn only_public_addresses_are_connected_to_unless_private_ones_are_allowed() {

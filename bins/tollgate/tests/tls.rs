@@ -1,0 +1,134 @@
+//! The real program with a certificate of its own.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod site;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
+use serde_json::Value;
+use site::{Service, Site, merchant_key};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+const NAME: &str = "tollgate.test";
+
+/// A site with a certificate for [`NAME`] and its key, as files.
+struct Scene {
+    site: Site,
+    certificate: CertifiedKey<KeyPair>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let site = Site::new("sqlite:DIR/tollgate.db", None);
+        let certificate = generate_simple_self_signed([NAME.to_owned()]).unwrap();
+        std::fs::write(site.path().join("cert.pem"), certificate.cert.pem()).unwrap();
+        let key = certificate.signing_key.serialize_pem();
+        std::fs::write(site.path().join("key.pem"), key).unwrap();
+        Self { site, certificate }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.site.path().join(name)
+    }
+
+    fn serve(&self) -> Service {
+        // They stand beside the configuration.
+        self.site.serve_with(&[
+            ("TOLLGATE_TLS_CERTIFICATE", "cert.pem"),
+            ("TOLLGATE_TLS_KEY", "key.pem"),
+        ])
+    }
+
+    /// What is wrong with a configuration that names these files.
+    fn mistakes(&self, certificate: Option<&str>, key: Option<&str>) -> String {
+        let mut check = self.site.command(&["config", "check"]);
+        check.envs(certificate.map(|file| ("TOLLGATE_TLS_CERTIFICATE", file)));
+        check.envs(key.map(|file| ("TOLLGATE_TLS_KEY", file)));
+        let output = check.output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.success(), text.is_empty(), "{text}");
+        text
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(test);
+}
+
+/// Sends raw bytes and reads until the other side closes.
+async fn exchange(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, bytes: &str) -> String {
+    stream.write_all(bytes.as_bytes()).await.unwrap();
+    let mut read = Vec::new();
+    let end = timeout(Duration::from_secs(20), stream.read_to_end(&mut read)).await;
+    // Whoever closes without a farewell has closed all the same.
+    drop(end.unwrap());
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+#[test]
+fn with_a_certificate_it_speaks_tls_and_nothing_else() {
+    run(async {
+        let scene = Scene::new();
+        let key = merchant_key(&scene.site);
+        let node = scene.serve();
+        let request = format!(
+            "GET /v1/wallet HTTP/1.1\r\nhost: {NAME}\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\r\n"
+        );
+        let mut roots = RootCertStore::empty();
+        roots.add(scene.certificate.cert.der().clone()).unwrap();
+        let connect = async |roots: RootCertStore, name: &'static str| {
+            let config =
+                ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+            let tcp = TcpStream::connect(node.address).await.unwrap();
+            TlsConnector::from(Arc::new(config)).connect(name.try_into().unwrap(), tcp).await
+        };
+        let stream = connect(roots.clone(), NAME).await.unwrap();
+        let answer = exchange(stream, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let wallet: Value = serde_json::from_str(body).unwrap();
+        assert_eq!(wallet["balance"], "0.0000000000");
+
+        let plain = TcpStream::connect(node.address).await.unwrap();
+        let answer = exchange(plain, &request).await;
+        assert!(!answer.contains("HTTP") && !answer.contains("balance"), "{answer}");
+        assert!(connect(roots, "other.test").await.is_err(), "it is for one name");
+        assert!(connect(RootCertStore::empty(), NAME).await.is_err(), "and from nobody else");
+    });
+}
+
+#[test]
+fn what_is_wrong_with_certificate_or_key_is_said_before_anything_listens() {
+    let scene = Scene::new();
+    let other = generate_simple_self_signed([NAME.to_owned()]).unwrap().signing_key;
+    std::fs::write(scene.file("other.pem"), other.serialize_pem()).unwrap();
+    std::fs::write(scene.file("empty.pem"), "").unwrap();
+    std::fs::write(scene.file("broken.pem"), "-----BEGIN CERTIFICATE-----\nCANARY\n").unwrap();
+    assert_eq!(scene.mistakes(None, None), "");
+    assert_eq!(scene.mistakes(Some("cert.pem"), Some("key.pem")), "");
+    for (certificate, key, wrong, why) in [
+        (Some("cert.pem"), None, "tls_key", "is required with tls_certificate"),
+        (None, Some("key.pem"), "tls_certificate", "is required with tls_key"),
+        (Some("missing.pem"), Some("key.pem"), "tls_certificate", "cannot read"),
+        (Some("cert.pem"), Some("missing.pem"), "tls_key", "cannot read"),
+        (Some("empty.pem"), Some("key.pem"), "tls_certificate", "holds none"),
+        (Some("broken.pem"), Some("key.pem"), "tls_certificate", "broken.pem"),
+        (Some("cert.pem"), Some("empty.pem"), "tls_key", "holds none"),
+        (Some("key.pem"), Some("key.pem"), "tls_certificate", "holds none"),
+        (Some("cert.pem"), Some("cert.pem"), "tls_key", "holds none"),
+        (Some("cert.pem"), Some("other.pem"), "tls_key", "does not go with the certificate"),
+    ] {
+        let text = scene.mistakes(certificate, key);
+        let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{wrong}: ")));
+        assert!(line.is_some_and(|line| line.contains(why)), "{certificate:?} {key:?}: {text}");
+        assert!(!text.contains("CANARY") && text.lines().count() == 2, "{text}");
+    }
+}

@@ -1,0 +1,60 @@
+//! TLS of the service itself: a certificate and its key, read and compared before anything listens.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+
+/// How the service proves who it is. TLS 1.2 and 1.3; what a client speaks above is agreed on with it.
+#[derive(Clone)]
+pub struct Tls(ServerConfig);
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls(…)")
+    }
+}
+
+/// Why there is no TLS. The text repeats nothing of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TlsError {
+    /// The file of the certificate cannot be read, or holds none.
+    Certificate(String),
+    /// The file of the key cannot be read, or holds none, or that of another certificate.
+    Key(String),
+}
+
+impl Tls {
+    /// Reads a chain of certificates, the service's own first, and its key, both PEM.
+    ///
+    /// # Errors
+    /// [`TlsError`] says which file is wrong, and how.
+    pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let unreadable = |file: &Path, cause: &pem::Error| match cause {
+            pem::Error::Io(cause) => format!("cannot read {}: {cause}", file.display()),
+            pem::Error::NoItemsFound => format!("{} holds none", file.display()),
+            _ => format!("{} is not PEM", file.display()),
+        };
+        let chain: Result<Vec<_>, _> =
+            CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+        let chain = chain.map_err(|why| TlsError::Certificate(unreadable(certificate, &why)))?;
+        if chain.is_empty() {
+            return Err(TlsError::Certificate(format!("{} holds none", certificate.display())));
+        }
+        let private = PrivateKeyDer::from_pem_file(key);
+        let private = private.map_err(|why| TlsError::Key(unreadable(key, &why)))?;
+        ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .and_then(|config| config.with_no_client_auth().with_single_cert(chain, private))
+            .map(Self)
+            .map_err(|why| TlsError::Key(format!("does not go with the certificate: {why}")))
+    }
+
+    pub(crate) fn config(&self) -> ServerConfig {
+        self.0.clone()
+    }
+}
