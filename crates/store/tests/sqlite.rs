@@ -1,0 +1,222 @@
+//! SQLite beside others who use its file: who reads for long, who copies it, who keeps the writer.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use diesel::connection::SimpleConnection;
+use diesel::sqlite::SqliteConnection;
+use diesel::{Connection, RunQueryDsl};
+use tokio::runtime::Handle;
+use tollgate_store::{DatabaseUrl, Options, SettleOutcome, Store};
+use tollgate_testkit::store::answered;
+use tollgate_testkit::{TestStore, each_store};
+
+/// A connection of another program, that waits like ours.
+fn another(file: &Path) -> SqliteConnection {
+    let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+    conn.batch_execute("PRAGMA busy_timeout = 10000").unwrap();
+    conn
+}
+
+fn megabytes(file: &Path) -> u64 {
+    std::fs::metadata(file).map_or(0, |file| file.len() >> 20)
+}
+
+/// Works until it is told to stop.
+fn until(stop: &AtomicBool, mut work: impl FnMut()) {
+    while !stop.load(Ordering::Relaxed) {
+        work();
+    }
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Two hundred callers, so many calls each; answers how long the slowest step took.
+async fn load(store: &TestStore, calls: usize) -> Duration {
+    let merchant = store.merchant().await;
+    let key = store.secret_key_id(&merchant).await;
+    let merchant_id = merchant.merchant.merchant_id;
+    let callers = (0..200).map(|_| async {
+        let mut slowest = Duration::ZERO;
+        for _ in 0..calls {
+            let call = store.call(merchant_id, key);
+            let request_id = call.request_id;
+            let begun = Instant::now();
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            slowest = slowest.max(begun.elapsed());
+            let begun = Instant::now();
+            let outcome = store.store.settle(request_id, answered(1_000, "0.001")).await;
+            assert!(matches!(outcome, SettleOutcome::Settled(_)), "{outcome:?}");
+            slowest = slowest.max(begun.elapsed());
+        }
+        slowest
+    });
+    futures_util::future::join_all(callers).await.into_iter().max().unwrap()
+}
+
+#[test]
+fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints() {
+    each_store(async |store| {
+        let DatabaseUrl::Sqlite(file) = &store.url else { return };
+        let (wal, copy) = (file.with_extension("db-wal"), file.with_extension("copy"));
+        let stop = AtomicBool::new(false);
+        let mut reader = another(file);
+        // What it reads stays as it is until it ends, so the log cannot be emptied beyond that.
+        reader.batch_execute("BEGIN; SELECT count(*) FROM requests").unwrap();
+        let (mut backup, mut checkpointer, mut keeper) =
+            (another(file), another(file), another(file));
+        let vacuum = format!("VACUUM INTO '{}'", copy.display());
+        let slowest = thread::scope(|scope| {
+            scope.spawn(|| {
+                until(&stop, || {
+                    let _ = std::fs::remove_file(&copy);
+                    backup.batch_execute(&vacuum).unwrap();
+                    thread::sleep(Duration::from_millis(50));
+                })
+            });
+            scope.spawn(|| {
+                until(&stop, || {
+                    // It may find the log in use; that is its answer, and no error.
+                    let _ = checkpointer.batch_execute("PRAGMA wal_checkpoint(PASSIVE)");
+                    thread::sleep(Duration::from_millis(20));
+                })
+            });
+            scope.spawn(|| {
+                until(&stop, || {
+                    keeper.batch_execute("BEGIN IMMEDIATE").unwrap();
+                    thread::sleep(Duration::from_millis(30));
+                    keeper.batch_execute("ROLLBACK").unwrap();
+                    thread::sleep(Duration::from_millis(200));
+                })
+            });
+            // However it ends, the others end with it.
+            let _stopped = Stop(&stop);
+            let load = load(store, 10);
+            let slowest = tokio::task::block_in_place(|| Handle::current().block_on(load));
+            slowest
+        });
+        println!("the slowest step took {slowest:?}, the log has {} MB", megabytes(&wal));
+        // Others may take a writer's turn; nobody waits for a second one.
+        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+
+        reader.batch_execute("ROLLBACK").unwrap();
+        drop(reader);
+        load(store, 2).await;
+        let before = megabytes(&wal);
+        load(store, 2).await;
+        assert!(
+            megabytes(&wal) <= before,
+            "the log is used again: {before} MB, {}",
+            megabytes(&wal)
+        );
+
+        // The copy is a store like any other, of one instant.
+        let options = Options { clock: store.clock.clone(), ..Options::default() };
+        let copied = Store::open(&DatabaseUrl::Sqlite(copy), &options).unwrap();
+        let audit = copied.audit().await.unwrap();
+        assert_eq!(audit.differences, []);
+        assert!(audit.requests > 0);
+        copied.close().await.unwrap();
+    });
+}
+
+/// Kept by another for longer than a client waits, the writer takes up what waited.
+#[test]
+fn a_writer_that_another_program_keeps_costs_time_and_nothing_else() {
+    each_store(async |store| {
+        let DatabaseUrl::Sqlite(file) = &store.url else { return };
+        let merchant = store.merchant().await;
+        let key = store.secret_key_id(&merchant).await;
+        let call = store.call(merchant.merchant.merchant_id, key);
+        let (request_id, merchant) = (call.request_id, merchant.merchant);
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        let mut keeper = another(file);
+        keeper.batch_execute("BEGIN IMMEDIATE").unwrap();
+        let outcome = store.store.settle(request_id, answered(1_000, "0.5")).await;
+        assert_eq!(outcome, SettleOutcome::Journaled, "nobody waits for ever");
+        keeper.batch_execute("ROLLBACK").unwrap();
+        store.store.replay_journal().await.unwrap();
+        let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
+        assert_eq!(
+            (wallet.balance.to_string(), wallet.held.to_string()),
+            ("-0.5000000000".to_owned(), "0.0000000000".to_owned())
+        );
+    });
+}
+
+/// A process that dies in the middle of a migration has changed nothing, and the next one goes on.
+#[test]
+fn a_schema_that_stopped_after_any_migration_is_completed() {
+    #[derive(diesel::QueryableByName)]
+    struct Version {
+        #[diesel(sql_type = diesel::sql_types::Text)]
+        version: String,
+    }
+    let migrations = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations/sqlite");
+    let mut names: Vec<_> =
+        std::fs::read_dir(&migrations).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("whole.db");
+    let versions = "SELECT version FROM __diesel_schema_migrations ORDER BY version";
+    let schema = |file: &Path| -> Vec<String> {
+        let sql = "SELECT coalesce(sql, name) AS version FROM sqlite_schema \
+                   WHERE name NOT LIKE '%diesel%' ORDER BY name";
+        let rows: Vec<Version> = diesel::sql_query(sql).load(&mut another(file)).unwrap();
+        rows.into_iter().map(|row| row.version).collect()
+    };
+    Store::migrate(&DatabaseUrl::Sqlite(whole.clone())).unwrap();
+    let all: Vec<Version> = diesel::sql_query(versions).load(&mut another(&whole)).unwrap();
+    assert_eq!(all.len(), names.len());
+    for done in 0..names.len() {
+        for half in [false, true] {
+            let file = folder.path().join(format!("{done}-{half}.db"));
+            let mut conn = another(&file);
+            conn.batch_execute(
+                "PRAGMA journal_mode = WAL; CREATE TABLE __diesel_schema_migrations (version \
+                 VARCHAR(50) PRIMARY KEY NOT NULL, run_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)",
+            )
+            .unwrap();
+            for (name, version) in names.iter().zip(&all).take(done) {
+                let sql = std::fs::read_to_string(name.join("up.sql")).unwrap();
+                conn.batch_execute(&sql).unwrap();
+                let noted = format!(
+                    "INSERT INTO __diesel_schema_migrations (version) VALUES ('{}')",
+                    version.version
+                );
+                conn.batch_execute(&noted).unwrap();
+            }
+            if half {
+                // A process that died within the next one: its transaction was never committed.
+                let sql = std::fs::read_to_string(names[done].join("up.sql")).unwrap();
+                conn.batch_execute(&format!("BEGIN; {sql}")).unwrap();
+            }
+            drop(conn);
+            let check = Options { migrate: false, ..Options::default() };
+            assert!(Store::open(&DatabaseUrl::Sqlite(file.clone()), &check).is_err(), "{done}");
+            let ran = Store::migrate(&DatabaseUrl::Sqlite(file.clone())).unwrap();
+            assert_eq!(ran, names.len() - done, "after {done}");
+            assert!(schema(&file) == schema(&whole), "after {done}");
+        }
+    }
+    // One that only a newer program knows is not touched.
+    let mut conn = another(&whole);
+    conn.batch_execute(
+        "INSERT INTO __diesel_schema_migrations (version) VALUES ('29990101000000')",
+    )
+    .unwrap();
+    drop(conn);
+    let refused = Store::open(&DatabaseUrl::Sqlite(whole), &Options::default());
+    let why = refused.err().map(|why| why.to_string()).unwrap_or_default();
+    assert!(why.contains("29990101000000") && why.contains("does not know"), "{why}");
+}
