@@ -67,6 +67,8 @@ pub struct Settings {
     pub forward_body_limit_bytes: usize,
     /// How large a body of our own operations may be.
     pub body_limit_bytes: usize,
+    /// How long to wait for the next piece of a body.
+    pub body_idle: Duration,
     /// How many of our own operations a key may ask for in a minute; 0 is without limit.
     pub standard_rate_per_minute: u32,
     /// How long to wait for providers.
@@ -88,6 +90,7 @@ impl Default for Settings {
             disconnect_drain_max_bytes: 64 * 1024 * 1024,
             forward_body_limit_bytes: 32 * 1024 * 1024,
             body_limit_bytes: 1024 * 1024,
+            body_idle: Duration::from_secs(30),
             standard_rate_per_minute: 1_000,
             timeouts: Timeouts::default(),
             webhooks: Reach::default(),

@@ -1,11 +1,7 @@
 //! Which headers pass, on the wire: exactly these reach the provider, exactly these come back, none of
 //! them chooses who pays, and no message is read in two ways.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod support;
 
@@ -299,7 +295,7 @@ fn a_message_that_can_be_read_in_two_ways_is_400_and_ends_the_connection() {
             (format!("content-length: {length}\r\ntransfer-encoding: chunked"), &chunked),
             (format!("transfer-encoding: chunked\r\ncontent-length: {length}"), &chunked),
             (format!("content-length: {all}\r\ntransfer-encoding: chunked"), &chunked),
-            (format!("Content-Length: 0\r\nTransfer-Encoding: chunked"), &chunked),
+            ("Content-Length: 0\r\nTransfer-Encoding: chunked".to_owned(), &chunked),
             (format!("content-length: {length}\r\ntransfer-encoding: identity"), &body),
             // Two lengths, or what is none.
             (format!("content-length: {length}\r\ncontent-length: {all}"), &body),
@@ -476,5 +472,28 @@ fn nothing_makes_a_connection_anything_but_http() {
             );
         }
         assert_eq!(gateway.provider.calls(), 1);
+    });
+}
+
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    let idle = Duration::from_millis(300);
+    let impatient = tollgate_api::Settings { body_idle: idle, ..support::settings() };
+    support::each_gateway_with(impatient, async |gateway| {
+        let forward = format!("/v1/forward?u={}", gateway.provider.url("/v1/chat/completions"));
+        for target in [forward.as_str(), "/v1/meters"] {
+            for sent in ["", "{\"model\": \"m-1\""] {
+                let head = format!(
+                    "POST {target} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {}\r\n\
+                     content-type: application/json\r\ncontent-length: 500\r\n\r\n{sent}",
+                    gateway.key()
+                );
+                let (statuses, answer) = raw(gateway, head.as_bytes()).await;
+                assert_eq!(statuses, [400], "{target}: {answer}");
+                assert!(answer.contains("did not arrive whole"), "{answer}");
+            }
+        }
+        assert_eq!(gateway.app.calls().running(), 0);
+        gateway.provider.assert_calls(0);
     });
 }

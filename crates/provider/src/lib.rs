@@ -58,8 +58,8 @@ mod table;
 mod usage;
 
 pub use client::{
-    BodyError, Incoming, NotSent, Outgoing, ProviderClient, Reach, Resolver, SendError, Timeouts,
-    WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError,
+    BodyError, Incoming, NameServer, NotSent, Outgoing, ProviderClient, Reach, Resolver, SendError,
+    Timeouts, WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError,
 };
 pub use dialect::{Dialect, Operation, ParseDialectError};
 pub use headers::{ProviderKey, request_headers, response_headers};

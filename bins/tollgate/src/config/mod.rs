@@ -219,6 +219,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
             .unwrap_or(default.disconnect_drain_max_bytes),
         forward_body_limit_bytes,
         body_limit_bytes,
+        body_idle: default.body_idle,
         standard_rate_per_minute: root
             .take("standard_rate_per_minute")
             .unwrap_or(default.standard_rate_per_minute),

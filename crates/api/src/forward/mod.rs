@@ -28,7 +28,7 @@ use self::call::Call;
 use self::calls::Tracked;
 pub(crate) use self::credential::Credential;
 use self::outbound::Outbound;
-use crate::app::{App, KeyOwner};
+use crate::app::{App, KeyOwner, Settings};
 use crate::http::body;
 use crate::http::error::ApiError;
 
@@ -73,8 +73,9 @@ impl Inbound {
         let tracked = app.calls.enter()?;
         let credential = Credential::of(http)?;
         let owner = app.owner_of(&credential.key).await?;
-        let limit = app.settings.forward_body_limit_bytes;
-        let body = body::read(http, &mut payload.into_inner(), limit).await?;
+        let Settings { forward_body_limit_bytes, body_idle, .. } = app.settings;
+        let mut payload = payload.into_inner();
+        let body = body::read(http, &mut payload, forward_body_limit_bytes, body_idle).await?;
         Ok(Self { tracked, credential, owner, body })
     }
 

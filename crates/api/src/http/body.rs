@@ -1,5 +1,7 @@
 //! What is asked: a body read within its bound, after the caller is known.
 
+use std::time::Duration;
+
 use actix_web::dev::Payload;
 use actix_web::http::header::{CONTENT_LENGTH, CONTENT_TYPE, UPGRADE};
 use actix_web::{FromRequest, HttpRequest};
@@ -8,6 +10,7 @@ use deserr::Deserr;
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
+use tokio::time::timeout;
 use tollgate_domain::Issue;
 use tollgate_store::idempotency::IdempotencyKey;
 
@@ -60,8 +63,9 @@ where
         let (http, mut payload) = (http.clone(), payload.take());
         Box::pin(async move {
             let who = Who::extract(&http).await?;
-            let limit = app(&http)?.settings.body_limit_bytes;
-            let bytes = read(&http, &mut payload, limit).await?;
+            let app = app(&http)?;
+            let limit = app.settings.body_limit_bytes;
+            let bytes = read(&http, &mut payload, limit, app.settings.body_idle).await?;
             require_json(&http, &bytes)?;
             let idempotency_key = idempotency::key(&http, who.scope(), &bytes)?;
             Ok(Self { who, what: parse(&bytes)?, bytes, idempotency_key })
@@ -69,11 +73,12 @@ where
     }
 }
 
-/// Reads a whole body of at most `limit` bytes.
+/// Reads a whole body of at most `limit` bytes, none of which is waited for longer than `idle`.
 pub(crate) async fn read(
     http: &HttpRequest,
     payload: &mut Payload,
     limit: usize,
+    idle: Duration,
 ) -> Result<Bytes, ApiError> {
     let upgrade = http.headers().get(UPGRADE).and_then(|value| value.to_str().ok());
     if upgrade.is_some_and(|to| to.trim().eq_ignore_ascii_case("websocket")) {
@@ -91,21 +96,24 @@ pub(crate) async fn read(
         return Err(too_large());
     }
     let broken = || ApiError::new(ErrorCode::JsonInvalid, "The body did not arrive whole.");
+    let mut next = async || match timeout(idle, payload.next()).await {
+        Ok(piece) => piece.transpose().map_err(|_| broken()),
+        Err(_) => Err(broken()),
+    };
     // Most bodies arrive in one piece, which is then passed on without a copy.
-    let Some(first) = payload.next().await else { return Ok(Bytes::new()) };
-    let first = first.map_err(|_| broken())?;
-    let Some(second) = payload.next().await else {
+    let Some(first) = next().await? else { return Ok(Bytes::new()) };
+    let Some(second) = next().await? else {
         return if first.len() > limit { Err(too_large()) } else { Ok(first) };
     };
     let mut body = BytesMut::with_capacity(announced.max(first.len() * 2));
     body.extend_from_slice(&first);
-    let mut next = Some(second);
-    while let Some(chunk) = next {
-        body.extend_from_slice(&chunk.map_err(|_| broken())?);
+    let mut piece = Some(second);
+    while let Some(more) = piece {
+        body.extend_from_slice(&more);
         if body.len() > limit {
             return Err(too_large());
         }
-        next = payload.next().await;
+        piece = next().await?;
     }
     Ok(body.freeze())
 }

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use super::NotSent;
 
+/// Answers what addresses a name has; none when it has none.
+pub type NameServer = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;
+
 /// Who says which addresses a name has. Clones share it.
 #[derive(Clone, Default)]
 pub enum Resolver {
@@ -12,7 +15,7 @@ pub enum Resolver {
     System,
     /// A function in its place. A name that changes its addresses between two look-ups, or has
     /// addresses of which one leads inside, is an attack that can only be tried out so.
-    Names(Arc<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>),
+    Names(Arc<NameServer>),
 }
 
 impl Resolver {
