@@ -58,7 +58,7 @@ mod table;
 mod usage;
 
 pub use client::{
-    BodyError, Incoming, Names, NotSent, Outgoing, ProviderClient, Reach, Resolver, SendError,
+    BodyError, Incoming, NameServer, NotSent, Outgoing, ProviderClient, Reach, Resolver, SendError,
     Timeouts, WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError,
 };
 pub use dialect::{Dialect, Operation, ParseDialectError};

@@ -396,15 +396,15 @@ fn a_provider_that_may_not_be_private_is_not_connected_to_there() {
 /// A name server with these answers to one question after the other, the last one for ever, and how
 /// often it was asked.
 fn names(answers: &[&[&str]]) -> (Resolver, Arc<AtomicUsize>) {
-    let parse = |answer: &&[&str]| -> Vec<IpAddr> {
-        answer.iter().map(|text| text.parse().unwrap()).collect()
-    };
-    let answers: Vec<_> = answers.iter().map(parse).collect();
+    let address =
+        |text: &&str| text.parse().unwrap_or_else(|error| unreachable!("{text}: {error}"));
+    let answers: Vec<Vec<IpAddr>> =
+        answers.iter().map(|answer| answer.iter().map(address).collect()).collect();
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let answer = move |_: &str| {
         let at = count.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1);
-        answers[at].clone()
+        answers.get(at).cloned().unwrap_or_default()
     };
     (Resolver::Names(Arc::new(answer)), asked)
 }

@@ -63,7 +63,8 @@ where
         let (http, mut payload) = (http.clone(), payload.take());
         Box::pin(async move {
             let who = Who::extract(&http).await?;
-            let limit = app(&http)?.settings.body_limit_bytes;
+            let app = app(&http)?;
+            let limit = app.settings.body_limit_bytes;
             let bytes = read(&http, &mut payload, limit).await?;
             require_json(&http, &bytes)?;
             let idempotency_key = idempotency::key(&http, who.scope(), &bytes)?;

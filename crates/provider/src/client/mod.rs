@@ -35,7 +35,7 @@ use tokio::time::timeout;
 pub(crate) use self::address::is_public;
 use self::body::CountedBody;
 use self::connect::{Connecting, Lane};
-pub use self::resolver::{Names, Resolver};
+pub use self::resolver::{NameServer, Resolver};
 pub use self::webhook::{Reach, WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError};
 use crate::table::Endpoint;
 

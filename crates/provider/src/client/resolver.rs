@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::NotSent;
 
-/// Says which addresses a name has.
-pub type Names = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;
+/// Answers what addresses a name has; none when it has none.
+pub type NameServer = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;
 
 /// Who says which addresses a name has. Clones share it.
 #[derive(Clone, Default)]
@@ -15,7 +15,7 @@ pub enum Resolver {
     System,
     /// A function in its place. A name that changes its addresses between two look-ups, or has
     /// addresses of which one leads inside, is an attack that can only be tried out so.
-    Names(Arc<Names>),
+    Names(Arc<NameServer>),
 }
 
 impl Resolver {
