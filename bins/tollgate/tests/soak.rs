@@ -402,7 +402,8 @@ impl Caller {
                     ),
                 };
                 let call = self.call("POST", path, &self.key).json(&fields);
-                (call.header("idempotency-key", &word), &[201])
+                // Of webhooks a merchant has a hundred at most.
+                (call.header("idempotency-key", &word), &[201, 400])
             }
         };
         let answer = timeout(Duration::from_secs(60), call.send()).await.unwrap();

@@ -6,12 +6,14 @@
 mod support;
 
 use std::io::Write;
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
 use support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_at_real_prices, with};
-use tollgate_testkit::Reply;
+use tokio::time::timeout;
+use tollgate_testkit::{Gate, Reply};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -232,6 +234,29 @@ fn a_packed_answer_passes_packed_and_is_read_all_the_same() {
                 assert_ne!(cost, "0.0000000000", "{codings} {kind}");
             }
         }
+    });
+}
+
+/// Nothing is put in to keep a stream alive: every byte is the provider's.
+#[test]
+fn a_stream_that_is_silent_stays_silent() {
+    let event =
+        json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": {"content": "Hi"}}]});
+    each_gateway(async |gateway| {
+        let gate = Gate::new();
+        gateway.provider.push(Reply::events([event.to_string(), "[DONE]".to_owned()]).gate(&gate));
+        let body =
+            json!({"model": "m-1", "stream": true, "stream_options": {"include_usage": true}});
+        let mut open = gateway.forward(CHAT).json(&body).open().await;
+        gate.pass(1);
+        open.read_until("Hi").await;
+        let silence = timeout(Duration::from_secs(2), open.read_some()).await;
+        assert!(silence.is_err(), "something came: {:?}", String::from_utf8_lossy(open.raw()));
+        gate.open();
+        while open.read_some().await {}
+        let answer = open.answer();
+        assert!(answer.complete);
+        assert_eq!(answer.text(), format!("data: {event}\n\ndata: [DONE]\n\n"));
     });
 }
 
