@@ -106,7 +106,9 @@ impl IntoResponses for OfACall {
     path = "/forward",
     operation_id = "forward",
     params(ForwardQuery, MetadataHeader),
-    request_body(content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*"))),
+    request_body(
+        content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*")),
+    ),
     responses(OfACall),
     security(("credential" = [])),
 )]

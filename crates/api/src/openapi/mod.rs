@@ -178,6 +178,7 @@ pub(crate) fn methods(pattern: &str) -> Option<String> {
     get,
     path = "/openapi.json",
     operation_id = "getOpenApi",
+    tag = "openapi",
     responses((status = 200, description = "The document", body = Object)),
     security(()),
 )]

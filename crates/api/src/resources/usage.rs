@@ -98,7 +98,10 @@ struct SpanQuery {
     path = "/usage",
     operation_id = "getUsage",
     params(SpanQuery, RecordQuery, ConnectionQuery),
-    responses((status = 200, description = "The sums by day, and in all", body = UsageView), ApiError),
+    responses(
+        (status = 200, description = "The sums by day, and in all", body = UsageView),
+        ApiError,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,

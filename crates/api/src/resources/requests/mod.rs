@@ -26,8 +26,13 @@ pub(crate) use view::{CostView, CurrentCost, ModelUsageView, RecordView};
     get,
     path = "/requests/{id}",
     operation_id = "getRequest",
-    params(("id" = String, Path, description = "The id of a record, or the `request_id` under which usage was reported")),
-    responses((status = 200, description = "The record", body = RecordView), ApiError, refused::RequestNotFound),
+    params(
+        ("id" = String, Path, description = "The id of a record, or the `request_id` under which usage was reported"),
+    ),
+    responses(
+        (status = 200, description = "The record", body = RecordView),
+        ApiError, refused::RequestNotFound,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,
