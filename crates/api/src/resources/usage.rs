@@ -62,7 +62,7 @@ impl Serialize for LargeAmount {
 }
 
 // Its name is that of a smaller one: in JSON they are alike.
-looks! { LargeAmount as "Amount" => AmountSchema::schema() }
+looks! { LargeAmount as "Amount" => AmountSchema::schema(); }
 
 impl From<&Sums> for SumsView {
     fn from(sums: &Sums) -> Self {

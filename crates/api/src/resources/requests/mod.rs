@@ -93,9 +93,9 @@ pub(crate) async fn list(
 pub(super) struct RecordQuery {
     /// Only those under this meter.
     meter_id: Option<MeterId>,
-    /// Only those with all these pairs of metadata: a JSON array of `[key, value]` pairs.
-    #[param(example = r#"[["plan","a"]]"#)]
-    metadata_filters: Option<String>,
+    /// Only those with all these pairs of metadata.
+    #[param(inline)]
+    metadata_filters: Option<MetadataFilters>,
 }
 
 /// Which records are asked for.
