@@ -100,7 +100,9 @@ const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
     get,
     path = "/metrics",
     operation_id = "getMetrics",
-    responses((status = 200, description = "The metrics", body = String, content_type = METRICS_TYPE)),
+    responses(
+        (status = 200, description = "The metrics", body = String, content_type = METRICS_TYPE),
+    ),
     security(()),
 )]
 pub(crate) async fn metrics(app: web::Data<App>) -> HttpResponse {

@@ -10,10 +10,12 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
+use support::document::{assert_valid, resolve, validator_at};
 use support::*;
 use tollgate_api::{ErrorCode, WebhookMessages, openapi};
 use tollgate_domain::EventKind;
@@ -28,24 +30,8 @@ fn content(kind: &str) -> &'static Value {
     &openapi()["webhooks"][kind]["post"]["requestBody"]["content"]["application/json"]
 }
 
-/// Validates against the schema at a place of the document.
-fn validator_at(place: &str) -> Validator {
-    let mut root = openapi().clone();
-    root["$ref"] = json!(place);
-    jsonschema::draft202012::options().should_validate_formats(true).build(&root).unwrap()
-}
-
-fn validator(kind: &str) -> Validator {
+fn validator(kind: &str) -> Arc<Validator> {
     validator_at(&format!("#/webhooks/{kind}/post/requestBody/content/application~1json/schema"))
-}
-
-#[track_caller]
-fn assert_valid(validator: &Validator, value: &Value) {
-    let faults: Vec<_> = validator
-        .iter_errors(value)
-        .map(|fault| format!("{}: {fault}", fault.instance_path()))
-        .collect();
-    assert!(faults.is_empty(), "{faults:#?}\n{value:#}");
 }
 
 /// Every object within a value, by its pointer.
@@ -325,13 +311,8 @@ fn every_route_is_in_the_document_and_nothing_else_is() {
 fn codes(operation: &'static Value) -> impl Iterator<Item = (u16, &'static str)> {
     let responses = operation["responses"].as_object().unwrap().iter();
     responses.flat_map(|(status, response)| {
-        let shared = response["$ref"].as_str().and_then(|place| place.strip_prefix('#'));
-        let response = shared.map_or(response, |place| openapi().pointer(place).unwrap());
-        let schema = &response["content"]["application/json"]["schema"];
-        let ours = if schema["anyOf"].is_array() { &schema["anyOf"][0] } else { schema };
-        let codes = ours["properties"]["error"]["properties"]["code"]["enum"].as_array();
-        let codes = codes.into_iter().flatten().filter_map(Value::as_str);
-        codes.map(move |code| (status.parse().unwrap(), code))
+        let codes = resolve(response)["x-error-codes"].as_array().into_iter().flatten();
+        codes.map(move |code| (status.parse().unwrap(), code.as_str().unwrap()))
     })
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use actix_web::{HttpRequest, HttpResponse, web};
+use tollgate_domain::Metadata;
 use tollgate_provider::ProviderClient;
 use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{Content, HeaderBuilder, Ref, RefOr, Response, ResponseBuilder, Schema};
@@ -23,9 +24,8 @@ struct ForwardQuery {
     /// The provider's URL, percent-encoded.
     #[param(max_length = 8192, example = "https://api.openai.com/v1/chat/completions")]
     u: String,
-    /// Metadata of the record: a JSON object of strings.
-    #[param(nullable = false, example = r#"{"plan":"a"}"#)]
-    metadata: Option<String>,
+    /// Metadata of the record.
+    metadata: Option<Metadata>,
 }
 
 /// The query that is ours on a drop-in route; the rest is the provider's.
@@ -33,9 +33,8 @@ struct ForwardQuery {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct DropInQuery {
-    /// Metadata of the record: a JSON object of strings.
-    #[param(nullable = false, example = r#"{"plan":"a"}"#)]
-    metadata: Option<String>,
+    /// Metadata of the record.
+    metadata: Option<Metadata>,
 }
 
 #[derive(IntoParams)]
@@ -43,8 +42,8 @@ struct DropInQuery {
 #[expect(dead_code, reason = "read by its derive only")]
 struct MetadataHeader {
     /// The same as `metadata` in the query, and before it.
-    #[param(rename = "x-service-metadata", nullable = false)]
-    metadata: Option<String>,
+    #[param(rename = "x-service-metadata")]
+    metadata: Option<Metadata>,
 }
 
 /// What is posted to a provider. It goes there byte for byte.
@@ -53,11 +52,13 @@ struct CallInput;
 /// The same on a drop-in route, where the model names the provider.
 struct ModelCallInput;
 
-looks! { CallInput as "Call" => call()
-.description(Some("The provider's own. These fields are read here, if they are there.")) }
-
-looks! { ModelCallInput as "ModelCall" => call()
-.description(Some("The provider's own. These fields are read here.")).required("model") }
+looks! {
+    CallInput as "Call" => call()
+        .description(Some("The provider's own. These fields are read here, if they are there."));
+    ModelCallInput as "ModelCall" => call()
+        .description(Some("The provider's own. These fields are read here."))
+        .required("model");
+}
 
 fn call() -> ObjectBuilder {
     let or_null = |kind: Type| SchemaType::Array(vec![kind, Type::Null]);
@@ -106,7 +107,9 @@ impl IntoResponses for OfACall {
     path = "/forward",
     operation_id = "forward",
     params(ForwardQuery, MetadataHeader),
-    request_body(content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*"))),
+    request_body(
+        content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*")),
+    ),
     responses(OfACall),
     security(("credential" = [])),
 )]

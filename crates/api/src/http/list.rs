@@ -79,6 +79,7 @@ pub(crate) struct PageQuery {
     #[param(minimum = 1, maximum = 100, default = 10)]
     limit: Option<u32>,
     /// Where the last page ended: its `next_cursor`.
+    #[param(pattern = "^[A-Za-z0-9_-]*$")]
     cursor: Option<String>,
 }
 

@@ -15,8 +15,13 @@ pub(crate) const OF_SHAPE_A: &str = "shape_a";
 pub(crate) const OF_SHAPE_B: &str = "shape_b";
 pub(crate) const OF_EITHER_SHAPE: &str = "either_shape";
 
-/// Of which there is one at most, with what the envelope then has besides.
+/// Of which there is one at most.
 const SHAPES: [&str; 3] = [OF_SHAPE_A, OF_SHAPE_B, OF_EITHER_SHAPE];
+
+/// The schemas of the envelope: the plain one, and those with what SDKs read besides.
+const ERROR: &str = "Error";
+const ERROR_OF_SHAPE_A: &str = "ErrorOfShapeA";
+const ERROR_OF_SHAPE_B: &str = "ErrorOfShapeB";
 
 /// What an operation takes, as far as errors come with it.
 struct Takes {
@@ -133,28 +138,37 @@ pub(super) fn spell_out(document: &mut Value) {
     }
     if let Some(components) = document.get_mut("components").and_then(Value::as_object_mut) {
         components.insert("responses".to_owned(), shared.into());
+        if let Some(schemas) = components.get_mut("schemas").and_then(Value::as_object_mut) {
+            schemas.extend(of_sdks(schemas));
+        }
     }
 }
 
+/// The envelope with what the SDKs of either format read besides.
+fn of_sdks(schemas: &Map<String, Value>) -> Vec<(String, Value)> {
+    let with = |name: &str, of_whole: &[&str], of_body: &[&str]| {
+        let mut whole = schemas.get(ERROR)?.clone();
+        let mut body = schemas.get("ErrorBody")?.clone();
+        body.get_mut("required")?.as_array_mut()?.extend(of_body.iter().map(|name| json!(name)));
+        whole.get_mut("required")?.as_array_mut()?.extend(of_whole.iter().map(|name| json!(name)));
+        whole.get_mut("properties")?.as_object_mut()?.insert("error".to_owned(), body);
+        Some((name.to_owned(), whole))
+    };
+    let shape_a = with(ERROR_OF_SHAPE_A, &[], &["type", "param"]);
+    let shape_b = with(ERROR_OF_SHAPE_B, &["type"], &["type"]);
+    shape_a.into_iter().chain(shape_b).collect()
+}
+
+/// One response of all these codes, which have one status. A schema for each would be as many types in a
+/// client, so the codes stand beside it.
 fn response(codes: &[ErrorCode], names: &[&str], shape: Option<&str>, of_a_call: bool) -> Value {
-    let status = codes.first().map(|code| code.status());
-    let mut ours = json!({
-        "allOf": [{"$ref": "#/components/schemas/Error"}],
-        "properties": {"error": {"properties": {
-            "code": {"enum": names},
-            "status": {"const": status},
-        }}},
-    });
-    let shape_a = json!({"properties": {"error": {"required": ["type", "param"]}}});
-    let shape_b = json!({"required": ["type"], "properties": {"error": {"required": ["type"]}}});
-    if let Some(parts) = ours.get_mut("allOf").and_then(Value::as_array_mut) {
-        parts.extend(match shape {
-            Some(OF_SHAPE_A) => Some(shape_a),
-            Some(OF_SHAPE_B) => Some(shape_b),
-            Some(_) => Some(json!({"anyOf": [shape_a, shape_b]})),
-            None => None,
-        });
-    }
+    let ours = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
+    let ours = match shape {
+        None => ours(ERROR),
+        Some(OF_SHAPE_A) => ours(ERROR_OF_SHAPE_A),
+        Some(OF_SHAPE_B) => ours(ERROR_OF_SHAPE_B),
+        Some(_) => json!({"anyOf": [ours(ERROR_OF_SHAPE_A), ours(ERROR_OF_SHAPE_B)]}),
+    };
     let quoted: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
     let (schema, description) = match of_a_call {
         false => (ours, quoted.join(", ")),
@@ -168,7 +182,11 @@ fn response(codes: &[ErrorCode], names: &[&str], shape: Option<&str>, of_a_call:
         content.insert("*/*".to_owned(), json!({}));
     }
     let headers: Map<_, _> = codes.iter().flat_map(|code| headers(*code)).collect();
-    let mut response = json!({"description": description, "content": content});
+    let mut response = json!({
+        "description": description,
+        "content": content,
+        "x-error-codes": names,
+    });
     if let Some(response) = response.as_object_mut().filter(|_| !headers.is_empty()) {
         response.insert("headers".to_owned(), headers.into());
     }

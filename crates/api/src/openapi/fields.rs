@@ -10,10 +10,14 @@ use crate::http::fields::{
 use crate::resources::webhooks::Target;
 
 /// A database may not be able to hold a NUL.
-const NO_NUL: &str = r"^[^\x00]*$";
+pub(super) const NO_NUL: &str = r"^[^\x00]*$";
 
 fn name() -> ObjectBuilder {
     text().min_length(Some(1)).max_length(Some(NAME_CHARS)).pattern(Some(NO_NUL))
+}
+
+pub(super) fn metadata_key() -> ObjectBuilder {
+    text().max_length(Some(NAME_CHARS)).pattern(Some("^[A-Za-z0-9_]+$"))
 }
 
 pub(super) fn metadata() -> ObjectBuilder {
@@ -32,38 +36,36 @@ fn number_or_text(maximum: u64) -> ObjectBuilder {
         .maximum(Some(maximum))
 }
 
-looks! { Name as "Name" => name() }
-
-looks! { MetadataField as "Metadata" => metadata() }
-
-looks! { Slug as "Slug" => text()
-.min_length(Some(1)).max_length(Some(SLUG_CHARS)).pattern(Some("^[a-z0-9_-]*$")) }
-
-looks! { Positive as "PositiveAmount" => text()
-.description(Some("US dollars: more than 0, at most 922337203.6854775807."))
-.pattern(Some(r"^[0-9]+(\.[0-9]{1,10})?$"))
-.examples(["25"]) }
-
-looks! { NonNegative as "NonNegativeAmount" => text()
-.description(Some("US dollars: at most 922337203.6854775807."))
-.pattern(Some(r"^[0-9]+(\.[0-9]{1,10})?$"))
-.examples(["25"]) }
-
-looks! { TierStart as "TierStart" => number_or_text(100_000_000_000)
-.description(Some("Tokens, characters, minutes or requests, as the meter counts."))
-.pattern(Some("^[0-9]+$"))
-.examples(["1000000"]) }
-
-looks! { Count as "Count" => ObjectBuilder::new()
-.schema_type(Type::Integer).minimum(Some(0)).maximum(Some(MAX_COUNT)) }
-
-looks! { Seconds as "Seconds" => number_or_text(MAX_COUNT)
-.description(Some("Seconds; as a string with up to six decimals."))
-.pattern(Some(r"^[0-9]{1,18}(\.[0-9]{1,6}0{0,12})?$"))
-.examples(["1.5"]) }
-
-looks! { Target as "WebhookUrl" => text()
-.description(Some("https, without user, password and fragment."))
-.max_length(Some(2048))
-.pattern(Some("^[Hh][Tt][Tt][Pp][Ss]?://[!-\\[\\]-~]+$"))
-.examples(["https://example.com/webhooks"]) }
+looks! {
+    Name as "Name" => name();
+    MetadataField as "Metadata" => metadata();
+    Slug as "Slug" => text()
+        .min_length(Some(1))
+        .max_length(Some(SLUG_CHARS))
+        .pattern(Some("^[a-z0-9_-]*$"));
+    Positive as "PositiveAmount" => text()
+        .description(Some("US dollars: more than 0, at most 922337203.6854775807."))
+        .pattern(Some(r"^([0-9]*[1-9][0-9]*(\.[0-9]{1,10})?|[0-9]+\.[0-9]{0,9}[1-9][0-9]{0,9})$"))
+        .examples(["25"]);
+    NonNegative as "NonNegativeAmount" => text()
+        .description(Some("US dollars: at most 922337203.6854775807."))
+        .pattern(Some(r"^[0-9]+(\.[0-9]{1,10})?$"))
+        .examples(["25"]);
+    TierStart as "TierStart" => number_or_text(100_000_000_000)
+        .description(Some("Tokens, characters, minutes or requests, as the meter counts."))
+        .pattern(Some("^[0-9]+$"))
+        .examples(["1000000"]);
+    Count as "Count" => ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(0))
+        .maximum(Some(MAX_COUNT));
+    Seconds as "Seconds" => number_or_text(MAX_COUNT)
+        .description(Some("Seconds; as a string with up to six decimals."))
+        .pattern(Some(r"^[0-9]{1,18}(\.[0-9]{1,6}0{0,12})?$"))
+        .examples(["1.5"]);
+    Target as "WebhookUrl" => text()
+        .description(Some("https, without user, password and fragment."))
+        .max_length(Some(2048))
+        .pattern(Some(r"^[Hh][Tt][Tt][Pp][Ss]?://[!-\[\]-~]+$"))
+        .examples(["https://example.com/webhooks"]);
+}

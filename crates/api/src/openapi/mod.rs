@@ -131,6 +131,7 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     errors::spell_out(&mut document);
     credentials::spell_out(&mut document);
     let_bodies_be_empty(&mut document);
+    say_what_is_json(&mut document);
     close(&mut document);
     document
 });
@@ -178,6 +179,7 @@ pub(crate) fn methods(pattern: &str) -> Option<String> {
     get,
     path = "/openapi.json",
     operation_id = "getOpenApi",
+    tag = "openapi",
     responses((status = 200, description = "The document", body = Object)),
     security(()),
 )]
@@ -189,6 +191,26 @@ pub(crate) async fn get() -> HttpResponse {
 
 fn add_schemas(document: &mut OpenApi, schemas: Vec<(String, RefOr<Schema>)>) {
     document.components.get_or_insert_default().schemas.extend(schemas);
+}
+
+/// A parameter that is an object or a list is JSON in a text.
+fn say_what_is_json(document: &mut Value) {
+    let whole = document.clone();
+    let is_json = |schema: &Value| {
+        let place = schema.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
+        let schema = place.and_then(|place| whole.pointer(place)).unwrap_or(schema);
+        schema.get("type").is_some_and(|kind| kind == "object" || kind == "array")
+    };
+    for (_, operation) in operations(document) {
+        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+        for parameter in parameters.into_iter().flatten().filter_map(Value::as_object_mut) {
+            if parameter.get("schema").is_some_and(is_json) {
+                let schema = parameter.shift_remove("schema");
+                let content = json!({"application/json": {"schema": schema}});
+                parameter.insert("content".to_owned(), content);
+            }
+        }
+    }
 }
 
 /// Closes every object: a field that a schema does not name is none. What an object is composed of

@@ -10,7 +10,9 @@ use serde_aux::serde_introspection::serde_introspect;
 use tollgate_pricing::Unit;
 use utoipa::ToSchema;
 use utoipa::openapi::Ref;
-use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
+use utoipa::openapi::schema::{
+    ArrayBuilder, ArrayItems, KnownFormat, ObjectBuilder, SchemaFormat, Type,
+};
 
 pub(super) fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
@@ -21,9 +23,9 @@ fn words<T: for<'de> Deserialize<'de>>() -> ObjectBuilder {
     text().enum_values(Some(serde_introspect::<T>().iter().copied()))
 }
 
-/// How a type looks, and under which name.
+/// How types look, and under which names.
 macro_rules! looks {
-    ($Type:ty as $name:expr => $schema:expr) => {
+    ($( $Type:ty as $name:expr => $schema:expr; )*) => { $(
         impl utoipa::PartialSchema for $Type {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
                 $schema.into()
@@ -35,7 +37,7 @@ macro_rules! looks {
                 std::borrow::Cow::Borrowed($name)
             }
         }
-    };
+    )* };
 }
 pub(crate) use looks;
 
@@ -43,7 +45,7 @@ macro_rules! schemas {
     ($( $Type:ident = $schema:expr; )*) => { $(
         pub(crate) struct $Type;
 
-        looks! { $Type as stringify!($Type).trim_end_matches("Schema") => $schema }
+        looks! { $Type as stringify!($Type).trim_end_matches("Schema") => $schema; }
     )* };
 }
 
@@ -123,6 +125,11 @@ schemas! {
     // A test event cannot be asked for, nor left out.
     WantedKind = text().enum_values(Some(tollgate_domain::EventKind::ALL.iter().map(|kind| kind.as_str())));
     MetadataSchema = super::fields::metadata();
+    MetadataFilters = {
+        let pair = [super::fields::metadata_key(), text().pattern(Some(super::fields::NO_NUL))];
+        let pair = ArrayBuilder::new().prefix_items(pair).items(ArrayItems::False);
+        ArrayBuilder::new().items(pair.min_items(Some(2)))
+    };
     LocalTimeSchema = text()
         .description(Some("An instant, with the offset in which it was asked for."))
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))

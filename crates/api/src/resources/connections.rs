@@ -76,8 +76,11 @@ impl Input for CreateConnection {}
     operation_id = "createConnection",
     params(IdempotencyHeader),
     request_body = CreateConnection,
-    responses((status = 201, description = "Made", body = ConnectionView),
-        (status = 200, description = "The connection that has the reference", body = ConnectionView), ApiError),
+    responses(
+        (status = 201, description = "Made", body = ConnectionView),
+        (status = 200, description = "The connection that has the reference", body = ConnectionView),
+        ApiError,
+    ),
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
@@ -127,7 +130,10 @@ pub(crate) fn not_found() -> ApiError {
     path = "/connections/{id}",
     operation_id = "getConnection",
     params(("id" = ConnectionId, Path)),
-    responses((status = 200, description = "The connection", body = ConnectionView), ApiError, refused::ConnectionNotFound),
+    responses(
+        (status = 200, description = "The connection", body = ConnectionView),
+        ApiError, refused::ConnectionNotFound,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,
@@ -166,7 +172,10 @@ impl Input for UpdateConnection {
     operation_id = "updateConnection",
     params(("id" = ConnectionId, Path)),
     request_body = UpdateConnection,
-    responses((status = 200, description = "The connection as it is now", body = ConnectionView), ApiError, refused::ConnectionNotFound),
+    responses(
+        (status = 200, description = "The connection as it is now", body = ConnectionView),
+        ApiError, refused::ConnectionNotFound,
+    ),
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
@@ -192,7 +201,10 @@ pub(crate) async fn update(
     path = "/connections/{id}",
     operation_id = "deleteConnection",
     params(("id" = ConnectionId, Path)),
-    responses((status = 200, description = "Deleted", body = Success), ApiError, refused::ConnectionNotFound),
+    responses(
+        (status = 200, description = "Deleted", body = Success),
+        ApiError, refused::ConnectionNotFound,
+    ),
 )]
 pub(crate) async fn delete(
     app: web::Data<App>,

@@ -81,7 +81,10 @@ pub(crate) async fn list(
     path = "/credit_bundles/{id}",
     operation_id = "getCreditBundle",
     params(("id" = CreditBundleId, Path)),
-    responses((status = 200, description = "The bundle", body = CreditBundleView), ApiError, refused::CreditBundleNotFound),
+    responses(
+        (status = 200, description = "The bundle", body = CreditBundleView),
+        ApiError, refused::CreditBundleNotFound,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,

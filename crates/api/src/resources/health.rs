@@ -31,7 +31,10 @@ pub(crate) async fn healthz() -> HttpResponse {
     get,
     path = "/readyz",
     operation_id = "getReadiness",
-    responses((status = 200, description = "It does", body = Health), (status = 503, description = "It does not", body = Health)),
+    responses(
+        (status = 200, description = "It does", body = Health),
+        (status = 503, description = "It does not", body = Health),
+    ),
     security(()),
 )]
 pub(crate) async fn readyz(app: web::Data<App>) -> HttpResponse {

@@ -56,7 +56,10 @@ impl Input for CreateMerchant {}
     operation_id = "createMerchant",
     params(IdempotencyHeader),
     request_body = CreateMerchant,
-    responses((status = 201, description = "Made; its secret key is shown this once", body = MerchantView), ApiError),
+    responses(
+        (status = 201, description = "Made; its secret key is shown this once", body = MerchantView),
+        ApiError,
+    ),
     security(("operator_token" = [])),
 )]
 pub(crate) async fn create(

@@ -170,7 +170,10 @@ impl Input for CreateMeter {}
     operation_id = "createMeter",
     params(IdempotencyHeader),
     request_body = CreateMeter,
-    responses((status = 201, description = "Made", body = MeterView), ApiError, refused::MeterSlugTaken),
+    responses(
+        (status = 201, description = "Made", body = MeterView),
+        ApiError, refused::MeterSlugTaken,
+    ),
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
@@ -233,7 +236,10 @@ pub(crate) fn not_found() -> ApiError {
     path = "/meters/{id}",
     operation_id = "getMeter",
     params(("id" = MeterId, Path)),
-    responses((status = 200, description = "The meter", body = MeterView), ApiError, refused::MeterNotFound),
+    responses(
+        (status = 200, description = "The meter", body = MeterView),
+        ApiError, refused::MeterNotFound,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,
@@ -305,7 +311,10 @@ impl UpdateMeter {
     operation_id = "updateMeter",
     params(("id" = MeterId, Path)),
     request_body = UpdateMeter,
-    responses((status = 200, description = "The meter as it is now", body = MeterView), ApiError, refused::MeterNotFound),
+    responses(
+        (status = 200, description = "The meter as it is now", body = MeterView),
+        ApiError, refused::MeterNotFound,
+    ),
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
@@ -343,7 +352,10 @@ pub(crate) async fn update(
     path = "/meters/{id}",
     operation_id = "deleteMeter",
     params(("id" = MeterId, Path)),
-    responses((status = 200, description = "Deleted", body = Deleted), ApiError, refused::MeterNotFound, refused::MeterInUse),
+    responses(
+        (status = 200, description = "Deleted", body = Deleted),
+        ApiError, refused::MeterNotFound, refused::MeterInUse,
+    ),
 )]
 pub(crate) async fn delete(
     app: web::Data<App>,

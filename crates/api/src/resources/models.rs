@@ -61,7 +61,12 @@ struct ModelQuery {
     path = "/models",
     operation_id = "listModels",
     params(ModelQuery),
-    responses((status = 200, description = "A page, by default of all", body = ModelsView), ApiError, refused::AuthHeaderMissing, refused::AuthInvalid, refused::ForwardTokenJsonInvalid, refused::SpendKeyPaused, refused::SpendKeyExpired, refused::RateLimited, OfEitherShape),
+    responses(
+        (status = 200, description = "A page, by default of all", body = ModelsView),
+        ApiError, refused::AuthHeaderMissing, refused::AuthInvalid,
+        refused::ForwardTokenJsonInvalid, refused::SpendKeyPaused, refused::SpendKeyExpired,
+        refused::RateLimited, OfEitherShape,
+    ),
     security(("credential" = [])),
 )]
 pub(crate) async fn list(app: web::Data<App>, http: HttpRequest) -> Result<HttpResponse, ApiError> {
@@ -79,7 +84,12 @@ pub(crate) async fn list(app: web::Data<App>, http: HttpRequest) -> Result<HttpR
     path = "/models/{id}",
     operation_id = "getModel",
     params(("id" = String, Path, description = "It may have slashes")),
-    responses((status = 200, description = "The model", body = ModelView), ApiError, refused::AuthHeaderMissing, refused::AuthInvalid, refused::ForwardTokenJsonInvalid, refused::SpendKeyPaused, refused::SpendKeyExpired, refused::RateLimited, OfEitherShape, refused::ModelNotFound),
+    responses(
+        (status = 200, description = "The model", body = ModelView),
+        ApiError, refused::AuthHeaderMissing, refused::AuthInvalid,
+        refused::ForwardTokenJsonInvalid, refused::SpendKeyPaused, refused::SpendKeyExpired,
+        refused::RateLimited, OfEitherShape, refused::ModelNotFound,
+    ),
     security(("credential" = [])),
 )]
 pub(crate) async fn get(

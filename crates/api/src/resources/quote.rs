@@ -396,7 +396,12 @@ enum Base {
     path = "/quote",
     operation_id = "quote",
     request_body = Fields,
-    responses((status = 200, description = "The quote", body = Quoted), ApiError, refused::ForwardEndpointNotSupported, refused::ForwardTokenJsonInvalid, refused::ModelPriceUnknown, refused::ConnectionNotFound, refused::MeterNotFound, refused::ConnectionDisabled),
+    responses(
+        (status = 200, description = "The quote", body = Quoted),
+        ApiError, refused::ForwardEndpointNotSupported, refused::ForwardTokenJsonInvalid,
+        refused::ModelPriceUnknown, refused::ConnectionNotFound, refused::MeterNotFound,
+        refused::ConnectionDisabled,
+    ),
 )]
 pub(crate) async fn quote(
     app: web::Data<App>,

@@ -58,7 +58,10 @@ impl Input for CreateSecretKey {}
     operation_id = "createSecretKey",
     params(IdempotencyHeader),
     request_body = CreateSecretKey,
-    responses((status = 201, description = "Made; the key is shown this once", body = SecretKeyView), ApiError),
+    responses(
+        (status = 201, description = "Made; the key is shown this once", body = SecretKeyView),
+        ApiError,
+    ),
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
@@ -98,7 +101,10 @@ pub(crate) async fn list(
     path = "/secret_keys/{id}",
     operation_id = "deleteSecretKey",
     params(("id" = SecretKeyId, Path)),
-    responses((status = 200, description = "Deleted", body = Deleted), ApiError, refused::SecretKeyNotFound, refused::LastSecretKey),
+    responses(
+        (status = 200, description = "Deleted", body = Deleted),
+        ApiError, refused::SecretKeyNotFound, refused::LastSecretKey,
+    ),
 )]
 pub(crate) async fn delete(
     app: web::Data<App>,

@@ -243,7 +243,10 @@ impl CreateSpendKey {
     operation_id = "createSpendKey",
     params(IdempotencyHeader),
     request_body = CreateSpendKey,
-    responses((status = 201, description = "Made; the key is shown this once", body = SpendKeyView), ApiError, refused::WalletNotFound, refused::MeterNotFound),
+    responses(
+        (status = 201, description = "Made; the key is shown this once", body = SpendKeyView),
+        ApiError, refused::WalletNotFound, refused::MeterNotFound,
+    ),
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
@@ -296,7 +299,10 @@ fn not_found() -> ApiError {
     path = "/spend_keys/{id}",
     operation_id = "getSpendKey",
     params(("id" = SpendKeyId, Path)),
-    responses((status = 200, description = "The spend key", body = SpendKeyView), ApiError, refused::SpendKeyNotFound),
+    responses(
+        (status = 200, description = "The spend key", body = SpendKeyView),
+        ApiError, refused::SpendKeyNotFound,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,
@@ -398,7 +404,10 @@ impl UpdateSpendKey {
     operation_id = "updateSpendKey",
     params(("id" = SpendKeyId, Path)),
     request_body = UpdateSpendKey,
-    responses((status = 200, description = "The spend key as it is now", body = SpendKeyView), ApiError, refused::SpendKeyNotFound, refused::MeterNotFound),
+    responses(
+        (status = 200, description = "The spend key as it is now", body = SpendKeyView),
+        ApiError, refused::SpendKeyNotFound, refused::MeterNotFound,
+    ),
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
@@ -424,7 +433,10 @@ pub(crate) async fn update(
     path = "/spend_keys/{id}/rotate",
     operation_id = "rotateSpendKey",
     params(("id" = SpendKeyId, Path), IdempotencyHeader),
-    responses((status = 200, description = "The spend key; its new key is shown this once", body = SpendKeyView), ApiError, refused::SpendKeyNotFound),
+    responses(
+        (status = 200, description = "The spend key; its new key is shown this once", body = SpendKeyView),
+        ApiError, refused::SpendKeyNotFound,
+    ),
 )]
 pub(crate) async fn rotate(
     app: web::Data<App>,
@@ -446,7 +458,10 @@ pub(crate) async fn rotate(
     path = "/spend_keys/{id}",
     operation_id = "deleteSpendKey",
     params(("id" = SpendKeyId, Path)),
-    responses((status = 200, description = "Deleted", body = Success), ApiError, refused::SpendKeyNotFound),
+    responses(
+        (status = 200, description = "Deleted", body = Success),
+        ApiError, refused::SpendKeyNotFound,
+    ),
 )]
 pub(crate) async fn delete(
     app: web::Data<App>,

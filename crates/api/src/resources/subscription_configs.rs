@@ -267,7 +267,10 @@ pub(crate) fn not_found() -> ApiError {
     path = "/subscription_configs/{id}",
     operation_id = "getSubscriptionConfig",
     params(("id" = SubscriptionConfigId, Path)),
-    responses((status = 200, description = "The configuration", body = ConfigView), ApiError, refused::SubscriptionConfigNotFound),
+    responses(
+        (status = 200, description = "The configuration", body = ConfigView),
+        ApiError, refused::SubscriptionConfigNotFound,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,
@@ -461,7 +464,10 @@ fn too_many_bundles(present: &ConfigInFull, changes: &SubscriptionConfigChanges)
     operation_id = "updateSubscriptionConfig",
     params(("id" = SubscriptionConfigId, Path)),
     request_body = UpdateConfig,
-    responses((status = 200, description = "The configuration as it is now", body = ConfigView), ApiError, refused::SubscriptionConfigNotFound),
+    responses(
+        (status = 200, description = "The configuration as it is now", body = ConfigView),
+        ApiError, refused::SubscriptionConfigNotFound,
+    ),
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
@@ -494,7 +500,10 @@ pub(crate) async fn update(
     path = "/subscription_configs/{id}",
     operation_id = "deleteSubscriptionConfig",
     params(("id" = SubscriptionConfigId, Path)),
-    responses((status = 200, description = "Deleted", body = Deleted), ApiError, refused::SubscriptionConfigNotFound),
+    responses(
+        (status = 200, description = "Deleted", body = Deleted),
+        ApiError, refused::SubscriptionConfigNotFound,
+    ),
 )]
 pub(crate) async fn delete(
     app: web::Data<App>,

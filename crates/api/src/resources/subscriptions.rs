@@ -191,7 +191,11 @@ impl Input for Subscribe {}
     operation_id = "createSubscription",
     params(IdempotencyHeader),
     request_body = Subscribe,
-    responses((status = 201, description = "The subscription", body = SubscriptionAnswer), ApiError, refused::ConnectionNotFound, refused::ConnectionDisabled, refused::SubscriptionConfigNotFound, refused::SubscriptionExists),
+    responses(
+        (status = 201, description = "The subscription", body = SubscriptionAnswer),
+        ApiError, refused::ConnectionNotFound, refused::ConnectionDisabled,
+        refused::SubscriptionConfigNotFound, refused::SubscriptionExists,
+    ),
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
@@ -277,7 +281,10 @@ pub(crate) async fn list(
     path = "/subscriptions/{id}",
     operation_id = "getSubscription",
     params(("id" = SubscriptionId, Path)),
-    responses((status = 200, description = "The subscription", body = SubscriptionAnswer), ApiError, refused::SubscriptionNotFound),
+    responses(
+        (status = 200, description = "The subscription", body = SubscriptionAnswer),
+        ApiError, refused::SubscriptionNotFound,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,
@@ -297,7 +304,10 @@ pub(crate) async fn get(
     path = "/connections/{id}/subscription",
     operation_id = "getSubscriptionOfConnection",
     params(("id" = ConnectionId, Path)),
-    responses((status = 200, description = "The subscription, or null", body = ConnectionAnswer), ApiError, refused::ConnectionNotFound),
+    responses(
+        (status = 200, description = "The subscription, or null", body = ConnectionAnswer),
+        ApiError, refused::ConnectionNotFound,
+    ),
 )]
 pub(crate) async fn get_of_connection(
     app: web::Data<App>,
@@ -337,7 +347,10 @@ impl Input for ChangePlan {}
     operation_id = "changeSubscription",
     params(("id" = SubscriptionId, Path), IdempotencyHeader),
     request_body = ChangePlan,
-    responses((status = 200, description = "The subscription", body = SubscriptionAnswer), ApiError, refused::SubscriptionNotFound, refused::SubscriptionConfigNotFound),
+    responses(
+        (status = 200, description = "The subscription", body = SubscriptionAnswer),
+        ApiError, refused::SubscriptionNotFound, refused::SubscriptionConfigNotFound,
+    ),
 )]
 pub(crate) async fn change(
     app: web::Data<App>,
@@ -371,7 +384,10 @@ impl Input for BuyBundle {}
     operation_id = "buyCreditBundle",
     params(("id" = SubscriptionId, Path), IdempotencyHeader),
     request_body = BuyBundle,
-    responses((status = 201, description = "The subscription", body = SubscriptionAnswer), ApiError, refused::SubscriptionNotFound, refused::CreditBundleNotFound),
+    responses(
+        (status = 201, description = "The subscription", body = SubscriptionAnswer),
+        ApiError, refused::SubscriptionNotFound, refused::CreditBundleNotFound,
+    ),
 )]
 pub(crate) async fn buy_bundle(
     app: web::Data<App>,
@@ -417,7 +433,10 @@ fn done(
     path = "/subscriptions/{id}",
     operation_id = "cancelSubscription",
     params(("id" = SubscriptionId, Path)),
-    responses((status = 200, description = "Cancelled", body = Success), ApiError, refused::SubscriptionNotFound),
+    responses(
+        (status = 200, description = "Cancelled", body = Success),
+        ApiError, refused::SubscriptionNotFound,
+    ),
 )]
 pub(crate) async fn cancel(
     app: web::Data<App>,

@@ -62,7 +62,7 @@ impl Serialize for LargeAmount {
 }
 
 // Its name is that of a smaller one: in JSON they are alike.
-looks! { LargeAmount as "Amount" => AmountSchema::schema() }
+looks! { LargeAmount as "Amount" => AmountSchema::schema(); }
 
 impl From<&Sums> for SumsView {
     fn from(sums: &Sums) -> Self {
@@ -98,7 +98,10 @@ struct SpanQuery {
     path = "/usage",
     operation_id = "getUsage",
     params(SpanQuery, RecordQuery, ConnectionQuery),
-    responses((status = 200, description = "The sums by day, and in all", body = UsageView), ApiError),
+    responses(
+        (status = 200, description = "The sums by day, and in all", body = UsageView),
+        ApiError,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,

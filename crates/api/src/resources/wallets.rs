@@ -106,7 +106,10 @@ pub(crate) async fn get_own(app: web::Data<App>, caller: Caller) -> Result<HttpR
     path = "/wallets/{id}",
     operation_id = "getWallet",
     params(("id" = WalletId, Path)),
-    responses((status = 200, description = "The wallet", body = WalletView), ApiError, refused::WalletNotFound),
+    responses(
+        (status = 200, description = "The wallet", body = WalletView),
+        ApiError, refused::WalletNotFound,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,
@@ -145,7 +148,10 @@ impl Input for UpdateWallet {
     operation_id = "updateWallet",
     params(("id" = WalletId, Path)),
     request_body = UpdateWallet,
-    responses((status = 200, description = "The wallet as it is now", body = WalletView), ApiError, refused::WalletNotFound),
+    responses(
+        (status = 200, description = "The wallet as it is now", body = WalletView),
+        ApiError, refused::WalletNotFound,
+    ),
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
@@ -182,7 +188,10 @@ impl Input for MoveMoney {}
     operation_id = "creditWallet",
     params(("id" = WalletId, Path), IdempotencyHeader),
     request_body = MoveMoney,
-    responses((status = 201, description = "The transaction", body = TransactionView), ApiError, refused::WalletNotFound),
+    responses(
+        (status = 201, description = "The transaction", body = TransactionView),
+        ApiError, refused::WalletNotFound,
+    ),
 )]
 pub(crate) async fn credit(
     app: web::Data<App>,
@@ -199,7 +208,10 @@ pub(crate) async fn credit(
     operation_id = "debitWallet",
     params(("id" = WalletId, Path), IdempotencyHeader),
     request_body = MoveMoney,
-    responses((status = 201, description = "The transaction", body = TransactionView), ApiError, refused::WalletNotFound),
+    responses(
+        (status = 201, description = "The transaction", body = TransactionView),
+        ApiError, refused::WalletNotFound,
+    ),
 )]
 pub(crate) async fn debit(
     app: web::Data<App>,
@@ -242,7 +254,10 @@ async fn book(
     path = "/wallets/{id}/transactions",
     operation_id = "listTransactions",
     params(("id" = WalletId, Path), PageQuery),
-    responses((status = 200, description = "A page", body = ListView<TransactionView>), ApiError, refused::WalletNotFound),
+    responses(
+        (status = 200, description = "A page", body = ListView<TransactionView>),
+        ApiError, refused::WalletNotFound,
+    ),
 )]
 pub(crate) async fn list_transactions(
     app: web::Data<App>,

@@ -180,7 +180,10 @@ impl Input for CreateWebhook {}
     operation_id = "createWebhook",
     params(IdempotencyHeader),
     request_body = CreateWebhook,
-    responses((status = 201, description = "Made; its secret is shown this once", body = WebhookView), ApiError),
+    responses(
+        (status = 201, description = "Made; its secret is shown this once", body = WebhookView),
+        ApiError,
+    ),
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
@@ -236,7 +239,10 @@ fn not_found() -> ApiError {
     path = "/webhooks/{id}",
     operation_id = "getWebhook",
     params(("id" = WebhookId, Path)),
-    responses((status = 200, description = "The webhook", body = WebhookView), ApiError, refused::WebhookNotFound),
+    responses(
+        (status = 200, description = "The webhook", body = WebhookView),
+        ApiError, refused::WebhookNotFound,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,
@@ -277,7 +283,10 @@ impl Input for UpdateWebhook {
     operation_id = "updateWebhook",
     params(("id" = WebhookId, Path)),
     request_body = UpdateWebhook,
-    responses((status = 200, description = "The webhook as it is now", body = WebhookView), ApiError, refused::WebhookNotFound),
+    responses(
+        (status = 200, description = "The webhook as it is now", body = WebhookView),
+        ApiError, refused::WebhookNotFound,
+    ),
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
@@ -309,7 +318,10 @@ pub(crate) async fn update(
     path = "/webhooks/{id}",
     operation_id = "deleteWebhook",
     params(("id" = WebhookId, Path)),
-    responses((status = 200, description = "Deleted", body = Deleted), ApiError, refused::WebhookNotFound),
+    responses(
+        (status = 200, description = "Deleted", body = Deleted),
+        ApiError, refused::WebhookNotFound,
+    ),
 )]
 pub(crate) async fn delete(
     app: web::Data<App>,
@@ -333,7 +345,10 @@ pub(crate) async fn delete(
     path = "/webhooks/{id}/rotate",
     operation_id = "rotateWebhook",
     params(("id" = WebhookId, Path), IdempotencyHeader),
-    responses((status = 200, description = "The webhook; its new secret is shown this once", body = WebhookView), ApiError, refused::WebhookNotFound),
+    responses(
+        (status = 200, description = "The webhook; its new secret is shown this once", body = WebhookView),
+        ApiError, refused::WebhookNotFound,
+    ),
 )]
 pub(crate) async fn rotate(
     app: web::Data<App>,
@@ -358,7 +373,10 @@ pub(crate) async fn rotate(
     path = "/webhooks/{id}/test",
     operation_id = "testWebhook",
     params(("id" = WebhookId, Path), IdempotencyHeader),
-    responses((status = 200, description = "The delivery, which is just to begin", body = DeliveryView), ApiError, refused::WebhookNotFound),
+    responses(
+        (status = 200, description = "The delivery, which is just to begin", body = DeliveryView),
+        ApiError, refused::WebhookNotFound,
+    ),
 )]
 pub(crate) async fn test(
     app: web::Data<App>,
@@ -400,7 +418,10 @@ enum WantedStatus {
     path = "/webhooks/{id}/deliveries",
     operation_id = "listDeliveries",
     params(("id" = WebhookId, Path), DeliveryQuery, PageQuery),
-    responses((status = 200, description = "A page", body = ListView<DeliveryView>), ApiError, refused::WebhookNotFound),
+    responses(
+        (status = 200, description = "A page", body = ListView<DeliveryView>),
+        ApiError, refused::WebhookNotFound,
+    ),
 )]
 pub(crate) async fn list_deliveries(
     app: web::Data<App>,
@@ -448,7 +469,10 @@ fn ids(path: &(String, String)) -> Result<(WebhookId, DeliveryId), ApiError> {
     path = "/webhooks/{id}/deliveries/{delivery_id}",
     operation_id = "getDelivery",
     params(("id" = WebhookId, Path), ("delivery_id" = DeliveryId, Path)),
-    responses((status = 200, description = "The delivery", body = DeliveryView), ApiError, refused::WebhookNotFound, refused::DeliveryNotFound),
+    responses(
+        (status = 200, description = "The delivery", body = DeliveryView),
+        ApiError, refused::WebhookNotFound, refused::DeliveryNotFound,
+    ),
 )]
 pub(crate) async fn get_delivery(
     app: web::Data<App>,
@@ -474,7 +498,10 @@ pub(crate) async fn get_delivery(
     path = "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
     operation_id = "redeliver",
     params(("id" = WebhookId, Path), ("delivery_id" = DeliveryId, Path), IdempotencyHeader),
-    responses((status = 200, description = "The delivery, which is just to begin anew", body = DeliveryView), ApiError, refused::WebhookNotFound, refused::DeliveryNotFound),
+    responses(
+        (status = 200, description = "The delivery, which is just to begin anew", body = DeliveryView),
+        ApiError, refused::WebhookNotFound, refused::DeliveryNotFound,
+    ),
 )]
 pub(crate) async fn redeliver(
     app: web::Data<App>,

@@ -13,6 +13,8 @@
     reason = "each test file uses its part of this"
 )]
 
+pub mod document;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,8 +22,9 @@ use std::time::Duration;
 use actix_web::web;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use document::assert_documented;
 use serde_json::{Value, json};
-use tollgate_api::{App, Courier, Listening, Settings};
+use tollgate_api::{App, Courier, InterfaceShape, Listening, Settings};
 use tollgate_domain::{Clock, Connection, MerchantMeter};
 use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, UnitPrices};
 use tollgate_provider::{ProviderSettings, ProviderTable, Reach};
@@ -37,6 +40,8 @@ pub struct Gateway<'a> {
     pub connection: Connection,
     pub meter: MerchantMeter,
     pub app: web::Data<App>,
+    /// Whether answers have the shape that is documented.
+    is_documented: bool,
     /// A chat URL of a provider that is configured and does not listen.
     pub nobody: String,
     /// A chat URL of a provider that should speak TLS and does not.
@@ -133,6 +138,7 @@ async fn run(
 
 impl<'a> Gateway<'a> {
     async fn start(store: &'a TestStore, settings: Settings, clock: Clock, prices: Prices) -> Self {
+        let is_documented = settings.shape == InterfaceShape::Current;
         let provider = ScriptedProvider::start();
         let merchant = store.merchant().await;
         let merchant_id = merchant.merchant.merchant_id;
@@ -165,6 +171,7 @@ impl<'a> Gateway<'a> {
             connection,
             meter,
             app,
+            is_documented,
             nobody: format!("{nobody}/chat/completions"),
             untrusted: format!("{untrusted}/chat/completions"),
         }
@@ -184,24 +191,34 @@ impl<'a> Gateway<'a> {
         Call::new(self.address, method, &format!("/v1{path}"))
     }
 
+    /// Sends a request of the merchant's, and looks whether the answer is documented.
+    async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let call = self.call(method, path);
+        let answer = body.into_iter().fold(call, |call, body| call.json(body)).send().await;
+        if self.is_documented {
+            assert_documented(method, &format!("/v1{path}"), &answer);
+        }
+        answer
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
-        self.call("GET", path).send().await
+        self.send("GET", path, None).await
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
-        self.call("POST", path).json(body).send().await
+        self.send("POST", path, Some(body)).await
     }
 
     pub async fn patch(&self, path: &str, body: &Value) -> Answer {
-        self.call("PATCH", path).json(body).send().await
+        self.send("PATCH", path, Some(body)).await
     }
 
     pub async fn delete(&self, path: &str) -> Answer {
-        self.call("DELETE", path).send().await
+        self.send("DELETE", path, None).await
     }
 
     pub async fn put(&self, path: &str, body: &Value) -> Answer {
-        self.call("PUT", path).json(body).send().await
+        self.send("PUT", path, Some(body)).await
     }
 
     /// A new spend key with these fields beside its name: the resource as it was shown once.

@@ -26,8 +26,13 @@ pub(crate) use view::{CostView, CurrentCost, ModelUsageView, RecordView};
     get,
     path = "/requests/{id}",
     operation_id = "getRequest",
-    params(("id" = String, Path, description = "The id of a record, or the `request_id` under which usage was reported")),
-    responses((status = 200, description = "The record", body = RecordView), ApiError, refused::RequestNotFound),
+    params(
+        ("id" = String, Path, description = "The id of a record, or the `request_id` under which usage was reported"),
+    ),
+    responses(
+        (status = 200, description = "The record", body = RecordView),
+        ApiError, refused::RequestNotFound,
+    ),
 )]
 pub(crate) async fn get(
     app: web::Data<App>,
@@ -88,9 +93,9 @@ pub(crate) async fn list(
 pub(super) struct RecordQuery {
     /// Only those under this meter.
     meter_id: Option<MeterId>,
-    /// Only those with all these pairs of metadata: a JSON array of `[key, value]` pairs.
-    #[param(example = r#"[["plan","a"]]"#)]
-    metadata_filters: Option<String>,
+    /// Only those with all these pairs of metadata.
+    #[param(inline)]
+    metadata_filters: Option<MetadataFilters>,
 }
 
 /// Which records are asked for.

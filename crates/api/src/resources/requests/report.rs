@@ -105,10 +105,15 @@ impl ReportUsage {
     post,
     path = "/requests",
     operation_id = "reportUsage",
+    tag = "requests",
     params(IdempotencyHeader),
     request_body = ReportUsage,
-    responses((status = 201, description = "Booked", body = RecordView),
-        (status = 200, description = "The record that was already reported under this id", body = RecordView), ApiError, refused::ConnectionNotFound, refused::ConnectionDisabled, refused::MeterNotFound, refused::IdempotencyKeyReused),
+    responses(
+        (status = 201, description = "Booked", body = RecordView),
+        (status = 200, description = "The record that was already reported under this id", body = RecordView),
+        ApiError, refused::ConnectionNotFound, refused::ConnectionDisabled, refused::MeterNotFound,
+        refused::IdempotencyKeyReused,
+    ),
 )]
 pub(crate) async fn report(
     app: web::Data<App>,
