@@ -51,11 +51,19 @@ bench-webhooks:
 bench-lists url records:
     cargo run --release -p tollgate-store --example lists -- {{url}} {{records}}
 
-# Whether memory stays bounded: `just soak 10` makes random calls for ten minutes, and lets a thousand
-# clients read a kilobyte a second, and a line of 2 GB pass.
+# The long forms of the tests of docs/RELIABILITY.md: `just soak 10` makes random calls for ten minutes,
+# and lets a thousand clients read a kilobyte a second, a line of 2 GB pass, nodes die thirty times,
+# and the store be away for half a minute.
 soak minutes="10":
     SOAK_SECONDS=$(({{minutes}} * 60)) SOAK_CLIENTS=1000 SOAK_CLIENT_SECONDS=60 SOAK_LINE_MB=2048 \
         cargo test --release -p tollgate --test soak -- --nocapture --test-threads=1
+    KILLS=30 OUTAGE_SECONDS=30 \
+        cargo test --release -p tollgate --test deaths --test outage -- --nocapture --test-threads=1
+    RACE_SEEDS=100 cargo test --release -p tollgate-store --test faults --test spend_keys
+
+# What is built into Tollgate, as CycloneDX: bins/tollgate/tollgate.cdx.json. Needs cargo-cyclonedx.
+sbom:
+    cargo cyclonedx --format json --manifest-path bins/tollgate/Cargo.toml
 
 # Check licences, bans and sources of the dependencies; needs cargo-deny.
 deny:

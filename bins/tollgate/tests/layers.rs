@@ -111,15 +111,17 @@ fn sources(folder: &Path) -> String {
 #[test]
 fn every_test_that_a_promise_names_is_there() {
     let sources = ["crates", "bins"].map(|folder| sources(&root().join(folder))).concat();
-    let document = fs::read_to_string(root().join("docs/SECURITY.md")).unwrap();
-    let in_code = document.split('`').skip(1).step_by(2);
-    // What has so many words joined is the name of a test.
-    let named: Vec<_> = in_code
-        .filter(|text| !text.contains(|c: char| !c.is_ascii_lowercase() && c != '_'))
-        .filter(|text| text.matches('_').count() >= 4)
-        .collect();
-    assert!(named.len() >= 20, "{named:?}");
-    for name in named {
-        assert!(sources.contains(&format!("fn {name}()")), "{name}");
+    for document in ["docs/SECURITY.md", "docs/RELIABILITY.md"] {
+        let document = fs::read_to_string(root().join(document)).unwrap();
+        let in_code = document.split('`').skip(1).step_by(2);
+        // What has so many words joined is the name of a test.
+        let named: Vec<_> = in_code
+            .filter(|text| !text.contains(|c: char| !c.is_ascii_lowercase() && c != '_'))
+            .filter(|text| text.matches('_').count() >= 4)
+            .collect();
+        assert!(named.len() >= 20, "{named:?}");
+        for name in named {
+            assert!(sources.contains(&format!("fn {name}(")), "{name}");
+        }
     }
 }

@@ -102,8 +102,7 @@ fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints
             // However it ends, the others end with it.
             let _stopped = Stop(&stop);
             let load = load(store, 10);
-            let slowest = tokio::task::block_in_place(|| Handle::current().block_on(load));
-            slowest
+            tokio::task::block_in_place(|| Handle::current().block_on(load))
         });
         println!("the slowest step took {slowest:?}, the log has {} MB", megabytes(&wal));
         // Others may take a writer's turn; nobody waits for a second one.

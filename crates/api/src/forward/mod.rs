@@ -29,7 +29,7 @@ use self::call::Call;
 use self::calls::Tracked;
 pub(crate) use self::credential::Credential;
 use self::outbound::Outbound;
-use crate::app::{App, KeyOwner, Settings};
+use crate::app::{App, KeyOwner};
 use crate::http::body;
 use crate::http::error::ApiError;
 
