@@ -316,3 +316,31 @@ pub(crate) fn advisory_lock(conn: &mut Conn, take: bool) -> QueryResult<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_shows_where_and_neither_who_nor_how() {
+        for (text, shown) in [
+            ("postgres://db/tollgate", "postgres://db/tollgate"),
+            ("postgres://user:canary@db:5432/tollgate", "postgres://db:5432/tollgate"),
+            ("postgresql://canary@db/tollgate?password=canary", "postgres://db/tollgate"),
+            ("postgres://user:a?canary@db/tollgate", "postgres://db/tollgate"),
+            ("postgres://user:a%2Fcanary@db/tollgate", "postgres://db/tollgate"),
+            ("postgres:///tollgate?host=/run&user=a@canary", "postgres:///tollgate"),
+            ("sqlite:/var/lib/tollgate.db", "sqlite:/var/lib/tollgate.db"),
+        ] {
+            let url: DatabaseUrl = text.parse().unwrap();
+            assert_eq!(format!("{url:?}"), shown, "{text}");
+        }
+        // libpq would read these in another way than whoever wrote them.
+        for text in ["postgres://user:a/canary@db/tollgate", "postgres://user:a@canary@db/tollgate"]
+        {
+            assert_eq!(text.parse::<DatabaseUrl>(), Err(ParseDatabaseUrlError), "{text}");
+            let shown = format!("{:?}", DatabaseUrl::Postgres(text.to_owned()));
+            assert!(!shown.contains("canary"), "{shown}");
+        }
+    }
+}
