@@ -36,6 +36,12 @@ SPARES = {
     "subscription_configs": {"name": "Spare", "period_amount": "1", "billing_interval": "day"},
     "webhooks": {"name": "Spare", "url": SIMULATOR + "/hook"},
 }
+# Parameters that are JSON in a text.
+TEXTS = {
+    "metadata": '{"plan": "a"}',
+    "x-service-metadata": '{"plan": "b"}',
+    "metadata_filters": '[["plan", "a"]]',
+}
 CALLS = ["forward", "chat", "responses", "embeddings", "messages"]
 MODELS = {"messages": "claude-sonnet-4-5", "embeddings": "text-embedding-3-small"}
 PROMPT = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}], "input": "Hello"}
@@ -92,6 +98,10 @@ def before_call(context, case, kwargs):
             case.path_parameters["id"] = IDS[KINDS[first]]
             if "delivery_id" in case.path_parameters:
                 case.path_parameters["delivery_id"] = IDS["delivery_id"]
+    for place in (case.query, case.headers):
+        for name in (place or {}).keys() & TEXTS.keys():
+            if often():
+                place[name] = TEXTS[name]
     # Most keys that are generated were used before.
     if case.headers and often():
         case.headers.pop("Idempotency-Key", None)
@@ -109,7 +119,6 @@ def before_call(context, case, kwargs):
         # What is generated at random is hardly ever a call that a provider takes.
         if random.random() < 0.5:
             case.body, case.media_type = PROMPT, "application/json"
-            case.headers.pop("x-service-metadata", None)
             if first == "forward":
                 case.query["u"] = SIMULATOR + "/chat/completions"
         case.body = case.body | {"model": MODELS.get(first, "gpt-4o-mini")}

@@ -42,7 +42,7 @@ struct DropInQuery {
 #[expect(dead_code, reason = "read by its derive only")]
 struct MetadataHeader {
     /// The same as `metadata` in the query, and before it.
-    #[param(rename = "x-service-metadata")]
+    #[param(rename = "x-service-metadata", nullable = false)]
     metadata: Option<Metadata>,
 }
 

@@ -193,7 +193,8 @@ fn add_schemas(document: &mut OpenApi, schemas: Vec<(String, RefOr<Schema>)>) {
     document.components.get_or_insert_default().schemas.extend(schemas);
 }
 
-/// A parameter that is an object or a list is JSON in a text.
+/// A parameter that is an object or a list is JSON in a text. (As `content` generators of clients would
+/// leave it out.)
 fn say_what_is_json(document: &mut Value) {
     let whole = document.clone();
     let is_json = |schema: &Value| {
@@ -206,8 +207,12 @@ fn say_what_is_json(document: &mut Value) {
         for parameter in parameters.into_iter().flatten().filter_map(Value::as_object_mut) {
             if parameter.get("schema").is_some_and(is_json) {
                 let schema = parameter.shift_remove("schema");
-                let content = json!({"application/json": {"schema": schema}});
-                parameter.insert("content".to_owned(), content);
+                let text = json!({
+                    "type": "string",
+                    "contentMediaType": "application/json",
+                    "contentSchema": schema,
+                });
+                parameter.insert("schema".to_owned(), text);
             }
         }
     }

@@ -10,9 +10,7 @@ use serde_aux::serde_introspection::serde_introspect;
 use tollgate_pricing::Unit;
 use utoipa::ToSchema;
 use utoipa::openapi::Ref;
-use utoipa::openapi::schema::{
-    ArrayBuilder, ArrayItems, KnownFormat, ObjectBuilder, SchemaFormat, Type,
-};
+use utoipa::openapi::schema::{ArrayBuilder, KnownFormat, ObjectBuilder, SchemaFormat, Type};
 
 pub(super) fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
@@ -127,8 +125,9 @@ schemas! {
     MetadataSchema = super::fields::metadata();
     MetadataFilters = {
         let pair = [super::fields::metadata_key(), text().pattern(Some(super::fields::NO_NUL))];
-        let pair = ArrayBuilder::new().prefix_items(pair).items(ArrayItems::False);
-        ArrayBuilder::new().items(pair.min_items(Some(2)))
+        // Not as `items: false`, which generators of clients cannot read.
+        let pair = ArrayBuilder::new().prefix_items(pair).items(text());
+        ArrayBuilder::new().items(pair.min_items(Some(2)).max_items(Some(2)))
     };
     LocalTimeSchema = text()
         .description(Some("An instant, with the offset in which it was asked for."))
