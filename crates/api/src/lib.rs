@@ -11,7 +11,7 @@
 //! - `openapi` is the document of the operations, and of the messages that webhooks get.
 
 mod app;
-mod connections;
+mod client_connections;
 mod delivery;
 mod forward;
 mod http;

@@ -10,7 +10,7 @@ use actix_web::middleware::from_fn;
 use actix_web::{App as Routes, HttpServer, web};
 
 use crate::app::App;
-use crate::connections::{self, Connections};
+use crate::client_connections::{self, Connections};
 use crate::routes::routes;
 use crate::tls::Tls;
 
@@ -46,8 +46,9 @@ fn bind(app: web::Data<App>, address: &str, tls: Option<&Tls>) -> io::Result<Lis
     let patience = app.settings.timeouts.idle.max(clients.keep_alive + clients.head_timeout);
     tokio::spawn(connections.clone().watch(patience));
     let workers = available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let routes =
-        move || Routes::new().wrap(from_fn(connections::track)).configure(routes(app.clone()));
+    let routes = move || {
+        Routes::new().wrap(from_fn(client_connections::track)).configure(routes(app.clone()))
+    };
     let server = HttpServer::new(routes)
         .workers(workers.get())
         .on_connect(move |io, extensions| connections.add(io, extensions))
