@@ -1,6 +1,7 @@
 //! Spend keys and their counters.
 
 use diesel::prelude::*;
+use subtle::ConstantTimeEq;
 use tollgate_domain::{
     Gcra, Key, KeyHash, KeyKind, MerchantId, NewSpendKey, PerCycle, RateLimit, SpendCounters,
     SpendKey, SpendKeyChanges, SpendKeyId, SpendRules, Timestamp,
@@ -34,7 +35,7 @@ pub(crate) struct SpendKeyRow {
 impl SpendKeyRow {
     /// Whether a call made with the key of this hash may be admitted.
     pub(crate) fn is_opened_by(&self, hash: &KeyHash) -> bool {
-        self.deleted_at.is_none() && self.key_hash == hash.as_slice()
+        self.deleted_at.is_none() && bool::from(self.key_hash.as_slice().ct_eq(hash.as_slice()))
     }
 
     pub(crate) fn with_counters(self, counters: &SpendCountersRow) -> Result<SpendKey, StoreError> {

@@ -81,7 +81,8 @@ impl Site {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.arg("--config").arg(self.path().join("tollgate.toml")).args(arguments);
-        command.current_dir(self.path());
+        // What users see who did not ask for more.
+        command.current_dir(self.path()).env_remove("RUST_BACKTRACE");
         command
     }
 
