@@ -1,9 +1,10 @@
 //! What the routes share: the store, the providers, the prices, and the calls on their way.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, Timestamp};
 use tollgate_pricing::PriceBook;
@@ -11,6 +12,7 @@ use tollgate_provider::{ProviderTable, Reach, Resolver, Timeouts};
 use tollgate_store::{Store, merchants, spend_keys};
 
 use crate::forward::calls::Calls;
+use crate::http::body::room_for_bodies;
 use crate::http::error::ApiError;
 use crate::http::rate_limits::RateLimits;
 use crate::metrics::Metrics;
@@ -93,6 +95,8 @@ pub struct Settings {
     pub forward_body_limit_bytes: usize,
     /// How large a body of our own operations may be.
     pub body_limit_bytes: usize,
+    /// How much memory bodies that are on their way may take, all together.
+    pub body_memory_bytes: usize,
     /// How many of our own operations a key may ask for in a minute; 0 is without limit.
     pub standard_rate_per_minute: u32,
     /// How long to wait for providers.
@@ -116,6 +120,7 @@ impl Default for Settings {
             disconnect_drain_max_bytes: 64 * 1024 * 1024,
             forward_body_limit_bytes: 32 * 1024 * 1024,
             body_limit_bytes: 1024 * 1024,
+            body_memory_bytes: 512 * 1024 * 1024,
             standard_rate_per_minute: 1_000,
             timeouts: Timeouts::default(),
             clients: Clients::default(),
@@ -133,6 +138,7 @@ pub struct App {
     pub(crate) prices: PriceBook,
     pub(crate) clock: Clock,
     pub(crate) rate_limits: RateLimits,
+    pub(crate) room_for_bodies: Arc<Semaphore>,
     pub(crate) calls: Calls,
     pub(crate) metrics: Metrics,
     known_keys: RwLock<HashMap<KeyHash, KeyOwner>>,
@@ -160,6 +166,7 @@ impl App {
     ) -> Self {
         Self {
             rate_limits: RateLimits::new(settings.standard_rate_per_minute),
+            room_for_bodies: room_for_bodies(settings.body_memory_bytes),
             calls: Calls::default(),
             metrics: Metrics::new(),
             known_keys: RwLock::default(),

@@ -411,3 +411,40 @@ fn a_model_without_end_is_no_model() {
         serves_and_holds_nothing(gateway, 0).await;
     });
 }
+
+/// Each is small enough; together they are not.
+#[test]
+fn bodies_take_no_more_memory_than_they_may_together() {
+    let settings = Settings { body_memory_bytes: 1024 * 1024, ..settings() };
+    each_gateway_with(settings, async |gateway| {
+        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        let large = body_of(600 * 1024);
+        let (most, last) = large.split_at(large.len() - 1);
+        // The merchant's own account pays, which may.
+        let u = gateway.provider.url("/v1/chat/completions");
+        let head = format!(
+            "POST /v1/forward?u={u} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+             authorization: Bearer {}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{most}",
+            gateway.key(),
+            large.len()
+        );
+        let mut slow = Raw::open(gateway.address).await;
+        assert!(slow.send(head).await);
+
+        let call = gateway.forward_to(&u).bearer(gateway.key());
+        let call = call.bytes("application/json", large.as_bytes());
+        // Until the slow one has come as far as it does, another may find room.
+        let deadline = Instant::now() + BOUND;
+        let mut refused = call.send().await;
+        while refused.status == 200 && Instant::now() < deadline {
+            refused = call.send().await;
+        }
+        assert_eq!((refused.status, refused.error().as_str()), (503, "overloaded"));
+        assert_eq!(refused.header("retry-after"), Some("1"));
+        gateway.chat().send().await.expect(200);
+
+        assert!(slow.send(last).await);
+        assert_eq!(status(&slow.until_closed("a whole body").await), "200");
+        call.send().await.expect(200);
+    });
+}

@@ -201,7 +201,11 @@ fn settings(root: &mut Section<'_>) -> Settings {
     let forward_body_limit_bytes =
         limit("forward_body_limit_bytes", default.forward_body_limit_bytes);
     let body_limit_bytes = limit("body_limit_bytes", default.body_limit_bytes);
+    let body_memory_bytes = limit("body_memory_bytes", default.body_memory_bytes);
     let max_connections = limit("max_connections", default.clients.max_connections);
+    if body_memory_bytes < forward_body_limit_bytes {
+        root.mistake("body_memory_bytes", "must be at least forward_body_limit_bytes");
+    }
     let shapes = [("current", InterfaceShape::Current), ("earlier", InterfaceShape::Earlier)];
     let on_disconnect = [("drain", OnDisconnect::Drain), ("cancel", OnDisconnect::Cancel)];
     let unpriced = [
@@ -220,6 +224,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
             .unwrap_or(default.disconnect_drain_max_bytes),
         forward_body_limit_bytes,
         body_limit_bytes,
+        body_memory_bytes,
         standard_rate_per_minute: root
             .take("standard_rate_per_minute")
             .unwrap_or(default.standard_rate_per_minute),

@@ -1,5 +1,6 @@
 //! What is asked: a body read within its bounds, after the caller is known.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::Payload;
@@ -10,6 +11,7 @@ use deserr::Deserr;
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tollgate_domain::Issue;
 use tollgate_store::idempotency::IdempotencyKey;
@@ -18,6 +20,7 @@ use super::auth::{Caller, Operator, app};
 use super::error::{ApiError, ErrorCode};
 use super::fields::Issues;
 use super::{idempotency, json};
+use crate::app::App;
 
 /// What a body is read into.
 pub(crate) trait Input: Deserr<Issues> + 'static {
@@ -100,17 +103,70 @@ pub(crate) async fn read(
     let Some(second) = pieces.next().await? else {
         return if first.len() > limit { Err(too_large()) } else { Ok(first) };
     };
+    let mut room = Room::of(&*app(http)?);
+    room.make_for(announced.max(first.len() * 2))?;
     let mut body = BytesMut::with_capacity(announced.max(first.len() * 2));
     body.extend_from_slice(&first);
     let mut next = Some(second);
     while let Some(piece) = next {
-        body.extend_from_slice(&piece);
-        if body.len() > limit {
+        if body.len() + piece.len() > limit {
             return Err(too_large());
         }
+        room.make_for(body.len() + piece.len())?;
+        body.extend_from_slice(&piece);
         next = pieces.next().await?;
     }
-    Ok(body.freeze())
+    Ok(Bytes::from_owner(Held { body: body.freeze(), _room: room }))
+}
+
+/// What all bodies together may take of memory, in KiB. What is read in one piece does not count: it
+/// is part of its connection's buffer.
+pub(crate) fn room_for_bodies(bytes: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new((bytes / 1024).min(Semaphore::MAX_PERMITS)))
+}
+
+/// The room that one body takes, given back when it is dropped.
+struct Room {
+    all: Arc<Semaphore>,
+    taken: Option<OwnedSemaphorePermit>,
+}
+
+impl Room {
+    fn of(app: &App) -> Self {
+        Self { all: Arc::clone(&app.room_for_bodies), taken: None }
+    }
+
+    /// Takes as much more as so many bytes need.
+    fn make_for(&mut self, bytes: usize) -> Result<(), ApiError> {
+        let has = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let needs = bytes.div_ceil(1024);
+        if needs <= has {
+            return Ok(());
+        }
+        // A buffer that has to grow doubles.
+        let more = u32::try_from(needs.max(has * 2) - has).unwrap_or(u32::MAX);
+        let more = Arc::clone(&self.all).try_acquire_many_owned(more).map_err(|_| {
+            let message = "The bodies of other calls take all memory that bodies may. Try again.";
+            ApiError::new(ErrorCode::Overloaded, message).retry_after(1_000_000)
+        })?;
+        match &mut self.taken {
+            Some(taken) => taken.merge(more),
+            None => self.taken = Some(more),
+        }
+        Ok(())
+    }
+}
+
+/// A body, which takes room for as long as anybody has it.
+struct Held {
+    body: Bytes,
+    _room: Room,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
 }
 
 /// A body that has come at this rate from its beginning on may take as long as it takes.

@@ -88,6 +88,7 @@ error_codes! {
     ProviderUnreachable = 502 "provider_unreachable";
     StoreUnavailable = 503 "store_unavailable";
     ShuttingDown = 503 "shutting_down";
+    Overloaded = 503 "overloaded";
     ProviderTimeout = 504 "provider_timeout";
 }
 

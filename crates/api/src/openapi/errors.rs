@@ -61,7 +61,9 @@ impl Takes {
             OperationNotAllowed | RateLimited => self.secret_key,
             // The operator's routes are off without a token.
             RouteNotFound => self.operator_token,
-            JsonInvalid | BodyTooLarge | ContentTypeUnsupported => self.body,
+            JsonInvalid | BodyTooLarge | BodyTooSlow | Overloaded | ContentTypeUnsupported => {
+                self.body
+            }
             ValidationFailed => self.body || self.query,
             CursorInvalid => self.cursor,
             IdempotencyKeyReused => self.idempotency_key,
@@ -96,6 +98,8 @@ fn is_of_a_call(code: ErrorCode) -> bool {
             | ConnectionNotFound
             | MeterNotFound
             | BodyTooLarge
+            | BodyTooSlow
+            | Overloaded
             | RateLimited
             | RequestLimitReached
             | InternalError
