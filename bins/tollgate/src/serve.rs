@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use actix_web::dev::ServerHandle;
 use actix_web::web;
@@ -15,6 +16,9 @@ use tollgate_store::{Store, upkeep};
 
 use crate::config::Config;
 use crate::logging;
+
+/// How long the store may take to close.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A service that listens.
 pub(crate) struct Service {
@@ -123,7 +127,13 @@ impl Service {
         self.handle.stop(true).await;
         self.server.await??;
         self.upkeep.abort();
-        self.store.close().await?;
+        let closed = tokio::time::timeout(CLOSE_WITHIN, self.store.close()).await;
+        let Ok(closed) = closed else {
+            // Threads that wait for a silent database would be waited for.
+            log::error!("the store does not close; what is not booked is in the journal");
+            std::process::exit(1);
+        };
+        closed?;
         log::info!("ended");
         Ok(())
     }

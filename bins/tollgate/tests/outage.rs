@@ -157,9 +157,11 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
         let audit = settled(&site).await;
         let calls = site.simulator.stats().calls;
         assert!(audit["requests"].as_u64().unwrap() >= calls, "{audit}: {calls} were answered");
-        for name in ["journal", "tollgate-journal"] {
-            let waiting = std::fs::read_dir(site.path().join(name)).map_or(0, Iterator::count);
-            assert_eq!(waiting, 0, "nothing waits in the journal");
+        for file in std::fs::read_dir(site.path().join("tollgate-journal")).unwrap() {
+            // A call that was refused because its commit had no answer is remembered for a while, should
+            // the commit be on its way. Nothing else waits.
+            let entry = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            assert!(entry.contains("not_sent"), "{entry}");
         }
         // Every call that the provider answered was paid: none is an estimate or free.
         let list = nodes[0].call("GET", "/v1/requests?limit=100", &key).send().await.expect(200);

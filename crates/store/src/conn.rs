@@ -108,7 +108,7 @@ impl Conn {
             }
         };
         match ended {
-            Err(cause) if result.is_ok() => Err(StoreError::from(cause).into()),
+            Err(cause) if result.is_ok() => Err(StoreError::from(cause).of_a_commit().into()),
             // A rollback that fails leaves a connection that is not used again.
             _ => result,
         }
@@ -287,7 +287,14 @@ impl r2d2::ManageConnection for Manager {
 /// A server that is silent must be noticed; what the operator set himself stays as it is.
 fn with_timeouts(url: &str) -> String {
     let mut url = url.to_owned();
-    for (name, value) in [("connect_timeout", "5"), ("tcp_user_timeout", "10000")] {
+    for (name, value) in [
+        ("connect_timeout", "5"),
+        ("tcp_user_timeout", "10000"),
+        // A server that has vanished while it owed an answer is noticed within 20 s.
+        ("keepalives_idle", "5"),
+        ("keepalives_interval", "5"),
+        ("keepalives_count", "3"),
+    ] {
         if !url.contains(&format!("{name}=")) {
             let separator = if url.contains('?') { '&' } else { '?' };
             url.push_str(&format!("{separator}{name}={value}"));

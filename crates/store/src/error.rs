@@ -39,6 +39,9 @@ impl std::error::Error for StoreError {
     }
 }
 
+/// How SQLite says that there is no room for a commit. Then it has not been done.
+const FULL: &str = "database or disk is full";
+
 impl From<diesel::result::Error> for StoreError {
     fn from(cause: diesel::result::Error) -> Self {
         use diesel::result::DatabaseErrorKind::{ClosedConnection, Unknown};
@@ -51,19 +54,17 @@ impl From<diesel::result::Error> for StoreError {
         ];
         // How PostgreSQL says that somebody else has locked a row for too long.
         const LOCKED: [&str; 1] = ["canceling statement due to lock timeout"];
+        // How PostgreSQL says that another server has taken over, or an operator has stopped writes.
+        const READ_ONLY: [&str; 1] = ["in a read-only transaction"];
         // How either says that its disk takes nothing more, or gives nothing any more.
-        const DISK: [&str; 4] = [
-            "No space left on device",
-            "database or disk is full",
-            "disk I/O error",
-            "unable to open database file",
-        ];
+        const DISK: [&str; 4] =
+            ["No space left on device", FULL, "disk I/O error", "unable to open database file"];
         match cause {
             diesel::result::Error::DatabaseError(ClosedConnection, why) => {
                 Self::Unavailable(why.message().to_owned())
             }
             diesel::result::Error::DatabaseError(Unknown, why)
-                if [&GONE[..], &LOCKED, &DISK]
+                if [&GONE[..], &LOCKED, &READ_ONLY, &DISK]
                     .into_iter()
                     .flatten()
                     .any(|words| why.message().contains(words)) =>
@@ -82,6 +83,19 @@ impl From<r2d2::Error> for StoreError {
 }
 
 impl StoreError {
+    /// The same, of a commit: where it was lost, nobody knows whether it was done.
+    pub(crate) fn of_a_commit(self) -> Self {
+        match self {
+            Self::Unavailable(why) if !why.contains(FULL) => Self::Interrupted,
+            cause => cause,
+        }
+    }
+
+    /// Whether the database is to blame, and not what it was asked.
+    pub(crate) const fn is_away(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Interrupted)
+    }
+
     /// A row is not there that others say is.
     pub(crate) fn missing(noun: &str, id: &str) -> Self {
         Self::Corrupt { what: "row (it is missing)", value: format!("{noun} {id}") }

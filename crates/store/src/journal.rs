@@ -8,14 +8,26 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tollgate_domain::RequestId;
-use tollgate_domain::settlement::Report;
+use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::{RequestId, Timestamp};
 
 /// A settlement that waits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) request_id: RequestId,
     pub(crate) report: Report,
+}
+
+/// For so long a commit whose answer was lost may still be on its way.
+const COMMITS_COME_WITHIN_MS: i64 = 10 * 60 * 1_000;
+
+impl Entry {
+    /// Whether there may come to be a record of a call that was refused because nobody knows whether its
+    /// admission was committed.
+    pub(crate) fn may_come(&self, now: Timestamp) -> bool {
+        let Report { ending, timestamp, .. } = &self.report;
+        *ending == Ending::NotSent && now < timestamp.plus_millis(COMMITS_COME_WITHIN_MS)
+    }
 }
 
 /// A folder of settlements that wait.
@@ -32,28 +44,39 @@ impl Journal {
 
     /// Keeps an entry, durably.
     pub(crate) fn write(&self, entry: &Entry) -> io::Result<()> {
+        // Somebody may have tidied it away while it was empty.
+        fs::create_dir_all(&self.folder)?;
         let name = self.path(entry.request_id);
         let unfinished = name.with_extension("unfinished");
-        let mut file = File::create(&unfinished)?;
-        file.write_all(&serde_json::to_vec(entry)?)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, &name)?;
-        // The name itself lives in the folder.
-        File::open(&self.folder)?.sync_all()
+        let write = || {
+            let mut file = File::create(&unfinished)?;
+            file.write_all(&serde_json::to_vec(entry)?)?;
+            file.sync_all()?;
+            fs::rename(&unfinished, &name)?;
+            // The name itself lives in the folder.
+            File::open(&self.folder)?.sync_all()
+        };
+        write().inspect_err(|_| drop(fs::remove_file(&unfinished)))
     }
 
-    /// Every entry that waits.
+    /// Every entry that waits. What is none is set aside or left alone, and keeps no other waiting.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.folder)? {
-            let path = file?.path();
-            if path.extension().is_some_and(|extension| extension == "json") {
-                match serde_json::from_slice(&fs::read(&path)?) {
-                    Ok(entry) => entries.push(entry),
-                    Err(cause) => {
-                        log::error!("{} is not readable: {cause}; set aside", path.display());
-                        fs::rename(&path, path.with_extension("unreadable"))?;
-                    }
+            let file = file?;
+            let path = file.path();
+            let is_named = path.extension().is_some_and(|extension| extension == "json");
+            if !is_named || !file.file_type().is_ok_and(|kind| kind.is_file()) {
+                continue;
+            }
+            let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+            match read {
+                Ok(entry) => entries.push(entry),
+                // Booked by another node meanwhile.
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+                Err(cause) => {
+                    log::error!("{} is not readable: {cause}; set aside", path.display());
+                    let _ = fs::rename(&path, path.with_extension("unreadable"));
                 }
             }
         }

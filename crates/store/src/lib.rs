@@ -374,9 +374,12 @@ impl Store {
         let unreadable = |cause: std::io::Error| StoreError::Unavailable(cause.to_string());
         let entries = journal.entries().map_err(unreadable)?;
         let mut trouble = None;
-        for Entry { request_id, report } in entries {
+        for entry in entries {
+            let Entry { request_id, ref report } = entry;
             let certainly_sent = report.ending != Ending::NotSent;
-            match self.book(request_id, report).await {
+            let may_come = entry.may_come(self.0.context.clock.now());
+            match self.book(request_id, report.clone()).await {
+                Ok(SettleOutcome::NotFound) if may_come => {}
                 // Of a call that was perhaps never admitted there may be no record; of any other
                 // there must be one, here or in the database that this one has replaced.
                 Ok(SettleOutcome::NotFound) if certainly_sent => {
@@ -401,21 +404,20 @@ impl Store {
     /// Books what waits in memory, or puts it into the journal if that takes it by now.
     async fn replay_unkept(&self) -> Result<usize, StoreError> {
         let context = &self.0.context;
-        let unkept = std::mem::take(&mut *held(&context.unkept));
-        let mut entries = unkept.into_iter();
         let mut booked = 0;
-        while let Some(entry) = entries.next() {
-            match self.book(entry.request_id, entry.report.clone()).await {
+        loop {
+            // It stays in memory until it is elsewhere: whoever waits for this may be dropped.
+            let Some(entry) = held(&context.unkept).first().cloned() else { return Ok(booked) };
+            let request_id = entry.request_id;
+            match self.book(request_id, entry.report.clone()).await {
                 Ok(_) => booked += 1,
-                Err(cause) => {
-                    for entry in std::iter::once(entry).chain(entries) {
-                        context.keep(entry);
-                    }
-                    return Err(cause);
-                }
+                Err(cause) => match context.journal.as_ref().map(|journal| journal.write(&entry)) {
+                    Some(Ok(())) => {}
+                    Some(Err(_)) | None => return Err(cause),
+                },
             }
+            held(&context.unkept).retain(|waiting| waiting.request_id != request_id);
         }
-        Ok(booked)
     }
 
     /// Keeps this process's lease alive; call it a few times per [`Options::lease_ms`].
@@ -436,13 +438,29 @@ impl Store {
         Ok(())
     }
 
+    /// Fails unless the store can be read and this process's lease is kept, which is written a few times
+    /// in its length: a database that is full, read-only or silent takes no calls.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn ready(&self) -> Result<(), StoreError> {
+        self.read(|conn| conn.ping()).await?;
+        let until = held(&self.0.renewals).last.plus_millis(i64::from(self.0.lease_ms));
+        match self.0.context.clock.now() <= until {
+            true => Ok(()),
+            false => Err(StoreError::Unavailable("the lease is not renewed".to_owned())),
+        }
+    }
+
     /// Whether this process may take another's silence for its death. While the database was away
     /// nobody could renew, so after such a time everybody has one lease to come back.
-    fn may_judge(&self) -> bool {
+    fn may_judge(&self, now: Timestamp) -> bool {
         let alone = held(&self.0.lock).is_some();
         let renewals = held(&self.0.renewals);
-        let grace = i64::from(self.0.lease_ms);
-        alone || renewals.unbroken_since.plus_millis(grace) <= self.0.context.clock.now()
+        let lease = i64::from(self.0.lease_ms);
+        // A process that stood still finds its own lease lapsed, too.
+        let is_kept = now <= renewals.last.plus_millis(lease);
+        alone || (is_kept && renewals.unbroken_since.plus_millis(lease) <= now)
     }
 
     /// Ends the calls of processes whose lease has lapsed: their holds are released and what they
@@ -454,11 +472,11 @@ impl Store {
         const AT_ONCE: i64 = 500;
         let node_id = self.0.context.node_id;
         let mut swept = 0;
-        if !self.may_judge() {
-            return Ok(0);
-        }
         loop {
             let now = self.0.context.clock.now();
+            if !self.may_judge(now) {
+                return Ok(swept);
+            }
             let lost = self.read(move |conn| nodes::abandoned(conn, node_id, now, AT_ONCE)).await?;
             if lost.is_empty() {
                 return Ok(swept);

@@ -10,6 +10,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(2);
 /// How often the journal is looked at: while the database is away nothing can be booked, and when
 /// it is back the calls that waited are booked at once.
 const REPLAY_EVERY: Duration = Duration::from_secs(1);
+/// When the lease is tried again that could not be renewed: a node is ready when it can write.
+const AGAIN: Duration = Duration::from_millis(300);
 /// How often subscriptions whose cycle has ended are looked for.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// How often old answers are forgotten.
@@ -20,7 +22,7 @@ const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);
 pub async fn run(store: Store) {
     let lease = Duration::from_millis(u64::from(store.0.lease_ms) / 3);
     tokio::join!(
-        every(lease, "the lease is not renewed", async || store.renew_lease().await),
+        every_or_soon(lease, AGAIN, "the lease is not renewed", async || store.renew_lease().await),
         every(SWEEP_EVERY, "nothing is swept", async || {
             told(store.sweep().await?, "calls of a process that died were ended");
             Ok(())
@@ -52,10 +54,25 @@ fn told(count: usize, what: &str) {
 }
 
 async fn every(pause: Duration, trouble: &str, work: impl AsyncFn() -> Result<(), StoreError>) {
+    every_or_soon(pause, pause, trouble, work).await;
+}
+
+/// The same, but `soon` after it has failed. Said when it begins to fail, not each time.
+async fn every_or_soon(
+    pause: Duration,
+    soon: Duration,
+    trouble: &str,
+    work: impl AsyncFn() -> Result<(), StoreError>,
+) {
+    let mut failing = false;
     loop {
-        if let Err(cause) = work().await {
+        let done = work().await;
+        if let Err(cause) = &done
+            && !failing
+        {
             log::warn!("{trouble}: {cause}");
         }
-        tokio::time::sleep(pause).await;
+        failing = done.is_err();
+        tokio::time::sleep(if failing { soon } else { pause }).await;
     }
 }

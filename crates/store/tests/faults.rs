@@ -234,6 +234,7 @@ fn whatever_befalls_any_statement_on_its_way_to_the_server_a_call_is_booked_once
         Fault::Delayed(Duration::from_millis(20)),
         Fault::LostBefore,
         Fault::LostAfter,
+        Fault::Late(Duration::from_millis(30)),
     ];
     each_store(async |store| {
         let Some(database) = &store.database else { return };
@@ -246,9 +247,14 @@ fn whatever_befalls_any_statement_on_its_way_to_the_server_a_call_is_booked_once
             let mut statements = 0;
             for number in 1..MANY {
                 let what = format!("{fault:?} at statement {number}");
-                let met = customer
-                    .survives(&node, &what, || way.fail(number, fault), || way.heal() > 0)
-                    .await;
+                let heal = || {
+                    if let Fault::Late(time) = fault {
+                        // Until it has come.
+                        std::thread::sleep(time * 3);
+                    }
+                    way.heal() > 0
+                };
+                let met = customer.survives(&node, &what, || way.fail(number, fault), heal).await;
                 if !met {
                     break;
                 }

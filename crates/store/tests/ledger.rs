@@ -277,6 +277,8 @@ fn what_a_dead_process_left_is_swept_to_the_merchant_and_corrected_by_who_knows_
         if matches!(store.url, tollgate_store::DatabaseUrl::Postgres(_)) {
             assert_eq!(next.sweep().await.unwrap(), 0, "others may have been unable to renew");
             store.clock.advance_millis(60_000);
+            assert_eq!(next.sweep().await.unwrap(), 0, "it stood still itself");
+            store.outlive_others(&next).await;
         }
         assert_eq!(next.sweep().await.unwrap(), 1);
         let merchant_id = shop.merchant.merchant_id;
@@ -380,7 +382,7 @@ fn a_settlement_that_the_database_cannot_take_waits_in_the_journal_and_is_booked
 
         // The next life of the service; its sweeper may well come before the journal.
         let next = store.open_again();
-        store.clock.advance_millis(60_000);
+        store.outlive_others(&next).await;
         next.sweep().await.unwrap();
         assert_eq!(shop.own_wallet(store).await.balance, amount("-0.25"));
         assert_eq!(next.replay_journal().await.unwrap(), 1);
@@ -440,7 +442,7 @@ fn a_call_that_a_balance_has_no_room_for_ends_at_nothing_and_keeps_nobody_waitin
         store.store.close().await.unwrap();
         let next = store.open_again();
         for _ in 0..2 {
-            store.clock.advance_millis(60_000);
+            store.outlive_others(&next).await;
             next.sweep().await.unwrap();
         }
         let audit = next.audit().await.unwrap();

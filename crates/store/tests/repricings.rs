@@ -432,10 +432,7 @@ fn a_late_settlement_after_a_repricing_is_put_right_by_the_next_repricing() {
         store.store.admit(Box::new(call)).await.unwrap().unwrap();
         store.store.close().await.unwrap();
         let next = store.open_again();
-        store.clock.advance_millis(60_000);
-        next.sweep().await.unwrap();
-        next.renew_lease().await.unwrap();
-        store.clock.advance_millis(60_000);
+        store.outlive_others(&next).await;
         next.sweep().await.unwrap();
 
         let book = book(&[("m", "2")]);

@@ -215,7 +215,7 @@ fn what_a_dead_process_left_is_no_longer_held_on_its_key() {
         let id = admit(&store.store, store.call_with(&made, &key)).await.unwrap();
         store.store.close().await.unwrap();
         let next = store.open_again();
-        store.clock.advance_millis(60_000);
+        store.outlive_others(&next).await;
         next.sweep().await.unwrap();
         let counters = store.spend_key_now(&made).await.counters;
         assert_eq!((counters.held.total, counters.spent.total), (Amount::ZERO, amount("0.25")));

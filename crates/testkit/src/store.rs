@@ -77,6 +77,14 @@ impl TestStore {
         open(url, &self.clock, self.folder.path())
     }
 
+    /// Lets a minute pass in which `alive` keeps its lease, and nobody else does.
+    pub async fn outlive_others(&self, alive: &Store) {
+        for _ in 0..10 {
+            self.clock.advance_millis(6_000);
+            alive.renew_lease().await.unwrap();
+        }
+    }
+
     /// A new merchant.
     pub async fn merchant(&self) -> NewMerchant {
         let now = self.clock.now();

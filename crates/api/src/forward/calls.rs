@@ -60,10 +60,15 @@ impl Tracked {
 }
 
 impl Calls {
-    /// Counts a call in, unless a shutdown has begun.
-    pub(super) fn enter(&self) -> Result<Tracked, ApiError> {
-        self.0.running.fetch_add(1, Ordering::AcqRel);
+    /// Counts a call in, unless a shutdown has begun or there are `most` already: a connection may
+    /// carry many.
+    pub(super) fn enter(&self, most: usize) -> Result<Tracked, ApiError> {
+        let running = self.0.running.fetch_add(1, Ordering::AcqRel);
         let tracked = Tracked { calls: self.clone(), stage: self.0.stage.subscribe() };
+        if running >= most {
+            let message = "More calls are on their way than this node takes. Try again shortly.";
+            return Err(ApiError::new(ErrorCode::Overloaded, message).retry_after(1_000_000));
+        }
         match self.is_draining() {
             true => Err(ApiError::new(
                 ErrorCode::ShuttingDown,

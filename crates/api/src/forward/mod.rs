@@ -43,7 +43,7 @@ struct Inbound {
 
 impl Inbound {
     async fn read(http: &HttpRequest, payload: web::Payload, app: &App) -> Result<Self, ApiError> {
-        let tracked = app.calls.enter()?;
+        let tracked = app.calls.enter(app.settings.clients.max_connections)?;
         let credential = Credential::of(http)?;
         let owner = app.owner_of(&credential.key).await?;
         let limit = app.settings.forward_body_limit_bytes;

@@ -2,7 +2,6 @@
 
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
-use tollgate_store::StoreError;
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -26,7 +25,7 @@ pub(crate) async fn healthz() -> HttpResponse {
     HttpResponse::Ok().json(Health { status: "ok" })
 }
 
-/// Whether it takes calls: the store answers and no shutdown has begun.
+/// Whether it takes calls: the store can be read and written, and no shutdown has begun.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -41,9 +40,9 @@ pub(crate) async fn readyz(app: web::Data<App>) -> HttpResponse {
     if app.calls.is_draining() {
         return HttpResponse::ServiceUnavailable().json(Health { status: "draining" });
     }
-    match app.store.read(|conn| conn.ping()).await {
+    match app.store.ready().await {
         Ok(()) => HttpResponse::Ok().json(Health { status: "ok" }),
-        Err::<(), StoreError>(cause) => {
+        Err(cause) => {
             log::warn!("not ready: {cause}");
             HttpResponse::ServiceUnavailable().json(Health { status: "store_unavailable" })
         }

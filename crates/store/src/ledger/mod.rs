@@ -152,6 +152,7 @@ impl Ledger {
                 manager: manager.clone(),
                 conn: None,
                 last_used: Instant::now(),
+                away: false,
                 context: Arc::clone(context),
                 versions: Versions::new(),
             };
@@ -292,6 +293,8 @@ struct Writer {
     manager: Manager,
     conn: Option<Conn>,
     last_used: Instant,
+    /// Whether the database took nothing when it was last tried.
+    away: bool,
     context: Arc<Context>,
     /// Meter versions never change, so what was read once holds for ever.
     versions: Versions,
@@ -366,9 +369,11 @@ impl Writer {
         }
         match self.try_commit(items) {
             Ok(answers) => {
+                self.away = false;
                 let answered = replies.into_iter().zip(answers);
-                let unheard: Vec<_> =
-                    answered.filter_map(|(reply, answer)| reply.send(answer)).collect();
+                let unheard: Vec<_> = answered
+                    .filter_map(|(reply, answer)| reply.send(answer, &self.context))
+                    .collect();
                 let ends = unheard.iter().map(|pending| Box::new(not_sent(pending)));
                 let (items, replies): (Vec<_>, Vec<_>) = ends
                     .map(|entry| {
@@ -379,6 +384,10 @@ impl Writer {
                 self.commit(&items, replies);
             }
             Err(StoreError::Unavailable(why)) => {
+                // Said when it begins, not for every call in between.
+                if !std::mem::replace(&mut self.away, true) {
+                    log::error!("the ledger books nothing: {why}");
+                }
                 for reply in replies {
                     reply.fail(StoreError::Unavailable(why.clone()), &self.context);
                 }
@@ -413,14 +422,17 @@ impl Writer {
                 return Err(gave_up());
             };
             let result = conn.write(|conn| batch::book(conn, items, context, versions));
-            let lost = matches!(result, Err(StoreError::Unavailable(_)))
-                || (result.is_err() && is_broken(conn));
-            if lost {
-                // Even the commit may have gone through without an answer.
-                self.conn = None;
-                return Err(StoreError::Interrupted);
-            }
+            let broken = result.is_err() && is_broken(conn);
             match result {
+                Err(cause) if cause.is_away() => {
+                    self.conn = None;
+                    return Err(cause);
+                }
+                // Even the commit may have gone through without an answer.
+                Err(_) if broken => {
+                    self.conn = None;
+                    return Err(StoreError::Interrupted);
+                }
                 Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
                 Err(cause) => return Err(cause),
                 Ok((answers, mut changed)) => {
@@ -466,7 +478,7 @@ enum Reply {
 impl Reply {
     /// Answers. Whoever asked may have left, and what is booked stays booked; but a call that was
     /// admitted for nobody comes back, to be ended.
-    fn send(self, answer: Answer) -> Option<Box<PendingRecord>> {
+    fn send(self, answer: Answer, context: &Context) -> Option<Box<PendingRecord>> {
         match (self, answer) {
             (Self::Admit(reply), Answer::Admitted(decision)) => {
                 if let Err(Ok(Ok(pending))) = reply.send(Ok(decision)) {
@@ -474,6 +486,11 @@ impl Reply {
                 }
             }
             (Self::Settle(reply), Answer::Settled(outcome)) => drop(reply.send(Ok(outcome))),
+            (Self::Unheard(entry), Answer::Settled(SettleOutcome::NotFound))
+                if entry.may_come(context.clock.now()) =>
+            {
+                context.keep(*entry);
+            }
             (Self::Unheard(_), Answer::Settled(_)) => {}
             // Answers come in the order of their items; a mismatch is dropped, and who asked
             // learns that the ledger gave up.

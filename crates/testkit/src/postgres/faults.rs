@@ -23,6 +23,8 @@ pub enum Fault {
     /// The server does it, and the connection is lost before it can say so: whoever asked does not
     /// know whether it was done, which matters where it was a commit.
     LostAfter,
+    /// The connection is lost, and so much later the server does it all the same.
+    Late(Duration),
 }
 
 /// Says what befalls the statement of this number, if anything; they count from 1.
@@ -169,6 +171,12 @@ impl Shared {
                 }
                 Some(Fault::LostBefore) => return Ok(()),
                 Some(Fault::LostAfter) => {
+                    server.write_all(&statement)?;
+                    return relay(&mut server, None).map(drop);
+                }
+                Some(Fault::Late(time)) => {
+                    drop(client);
+                    thread::sleep(time);
                     server.write_all(&statement)?;
                     return relay(&mut server, None).map(drop);
                 }
