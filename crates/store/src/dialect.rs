@@ -7,6 +7,7 @@
 
 mod reading;
 
+use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use diesel::upsert::excluded;
 use diesel::{QueryResult, RunQueryDsl};
@@ -26,7 +27,9 @@ use crate::schema::{
     usage_rollups, usage_series, usage_tags, wallets, webhooks,
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
-use crate::statements::{AddRollup, SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet};
+use crate::statements::{
+    AddRollup, DataVersion, SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet,
+};
 use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
 use crate::subscriptions::SubscriptionRow;
 use crate::usage::{RollupRow, SeriesRow, TagRow};
@@ -76,6 +79,24 @@ pub(crate) enum Lock {
     No,
     /// Nobody else changes them until the transaction ends.
     Rows,
+}
+
+/// What changes when another connection has written to a SQLite file.
+pub(crate) fn version(conn: &mut Conn) -> QueryResult<i32> {
+    match conn {
+        Conn::Sqlite(conn) => DataVersion.get_result(conn),
+        Conn::Postgres(_) => Ok(0),
+    }
+}
+
+/// Whether a connection to SQLite waits for others who write, as long as they are likely to take, or
+/// only a moment.
+pub(crate) fn be_patient(conn: &mut Conn, patient: bool) -> QueryResult<()> {
+    match (conn, patient) {
+        (Conn::Sqlite(conn), true) => conn.batch_execute("PRAGMA busy_timeout = 10000"),
+        (Conn::Sqlite(conn), false) => conn.batch_execute("PRAGMA busy_timeout = 50"),
+        (Conn::Postgres(_), _) => Ok(()),
+    }
 }
 
 /// Whether a lock on rows keeps others waiting, so that a look comes first. On SQLite whoever may

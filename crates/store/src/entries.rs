@@ -34,6 +34,17 @@ impl Entries {
         Self { now, transactions: Vec::new(), events: Vec::new() }
     }
 
+    /// From here on, things are booked at `now`.
+    pub(crate) const fn begin(&mut self, now: Timestamp) {
+        self.now = now;
+    }
+
+    /// What was added is written.
+    pub(crate) fn written(&mut self) {
+        self.transactions.clear();
+        self.events.clear();
+    }
+
     /// Moves `amount` on a balance; nothing when that would leave the range of an amount.
     pub(crate) fn move_balance(
         &mut self,

@@ -42,6 +42,7 @@ pub mod webhooks;
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -176,6 +177,7 @@ impl Store {
     /// # Errors
     /// [`OpenError`] says what to do about it.
     pub fn open(url: &DatabaseUrl, options: &Options) -> Result<Self, OpenError> {
+        use r2d2::ManageConnection;
         let mut temporary = None;
         let (manager, writers, readers) = match url {
             DatabaseUrl::Postgres(url) => (Manager::postgres(url), 2, 8),
@@ -197,7 +199,12 @@ impl Store {
             told: Told::default(),
             journal: options.journal.as_deref().map(Journal::open).transpose()?,
             unkept: Mutex::default(),
+            log: manager.file().filter(|_| lock.is_some()).map(|file| beside(file, "-ledger")),
+            behind: AtomicBool::new(false),
         });
+        if lock.is_some() {
+            ledger::recover(&mut manager.connect()?, &context)?;
+        }
         let (ledger, writers) = Ledger::start(&manager, writers, &context)?;
         Ok(Self(Arc::new(Inner {
             readers: Readers::new(&manager, readers),
@@ -231,6 +238,24 @@ impl Store {
     /// # Errors
     /// What `work` returned, or [`StoreError::Unavailable`].
     pub async fn read<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        if let Ok(ledger) = self.ledger() {
+            ledger.catch_up().await;
+        }
+        self.read_apart(work).await
+    }
+
+    /// As [`Store::read`], for what calls do not change: what they have just booked may be missing.
+    ///
+    /// # Errors
+    /// What `work` returned, or [`StoreError::Unavailable`].
+    pub async fn read_apart<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>
@@ -580,14 +605,20 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Takes a SQLite file for this process alone, until it ends.
 fn lock_file(path: &Path) -> Result<File, OpenError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let file = File::options().create(true).truncate(false).write(true).open(name)?;
+    let options = File::options().create(true).truncate(false).write(true).clone();
+    let file = options.open(beside(path, ".lock"))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse),
         Err(std::fs::TryLockError::Error(cause)) => Err(OpenError::Io(cause)),
     }
+}
+
+/// A file that belongs to a SQLite file.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// Looks after the schema, and forgets lives that cannot be any more.

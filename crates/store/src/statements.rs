@@ -4,13 +4,34 @@
 //! will set. These always set the same.
 
 use diesel::QueryResult;
-use diesel::query_builder::{AstPass, QueryFragment, QueryId};
+use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
 use diesel::sql_types::{BigInt, Bool, Integer, Nullable, Text};
 use diesel::sqlite::Sqlite;
 
 use crate::rows::{RequestRow, TierCounterRow, WalletRow};
 use crate::spend_keys::SpendCountersRow;
 use crate::usage::RollupRow;
+
+/// Asks SQLite for a number that changes when another connection has written to the file.
+pub(crate) struct DataVersion;
+
+impl QueryId for DataVersion {
+    type QueryId = Self;
+    const HAS_STATIC_QUERY_ID: bool = true;
+}
+
+impl Query for DataVersion {
+    type SqlType = Integer;
+}
+
+impl QueryFragment<Sqlite> for DataVersion {
+    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
+        out.push_sql("PRAGMA data_version");
+        Ok(())
+    }
+}
+
+impl diesel::RunQueryDsl<diesel::SqliteConnection> for DataVersion {}
 
 macro_rules! fixed_statement {
     ($(

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::*;
 use tollgate_pricing::{Amount, Payer, Usage};
 use tollgate_store::wallets::{Moved, Movement};
-use tollgate_store::{SettleOutcome, connections, merchants, meters, requests, wallets};
+use tollgate_store::{
+    Conn, SettleOutcome, StoreError, connections, merchants, meters, requests, wallets,
+};
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
 /// A merchant with a connection and a meter of 10 USD per million tokens.
@@ -297,6 +300,7 @@ fn what_a_dead_process_left_is_swept_to_the_merchant_and_corrected_by_who_knows_
         store.assert_audited().await;
 
         next.settle(request_id, answered(100_000, "0.5")).await;
+        assert_eq!(next.audit().await.unwrap().differences, []);
         assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
         assert_eq!(shop.own_wallet(store).await.balance, Amount::ZERO);
         let again = next.settle(request_id, answered(100_000, "0.5")).await;
@@ -340,11 +344,22 @@ fn a_merchants_account_with_a_limit_is_held_and_refused_like_any_wallet() {
 fn a_poisoned_call_fails_alone() {
     each_store(async |store| {
         let shop = shop(store, "100").await;
-        let twice = shop.call(store);
-        store.store.admit(Box::new(twice.clone())).await.unwrap().unwrap();
-        // The same id again breaks the primary key; its neighbours in the batch must not suffer.
-        let calls: Vec<_> =
-            (0..6).map(|n| if n == 3 { twice.clone() } else { shop.call(store) }).collect();
+        let merchant_id = shop.merchant.merchant_id;
+        let spoilt = store.connection(merchant_id, "100").await.connection_id;
+        let spoil =
+            format!("UPDATE connections SET metadata = 'no JSON' WHERE connection_id = '{spoilt}'");
+        let spoil = move |conn: &mut Conn| match conn {
+            Conn::Sqlite(conn) => conn.batch_execute(&spoil).map_err(StoreError::from),
+            Conn::Postgres(conn) => conn.batch_execute(&spoil).map_err(StoreError::from),
+        };
+        store.store.write(spoil).await.unwrap();
+        // A row that cannot be read; the neighbours of its call in the batch must not suffer.
+        let calls: Vec<_> = (0..6)
+            .map(|n| match n {
+                3 => Call { connection_id: Some(spoilt), ..shop.call(store) },
+                _ => shop.call(store),
+            })
+            .collect();
         let ids: Vec<_> = calls.iter().map(|call| call.request_id).collect();
         let waiting: Vec<_> = calls
             .into_iter()
@@ -387,6 +402,7 @@ fn a_settlement_that_the_database_cannot_take_waits_in_the_journal_and_is_booked
         assert_eq!(shop.own_wallet(store).await.balance, amount("-0.25"));
         assert_eq!(next.replay_journal().await.unwrap(), 1);
         assert_eq!(next.replay_journal().await.unwrap(), 0);
+        assert_eq!(next.audit().await.unwrap().differences, []);
         assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
         assert_eq!(shop.own_wallet(store).await.balance, Amount::ZERO);
         next.close().await.unwrap();

@@ -217,10 +217,12 @@ fn what_a_dead_process_left_is_no_longer_held_on_its_key() {
         let next = store.open_again();
         store.outlive_others(&next).await;
         next.sweep().await.unwrap();
+        assert_eq!(next.audit().await.unwrap().differences, []);
         let counters = store.spend_key_now(&made).await.counters;
         assert_eq!((counters.held.total, counters.spent.total), (Amount::ZERO, amount("0.25")));
         // Whoever knows better comes after all.
         next.settle(id, answered(500_000, "1.5")).await;
+        assert_eq!(next.audit().await.unwrap().differences, []);
         let counters = store.spend_key_now(&made).await.counters;
         assert_eq!((counters.held.total, counters.spent.total), (Amount::ZERO, amount("1.5")));
         next.close().await.unwrap();

@@ -129,7 +129,7 @@ fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints
     });
 }
 
-/// Kept by another for longer than a client waits, the writer takes up what waited.
+/// However long another program writes, what calls are booked by does not wait for it.
 #[test]
 fn a_writer_that_another_program_keeps_costs_time_and_nothing_else() {
     each_store(async |store| {
@@ -142,9 +142,8 @@ fn a_writer_that_another_program_keeps_costs_time_and_nothing_else() {
         let mut keeper = another(file);
         keeper.batch_execute("BEGIN IMMEDIATE").unwrap();
         let outcome = store.store.settle(request_id, answered(1_000, "0.5")).await;
-        assert_eq!(outcome, SettleOutcome::Journaled, "nobody waits for ever");
+        assert!(matches!(outcome, SettleOutcome::Settled(_)), "{outcome:?}");
         keeper.batch_execute("ROLLBACK").unwrap();
-        store.store.replay_journal().await.unwrap();
         let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
         assert_eq!(
             (wallet.balance.to_string(), wallet.held.to_string()),

@@ -1,5 +1,5 @@
-//! The accounts of a batch, wallets with their subscriptions and spend keys: read, decided by,
-//! changed in memory, written back once.
+//! The accounts that calls draw on, wallets with their subscriptions and spend keys: read, decided by,
+//! changed in memory, written back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,30 +77,58 @@ impl Held {
 
 /// Accounts as they stand.
 pub(super) struct Accounts {
+    /// When what is decided now is booked.
     now: Timestamp,
     wallets: BTreeMap<String, WalletRow>,
     /// The active subscriptions that fill the wallets' credits, by wallet.
     subscriptions: BTreeMap<String, Subscription>,
-    renewed: Vec<SubscriptionRow>,
+    spend_keys: BTreeMap<String, SpendKey>,
+    /// What was changed since somebody last [asked](Accounts::take_changed).
+    changed: Changed,
+    /// What is changed and not written.
+    unwritten: Changed,
+    renewed: BTreeMap<String, SubscriptionRow>,
     /// The movements and events that the changes bring.
     entries: Entries,
-    spend_keys: BTreeMap<String, SpendKey>,
-    changed: Changed,
-    /// As of which epoch of the storms they were read.
+    /// As of which epoch of the storms the accounts stand.
     epoch: u64,
 }
 
 impl Accounts {
-    /// Looks at accounts as they stand.
+    /// None that is known, yet.
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            now,
+            wallets: BTreeMap::new(),
+            subscriptions: BTreeMap::new(),
+            spend_keys: BTreeMap::new(),
+            changed: Changed::default(),
+            unwritten: Changed::default(),
+            renewed: BTreeMap::new(),
+            entries: Entries::new(now),
+            epoch: 0,
+        }
+    }
+
+    /// From here on, things are booked at `now`.
+    pub(super) fn begin(&mut self, now: Timestamp, context: &Context) {
+        self.now = now;
+        self.entries.begin(now);
+        self.epoch = context.storms.epoch();
+    }
+
+    /// Looks at accounts as they stand, without keeping anybody from them.
     pub(super) fn look(
         conn: &mut Conn,
         ids: AccountIds,
         parties: &Parties,
         context: &Context,
     ) -> Result<Self, StoreError> {
-        let epoch = context.storms.epoch();
-        let (counters, wallets) = ids.read(conn, Lock::No)?;
-        let mut accounts = Self::of(conn, counters, wallets, parties, context.clock.now(), epoch)?;
+        let now = context.clock.now();
+        let mut accounts = Self::new(now);
+        accounts.begin(now, context);
+        let rows = ids.read(conn, Lock::No)?;
+        accounts.know(conn, rows, parties)?;
         if !accounts.subscriptions.is_empty() {
             // A renewal may have come between wallets and subscriptions. Wallets that are read after
             // their subscriptions are as new as those, or the subscription is seen to be due.
@@ -111,70 +139,77 @@ impl Accounts {
         Ok(accounts)
     }
 
-    /// Locks accounts, spend keys before wallets, each by id: the order in which all lock. While that
-    /// took its time, a key may have been paused, rotated or deleted: who it is and what it may do
-    /// is read again once it is locked. Subscriptions whose cycle has ended are brought up to now.
+    /// Reads the accounts among `ids` that are not known and locks them, spend keys before wallets,
+    /// each by id: the order in which all lock. While that took its time, a key may have been paused,
+    /// rotated or deleted: who it is and what it may do is read again once it is locked.
+    /// Subscriptions whose cycle has ended are brought up to now.
     pub(super) fn lock(
+        &mut self,
         conn: &mut Conn,
-        ids: AccountIds,
+        mut ids: AccountIds,
         parties: &mut Parties,
-        context: &Context,
-    ) -> Result<Self, StoreError> {
-        let epoch = context.storms.epoch();
-        let (counters, wallets) = ids.read(conn, Lock::Rows)?;
+    ) -> Result<(), StoreError> {
+        let wallets: Vec<_> = ids.wallets.iter().cloned().collect();
+        ids.spend_keys.retain(|id| !self.spend_keys.contains_key(id));
+        ids.wallets.retain(|id| !self.wallets.contains_key(id));
+        let rows = ids.read(conn, Lock::Rows)?;
         if dialect::has_row_locks(conn) {
             parties.read_keys_again(conn)?;
         }
-        let mut accounts = Self::of(conn, counters, wallets, parties, context.clock.now(), epoch)?;
-        accounts.renew()?;
-        Ok(accounts)
+        self.know(conn, rows, parties)?;
+        self.renew(&wallets)
     }
 
-    fn of(
+    fn know(
+        &mut self,
         conn: &mut Conn,
-        counters: Vec<SpendCountersRow>,
-        wallets: Vec<WalletRow>,
+        (counters, wallets): (Vec<SpendCountersRow>, Vec<WalletRow>),
         parties: &Parties,
-        now: Timestamp,
-        epoch: u64,
-    ) -> Result<Self, StoreError> {
-        let mut spend_keys = BTreeMap::new();
+    ) -> Result<(), StoreError> {
         for counters in counters {
             if let Some(row) = parties.spend_key(&counters.spend_key_id) {
                 let key = row.clone().with_counters(&counters)?;
-                spend_keys.insert(counters.spend_key_id, key);
+                self.spend_keys.insert(counters.spend_key_id, key);
             }
         }
-        let mut subscriptions = BTreeMap::new();
         let ids: Vec<_> = wallets.iter().filter_map(|row| row.subscription_id.clone()).collect();
         if !ids.is_empty() {
             let rows = dialect::subscriptions(conn, &ids)?;
             let found = subscriptions::with_configs(conn, rows)?.into_iter();
-            subscriptions.extend(found.map(|found| (found.wallet_id.to_string(), found)));
+            self.subscriptions.extend(found.map(|found| (found.wallet_id.to_string(), found)));
         }
-        Ok(Self {
-            now,
-            wallets: wallets.into_iter().map(|row| (row.wallet_id.clone(), row)).collect(),
-            subscriptions,
-            renewed: Vec::new(),
-            entries: Entries::new(now),
-            spend_keys,
-            changed: Changed::default(),
-            epoch,
-        })
+        self.wallets.extend(wallets.into_iter().map(|row| (row.wallet_id.clone(), row)));
+        Ok(())
     }
 
-    /// Brings the subscriptions whose cycle has ended up to now.
-    fn renew(&mut self) -> Result<(), StoreError> {
+    /// Brings the subscriptions on these wallets whose cycle has ended up to now.
+    fn renew(&mut self, wallet_ids: &[String]) -> Result<(), StoreError> {
+        if self.subscriptions.is_empty() {
+            return Ok(());
+        }
         let Self { now, wallets, subscriptions, renewed, entries, changed, .. } = self;
-        for (wallet_id, subscription) in subscriptions.iter_mut() {
+        for wallet_id in wallet_ids {
+            let Some(subscription) = subscriptions.get_mut(wallet_id) else { continue };
             let Some(wallet) = wallets.get_mut(wallet_id) else { continue };
             if subscriptions::bring_up_to(*now, subscription, wallet, entries)? {
-                renewed.push(SubscriptionRow::from(&*subscription));
+                renewed.insert(wallet_id.clone(), SubscriptionRow::from(&*subscription));
                 changed.wallets.insert(wallet_id.clone());
             }
         }
         Ok(())
+    }
+
+    /// What was changed since this was last asked.
+    pub(super) fn take_changed(&mut self) -> Changed {
+        let changed = std::mem::take(&mut self.changed);
+        self.unwritten.spend_keys.extend(changed.spend_keys.iter().cloned());
+        self.unwritten.wallets.extend(changed.wallets.iter().cloned());
+        changed
+    }
+
+    /// How many accounts are known.
+    pub(super) fn len(&self) -> usize {
+        self.wallets.len() + self.spend_keys.len()
     }
 
     /// The subscription that a call of this party may draw on, if its meter is linked to it.
@@ -234,6 +269,20 @@ impl Accounts {
             self.hold(&wallet_id, admission.pending.wallet_hold)?;
         }
         self.hold(&merchant_wallet_id.to_string(), admission.pending.merchant_hold)
+    }
+
+    /// Books an admission that was booked before, on accounts that others may have changed since.
+    pub(super) fn admit_again(&mut self, admission: &Admission) -> Result<(), StoreError> {
+        let PendingRecord { spend_key_id, spend_hold, created_at, .. } = admission.pending;
+        let mut counters = admission.counters;
+        if let (Some(id), Some(then)) = (spend_key_id, &mut counters) {
+            let mut now = self.spend_key(&id.to_string())?.counters;
+            now.bucket = then.bucket;
+            let at = now.admitted_at(created_at);
+            now.admit(at, spend_hold).map_err(|_| out_of_range(&id.to_string()))?;
+            *then = now;
+        }
+        self.admit(&Admission { pending: admission.pending.clone(), counters })
     }
 
     fn hold(&mut self, wallet_id: &str, amount: Amount) -> Result<(), StoreError> {
@@ -312,11 +361,6 @@ impl Accounts {
         Ok(())
     }
 
-    /// The instant at which the batch is booked.
-    pub(super) const fn now(&self) -> Timestamp {
-        self.now
-    }
-
     /// An event.
     pub(super) fn tell(&mut self, merchant_id: MerchantId, news: &News) {
         self.entries.tell(merchant_id, news);
@@ -369,24 +413,30 @@ impl Accounts {
         });
     }
 
-    /// Writes back what was changed, one statement per table, and tells what that was.
-    pub(super) fn write(self, conn: &mut Conn) -> Result<Changed, StoreError> {
-        let changed = self.changed;
-        if !changed.spend_keys.is_empty() {
-            let keys =
-                self.spend_keys.into_iter().filter(|(id, _)| changed.spend_keys.contains(id));
+    /// Writes back what was changed, one statement per table.
+    pub(super) fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
+        let Changed { spend_keys, wallets } = &self.unwritten;
+        if !spend_keys.is_empty() {
+            let keys = spend_keys.iter().filter_map(|id| self.spend_keys.get_key_value(id));
             let rows: Vec<_> =
-                keys.map(|(id, key)| SpendCountersRow::new(id, &key.counters)).collect();
+                keys.map(|(id, key)| SpendCountersRow::new(id.clone(), &key.counters)).collect();
             dialect::save_spend_counters(conn, &rows)?;
         }
-        if !changed.wallets.is_empty() {
-            let wallets = self.wallets.into_iter().filter(|(id, _)| changed.wallets.contains(id));
-            let rows: Vec<_> = wallets.map(|(_, row)| row).collect();
+        if !wallets.is_empty() {
+            let rows: Vec<_> =
+                wallets.iter().filter_map(|id| self.wallets.get(id)).cloned().collect();
             dialect::save_wallets(conn, &rows)?;
         }
-        subscriptions::save(conn, &self.renewed)?;
-        self.entries.write(conn)?;
-        Ok(changed)
+        let renewed: Vec<_> = self.renewed.values().cloned().collect();
+        subscriptions::save(conn, &renewed)?;
+        self.entries.write(conn)
+    }
+
+    /// What was changed is written, durably.
+    pub(super) fn written(&mut self) {
+        self.unwritten = Changed::default();
+        self.renewed.clear();
+        self.entries.written();
     }
 }
 

@@ -6,17 +6,19 @@
 //! that makes one writer per store, which never meets "database is locked".
 
 mod accounts;
-mod batch;
+mod ahead;
+mod books;
 mod parties;
 mod reported;
 mod rollups;
 mod storms;
+mod writer;
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -27,23 +29,21 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Rate;
 
-use crate::conn::{Conn, Manager, is_broken};
+use crate::conn::{Conn, Manager};
 use crate::error::StoreError;
 use crate::journal::{Entry, Journal};
 use crate::missing_prices::{self, Told};
-use batch::{Answer, Item, Settlement};
+use ahead::Ahead;
+use books::Settlement;
 use parties::Versions;
 pub(crate) use reported::book as book_reported;
 pub use reported::{Reported, ReportedUsage};
 pub(crate) use rollups::{Series, rebuild as rebuild_rollups};
 pub(crate) use storms::Storms;
+use writer::Writer;
 
 /// How many may wait for a writer; who comes then is told that the store cannot keep up.
 const QUEUE_LENGTH: usize = 8_192;
-/// How many share one transaction at most: beyond it grouping gains little and waits grow.
-const BATCH_SIZE: usize = 128;
-/// How often a transaction that lost a deadlock is tried again.
-const ATTEMPTS: usize = 5;
 
 /// What became of a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,9 +63,6 @@ pub enum SettleOutcome {
     NotSettled,
 }
 
-/// Closures that run on the writer's connection.
-type Work = Box<dyn FnOnce(&mut Conn) + Send>;
-
 /// What becomes of a call that asks to be admitted.
 type Decision = Result<Result<Box<PendingRecord>, Refusal>, StoreError>;
 
@@ -75,6 +72,15 @@ enum Job {
     /// A settlement whose outcome nobody waits for.
     SettleUnheard(Box<Entry>),
     Write(Work),
+    /// Somebody means to read all that is booked.
+    CatchUp(oneshot::Sender<()>),
+}
+
+/// What runs on a writer's connection.
+struct Work {
+    run: Box<dyn FnOnce(&mut Conn) + Send>,
+    /// Whether it may change what calls are decided by.
+    concerns_calls: bool,
 }
 
 /// The sending end of the ledger's queue.
@@ -96,9 +102,21 @@ pub(crate) struct Context {
     /// What neither the database nor the journal took. No more calls than are on their way can come
     /// to wait here: new ones are not admitted then.
     pub(crate) unkept: Mutex<Vec<Entry>>,
+    /// Where what is booked is logged, by a process that is alone and may be ahead of its database.
+    pub(crate) log: Option<PathBuf>,
+    /// Whether the database lacks something that is booked.
+    pub(crate) behind: AtomicBool,
 }
 
 impl Context {
+    fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Acquire)
+    }
+
+    fn set_behind(&self, behind: bool) {
+        self.behind.store(behind, Ordering::Release);
+    }
+
     /// Keeps a settlement that cannot be booked now, in the journal or else in memory; whether it
     /// will outlive this process.
     pub(crate) fn keep(&self, entry: Entry) -> bool {
@@ -147,15 +165,7 @@ impl Ledger {
         let (jobs, queue) = mpsc::channel(QUEUE_LENGTH);
         let queue = Arc::new(Mutex::new(queue));
         let threads = (0..writers).map(|number| {
-            let mut writer = Writer {
-                queue: Arc::clone(&queue),
-                manager: manager.clone(),
-                conn: None,
-                last_used: Instant::now(),
-                away: false,
-                context: Arc::clone(context),
-                versions: Versions::new(),
-            };
+            let mut writer = Writer::new(&queue, manager, context)?;
             std::thread::Builder::new()
                 .name(format!("ledger-{number}"))
                 .spawn(move || writer.serve())
@@ -203,7 +213,7 @@ impl Ledger {
         E: From<StoreError> + Send + 'static,
     {
         let context = Arc::clone(&self.context);
-        self.run(work, move || context.storms.forget_all()).await
+        self.run(work, true, move || context.storms.forget_all()).await
     }
 
     /// The same, for work that changes nothing by which calls are admitted.
@@ -215,12 +225,13 @@ impl Ledger {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        self.run(work, || {}).await
+        self.run(work, false, || {}).await
     }
 
     async fn run<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+        concerns_calls: bool,
         afterwards: impl FnOnce() + Send + 'static,
     ) -> Result<T, E>
     where
@@ -228,12 +239,13 @@ impl Ledger {
         E: From<StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        self.send(Job::Write(Box::new(move |conn| {
+        let run = Box::new(move |conn: &mut Conn| {
             let done = conn.write(work);
             afterwards();
             // Whoever asked may have left; the work is done all the same.
             let _ = reply.send(done);
-        })))?;
+        });
+        self.send(Job::Write(Work { run, concerns_calls }))?;
         answer.await.map_err(|_| gave_up())?
     }
 
@@ -248,7 +260,16 @@ impl Ledger {
         }
         let teller = Teller(Some(Arc::clone(context)));
         // Refused or dropped by a busy queue, the teller lets go of what waits.
-        let _ = self.jobs.try_send(Job::Write(Box::new(move |conn| teller.tell(conn))));
+        let run = Box::new(move |conn: &mut Conn| teller.tell(conn));
+        let _ = self.jobs.try_send(Job::Write(Work { run, concerns_calls: false }));
+    }
+
+    /// Has all that is booked written to the database, if that is possible.
+    pub(crate) async fn catch_up(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.context.is_behind() && self.jobs.send(Job::CatchUp(reply)).await.is_ok() {
+            let _ = done.await;
+        }
     }
 
     fn send(&self, job: Job) -> Result<(), StoreError> {
@@ -258,6 +279,16 @@ impl Ledger {
             )
         })
     }
+}
+
+/// Writes to the database what a process before has booked and not written: it has died.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn recover(conn: &mut Conn, context: &Context) -> Result<(), StoreError> {
+    let Some(log) = &context.log else { return Ok(()) };
+    Ahead::begin(conn, log, context, &mut Versions::new())?.end();
+    Ok(())
 }
 
 /// Tells of the missing prices that wait; if it never comes to that, it lets go of them, so that
@@ -286,230 +317,4 @@ impl Drop for Teller {
 
 fn gave_up() -> StoreError {
     StoreError::Unavailable("the ledger could not reach the database".to_owned())
-}
-
-struct Writer {
-    queue: Arc<Mutex<mpsc::Receiver<Job>>>,
-    manager: Manager,
-    conn: Option<Conn>,
-    last_used: Instant,
-    /// Whether the database took nothing when it was last tried.
-    away: bool,
-    context: Arc<Context>,
-    /// Meter versions never change, so what was read once holds for ever.
-    versions: Versions,
-}
-
-impl Writer {
-    fn serve(&mut self) {
-        while let Some(jobs) = self.take() {
-            // A panic costs the calls of one batch an error, not the service its ledger.
-            if catch_unwind(AssertUnwindSafe(|| self.process(jobs))).is_err() {
-                log::error!("the ledger failed on a batch; its connection is opened anew");
-                self.conn = None;
-            }
-        }
-    }
-
-    /// The next job and all that wait behind it, or `None` when nobody can send any more.
-    fn take(&self) -> Option<Vec<Job>> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut jobs = vec![queue.blocking_recv()?];
-        while jobs.len() < BATCH_SIZE
-            && let Ok(job) = queue.try_recv()
-        {
-            jobs.push(job);
-        }
-        Some(jobs)
-    }
-
-    fn process(&mut self, jobs: Vec<Job>) {
-        let mut items = Vec::with_capacity(jobs.len());
-        let mut replies = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            match job {
-                Job::Admit(call, reply) => {
-                    items.push(Item::Admit(call));
-                    replies.push(Reply::Admit(reply));
-                }
-                Job::Settle(settlement, reply) => {
-                    items.push(Item::Settle(settlement));
-                    replies.push(Reply::Settle(reply));
-                }
-                Job::SettleUnheard(entry) => {
-                    items.push(Item::Settle(Box::new(Settlement::from(&*entry))));
-                    replies.push(Reply::Unheard(entry));
-                }
-                Job::Write(work) => self.run_alone(work),
-            }
-        }
-        self.commit(&items, replies);
-    }
-
-    fn run_alone(&mut self, work: Work) {
-        let _ = self.connect();
-        // Without a connection the work is dropped, and who asked for it learns that.
-        if let Some(conn) = &mut self.conn {
-            // What fails here must not take the calls of the batch with it.
-            let panicked = catch_unwind(AssertUnwindSafe(|| work(conn))).is_err();
-            if panicked {
-                log::error!("the ledger failed on a write; its connection is opened anew");
-            }
-            if panicked || is_broken(conn) {
-                self.conn = None;
-            }
-        }
-    }
-
-    /// Commits `items` together; when that fails, in halves, until the poisoned one is alone and
-    /// answered with its own error.
-    fn commit(&mut self, items: &[Item], mut replies: Vec<Reply>) {
-        if items.is_empty() {
-            return;
-        }
-        match self.try_commit(items) {
-            Ok(answers) => {
-                self.away = false;
-                let answered = replies.into_iter().zip(answers);
-                let unheard: Vec<_> = answered
-                    .filter_map(|(reply, answer)| reply.send(answer, &self.context))
-                    .collect();
-                let ends = unheard.iter().map(|pending| Box::new(not_sent(pending)));
-                let (items, replies): (Vec<_>, Vec<_>) = ends
-                    .map(|entry| {
-                        let settlement = Box::new(Settlement::from(&*entry));
-                        (Item::Settle(settlement), Reply::Unheard(entry))
-                    })
-                    .unzip();
-                self.commit(&items, replies);
-            }
-            Err(StoreError::Unavailable(why)) => {
-                // Said when it begins, not for every call in between.
-                if !std::mem::replace(&mut self.away, true) {
-                    log::error!("the ledger books nothing: {why}");
-                }
-                for reply in replies {
-                    reply.fail(StoreError::Unavailable(why.clone()), &self.context);
-                }
-            }
-            Err(StoreError::Interrupted) => {
-                log::error!("the ledger lost the database while it was booking");
-                for reply in replies {
-                    reply.fail(StoreError::Interrupted, &self.context);
-                }
-            }
-            Err(cause) if replies.len() == 1 => {
-                log::error!("the ledger cannot book a call: {cause:?}");
-                if let Some(reply) = replies.pop() {
-                    reply.fail(cause, &self.context);
-                }
-            }
-            Err(_) => {
-                let half = items.len() / 2;
-                let (first, second) = items.split_at(half);
-                let rest = replies.split_off(half);
-                self.commit(first, replies);
-                self.commit(second, rest);
-            }
-        }
-    }
-
-    fn try_commit(&mut self, items: &[Item]) -> Result<Vec<Answer>, StoreError> {
-        let mut attempt = 1;
-        loop {
-            self.connect()?;
-            let Self { conn: Some(conn), context, versions, .. } = self else {
-                return Err(gave_up());
-            };
-            let result = conn.write(|conn| batch::book(conn, items, context, versions));
-            let broken = result.is_err() && is_broken(conn);
-            match result {
-                Err(cause) if cause.is_away() => {
-                    self.conn = None;
-                    return Err(cause);
-                }
-                // Even the commit may have gone through without an answer.
-                Err(_) if broken => {
-                    self.conn = None;
-                    return Err(StoreError::Interrupted);
-                }
-                Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
-                Err(cause) => return Err(cause),
-                Ok((answers, mut changed)) => {
-                    context.series.learn(std::mem::take(&mut changed.series));
-                    context.told.learn(std::mem::take(&mut changed.missing), changed.at);
-                    if !changed.is_empty() {
-                        context.storms.forget(&changed);
-                    }
-                    return Ok(answers);
-                }
-            }
-        }
-    }
-
-    /// Makes sure of a connection. One that was idle for a while is asked for a sign of life first:
-    /// a database that was restarted must not cost a call.
-    fn connect(&mut self) -> Result<(), StoreError> {
-        use r2d2::ManageConnection;
-        const IDLE: Duration = Duration::from_secs(1);
-        let idle = self.last_used.elapsed() > IDLE;
-        self.last_used = Instant::now();
-        if let Some(conn) = &mut self.conn
-            && idle
-            && conn.ping().is_err()
-        {
-            self.conn = None;
-        }
-        if self.conn.is_none() {
-            self.conn = Some(self.manager.connect()?);
-            self.context.series.forget();
-            self.context.told.forget();
-        }
-        Ok(())
-    }
-}
-
-enum Reply {
-    Admit(oneshot::Sender<Decision>),
-    Settle(oneshot::Sender<Result<SettleOutcome, StoreError>>),
-    Unheard(Box<Entry>),
-}
-
-impl Reply {
-    /// Answers. Whoever asked may have left, and what is booked stays booked; but a call that was
-    /// admitted for nobody comes back, to be ended.
-    fn send(self, answer: Answer, context: &Context) -> Option<Box<PendingRecord>> {
-        match (self, answer) {
-            (Self::Admit(reply), Answer::Admitted(decision)) => {
-                if let Err(Ok(Ok(pending))) = reply.send(Ok(decision)) {
-                    return Some(pending);
-                }
-            }
-            (Self::Settle(reply), Answer::Settled(outcome)) => drop(reply.send(Ok(outcome))),
-            (Self::Unheard(entry), Answer::Settled(SettleOutcome::NotFound))
-                if entry.may_come(context.clock.now()) =>
-            {
-                context.keep(*entry);
-            }
-            (Self::Unheard(_), Answer::Settled(_)) => {}
-            // Answers come in the order of their items; a mismatch is dropped, and who asked
-            // learns that the ledger gave up.
-            (Self::Admit(_) | Self::Settle(_) | Self::Unheard(_), _) => {
-                log::error!("an answer went astray");
-            }
-        }
-        None
-    }
-
-    /// Tells why there is no answer.
-    fn fail(self, cause: StoreError, context: &Context) {
-        match self {
-            Self::Admit(reply) => drop(reply.send(Err(cause))),
-            Self::Settle(reply) => drop(reply.send(Err(cause))),
-            Self::Unheard(entry) => {
-                log::error!("{} is not settled yet: {cause}", entry.request_id);
-                context.keep(*entry);
-            }
-        }
-    }
 }

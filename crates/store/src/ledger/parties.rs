@@ -1,13 +1,12 @@
-//! Who takes part in a batch: what its settlements and its admissions name, read once for all.
+//! Who takes part in calls: what settlements and admissions name, and do not change.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::settlement::{self, Ending, Report};
 use tollgate_domain::{Connection, MerchantMeter};
 
-use super::batch::Settlement;
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
@@ -18,53 +17,8 @@ use crate::spend_keys::SpendKeyRow;
 /// Meter versions by meter and number.
 pub(super) type Versions = HashMap<(String, i32), Version>;
 
-/// What the settlements of a batch rest on.
-pub(super) struct Endings {
-    pub(super) rows: BTreeMap<String, RequestRow>,
-    pub(super) wallet_ids: BTreeSet<String>,
-    pub(super) counter_keys: BTreeSet<(String, String, String)>,
-}
-
-impl Endings {
-    /// Reads the calls that are to end, and locks them.
-    pub(super) fn load<'a>(
-        conn: &mut Conn,
-        settlements: impl Iterator<Item = &'a Settlement>,
-        versions: &mut Versions,
-    ) -> Result<Self, StoreError> {
-        let by_id: BTreeMap<_, _> =
-            settlements.map(|one| (one.request_id.to_string(), one)).collect();
-        let ids: Vec<_> = by_id.keys().cloned().collect();
-        let rows = if ids.is_empty() { Vec::new() } else { dialect::lock_requests(conn, &ids)? };
-        let mut wallet_ids = BTreeSet::new();
-        let mut counter_keys = BTreeSet::new();
-        for row in &rows {
-            let version = match (&row.meter_id, row.meter_version) {
-                (Some(meter_id), Some(number)) => {
-                    let version = known_version(conn, versions, meter_id, number)?;
-                    counter_keys.insert(row.counter_key(meter_id, version.tier_period));
-                    Some(version)
-                }
-                _ => None,
-            };
-            wallet_ids.extend(row.wallet_id.clone());
-            let report = by_id.get(&row.request_id).and_then(|one| one.report.as_ref());
-            if may_touch_merchant(row, report, version) {
-                wallet_ids.insert(row.merchant_wallet_id.clone());
-            }
-        }
-        let rows = rows.into_iter().map(|row| (row.request_id.clone(), row)).collect();
-        Ok(Self { rows, wallet_ids, counter_keys })
-    }
-
-    /// The spend keys that they were made with.
-    pub(super) fn spend_key_ids(&self) -> impl Iterator<Item = String> + '_ {
-        self.rows.values().filter_map(|row| row.spend_key_id.clone())
-    }
-}
-
 /// A meter's version, read once and remembered.
-fn known_version<'a>(
+pub(super) fn known_version<'a>(
     conn: &mut Conn,
     versions: &'a mut Versions,
     meter_id: &str,
@@ -77,7 +31,7 @@ fn known_version<'a>(
 }
 
 /// Whether the merchant's own wallet has to be locked: it is a row that all its calls share.
-fn may_touch_merchant(
+pub(super) fn may_touch_merchant(
     row: &RequestRow,
     report: Option<&Report>,
     version: Option<&Version>,
@@ -96,7 +50,8 @@ struct Holder {
     wallet_is_limited: bool,
 }
 
-/// All that the calls and the endings of a batch name, but for what they change.
+/// All that calls and their endings name, but for what they change.
+#[derive(Default)]
 pub(super) struct Parties {
     secret_keys: HashMap<String, Holder>,
     spend_keys: HashMap<String, (SpendKeyRow, Holder)>,
@@ -139,38 +94,40 @@ impl Party<'_> {
 }
 
 impl Parties {
-    pub(super) fn load<'a>(
+    /// Reads what these calls name, and these spend keys of others that end; what is known is not read
+    /// again.
+    pub(super) fn read<'a>(
+        &mut self,
         conn: &mut Conn,
         calls: impl Iterator<Item = &'a Call> + Clone,
-        ending: &Endings,
-    ) -> Result<Self, StoreError> {
+        ending: impl Iterator<Item = String>,
+    ) -> Result<(), StoreError> {
         let mut secret_ids = BTreeSet::new();
-        let mut spend_ids: BTreeSet<_> = ending.spend_key_ids().collect();
+        let mut spend_ids: BTreeSet<_> = ending.collect();
         for call in calls.clone() {
             match call.key {
                 CallKey::Secret(id) => secret_ids.insert(id.to_string()),
                 CallKey::Spend(id, _) => spend_ids.insert(id.to_string()),
             };
         }
-        let mut parties = Self {
-            secret_keys: secret_keys(conn, secret_ids)?,
-            spend_keys: spend_keys(conn, spend_ids)?,
-            connections: HashMap::new(),
-            meters: HashMap::new(),
-        };
+        secret_ids.retain(|id| !self.secret_keys.contains_key(id));
+        self.secret_keys.extend(secret_keys(conn, secret_ids)?);
+        spend_ids.retain(|id| !self.spend_keys.contains_key(id));
+        self.spend_keys.extend(spend_keys(conn, spend_ids)?);
         let mut connection_ids: BTreeSet<_> =
             calls.clone().filter_map(|call| call.connection_id).map(|id| id.to_string()).collect();
-        let keys = calls.clone().filter_map(|call| parties.opened_spend_key(call));
+        let keys = calls.clone().filter_map(|call| self.opened_spend_key(call));
         connection_ids.extend(keys.filter_map(|(key, _)| key.connection_id.clone()));
+        connection_ids.retain(|id| !self.connections.contains_key(id));
         if !connection_ids.is_empty() {
             let ids: Vec<_> = connection_ids.into_iter().collect();
             for row in dialect::connections_by_id(conn, &ids)? {
-                parties.connections.insert(row.connection_id.clone(), Connection::try_from(row)?);
+                self.connections.insert(row.connection_id.clone(), Connection::try_from(row)?);
             }
         }
         for call in calls {
-            let Some(name) = parties.meter_name(call) else { continue };
-            if parties.meters.contains_key(&name) {
+            let Some(name) = self.meter_name(call) else { continue };
+            if self.meters.contains_key(&name) {
                 continue;
             }
             let found = match &name {
@@ -182,9 +139,14 @@ impl Parties {
                     meters::find(conn, call.merchant_id, meter_id)?
                 }
             };
-            parties.meters.extend(found.map(|meter| (name, meter)));
+            self.meters.extend(found.map(|meter| (name, meter)));
         }
-        Ok(parties)
+        Ok(())
+    }
+
+    /// How many rows are known.
+    pub(super) fn len(&self) -> usize {
+        self.secret_keys.len() + self.spend_keys.len() + self.connections.len() + self.meters.len()
     }
 
     /// Reads keys again: those that were deleted or rotated meanwhile open nothing any more. Whether

@@ -8,7 +8,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, AppliedPrices};
 
-use super::batch::{self, Answer, Item, Settlement};
+use super::books::{Answer, Books, Item, Settlement};
 use super::parties::Versions;
 use super::{Context, SettleOutcome};
 use crate::conn::Conn;
@@ -117,7 +117,10 @@ pub(crate) fn book(
     };
     let settlement = Settlement { request_id: pending.request_id, report: Some(report) };
     let items = [Item::Settle(Box::new(settlement))];
-    let (answers, _) = batch::book(conn, &items, context, &mut Versions::new())?;
+    let mut books = Books::new(context);
+    let answers = books.book(conn, &items, context, &mut Versions::new())?;
+    books.take_changed();
+    books.write(conn)?;
     match answers.into_iter().next() {
         Some(Answer::Settled(SettleOutcome::Settled(record))) => Ok(Reported::Booked(record)),
         Some(Answer::Settled(SettleOutcome::LetGo(_))) => Ok(Reported::OutOfRange),

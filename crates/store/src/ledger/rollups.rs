@@ -55,7 +55,7 @@ impl Series {
     }
 
     /// Learns of series whose transaction is committed.
-    pub(super) fn learn(&self, written: Vec<String>) {
+    fn learn(&self, written: impl Iterator<Item = String>) {
         let mut known = self.known();
         if known.series.len() > REMEMBERED {
             known.series.clear();
@@ -179,22 +179,30 @@ impl Rollups {
         series_id
     }
 
-    /// Writes what was added; answers which series were. Rows of each table ascend, and nothing is
-    /// locked afterwards, so batches never wait for each other in a circle.
-    pub(super) fn write(self, conn: &mut Conn) -> Result<Vec<String>, StoreError> {
-        let written = self.series.iter().map(|row| row.series_id.clone()).collect();
-        for rows in Vec::from_iter(self.series).chunks(AT_ONCE) {
+    /// Writes what was added. Rows of each table ascend, and nothing is locked afterwards, so batches
+    /// never wait for each other in a circle.
+    pub(super) fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
+        let series: Vec<_> = self.series.iter().cloned().collect();
+        for rows in series.chunks(AT_ONCE) {
             dialect::insert_series(conn, rows)?;
         }
-        for rows in Vec::from_iter(self.tags).chunks(AT_ONCE) {
+        let tags: Vec<_> = self.tags.iter().cloned().collect();
+        for rows in tags.chunks(AT_ONCE) {
             dialect::insert_tags(conn, rows)?;
         }
         let shard = shard(conn);
-        let rows = self.sums.into_iter().map(|(key, sums)| RollupRow::new(key, shard, &sums));
+        let rows = self.sums.iter().map(|(key, sums)| RollupRow::new(key.clone(), shard, sums));
         for rows in Vec::from_iter(rows).chunks(AT_ONCE) {
             dialect::add_rollups(conn, rows)?;
         }
-        Ok(written)
+        Ok(())
+    }
+
+    /// What was added is written, durably: its series need not be written again.
+    pub(super) fn written(&mut self, known: &Series) {
+        known.learn(std::mem::take(&mut self.series).into_iter().map(|row| row.series_id));
+        self.tags.clear();
+        self.sums.clear();
     }
 }
 
@@ -220,6 +228,7 @@ pub(crate) fn rebuild(conn: &mut Conn) -> Result<(), StoreError> {
             let record = row.to_record(None)?;
             rollups.add(&series, row, &record.metadata, Sums::of(&record));
         }
-        series.learn(rollups.write(conn)?);
+        rollups.write(conn)?;
+        rollups.written(&series);
     }
 }

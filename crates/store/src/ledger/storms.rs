@@ -19,8 +19,6 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Rate;
 
-use crate::missing_prices::Missing;
-
 /// How long facts are believed.
 const FRESH: Duration = Duration::from_millis(50);
 /// How many calls must have been refused in that time. Whoever tries now and then always reaches
@@ -67,20 +65,15 @@ struct Storm {
     refused: AtomicU32,
 }
 
-/// The accounts that a batch has changed, the series it has written, and the missing prices it has
-/// told of.
+/// Accounts that have changed.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
     pub(super) spend_keys: BTreeSet<String>,
     pub(super) wallets: BTreeSet<String>,
-    pub(super) series: Vec<String>,
-    pub(super) missing: Missing,
-    /// When it was booked.
-    pub(super) at: Timestamp,
 }
 
 impl Changed {
-    /// Whether no account was.
+    /// Whether none has.
     pub(super) fn is_empty(&self) -> bool {
         self.spend_keys.is_empty() && self.wallets.is_empty()
     }
@@ -155,7 +148,7 @@ impl Storms {
 
     /// Forgets what rests on accounts that have changed. Call it when that is committed.
     pub(super) fn forget(&self, changed: &Changed) {
-        let Changed { spend_keys, wallets, .. } = changed;
+        let Changed { spend_keys, wallets } = changed;
         let mut by_caller = self.by_caller.write().unwrap_or_else(PoisonError::into_inner);
         self.epoch.fetch_add(1, Ordering::AcqRel);
         by_caller.retain(|_, storm| {

@@ -1,0 +1,540 @@
+//! The books: what calls draw on and what they have changed, read as far as it is needed, changed in
+//! memory, written back together.
+//!
+//! Tables are locked in one order everywhere (requests, spend keys, wallets, tier counters, and the
+//! roll-ups and missing prices when all else is written) and rows within a table by id, so batches of
+//! several nodes never wait for each other in a circle.
+//! Settlements come before admissions: they free what admissions may need.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use tollgate_domain::admission::{Admission, Call, Refusal};
+use tollgate_domain::settlement::{self, Ending, Report, Settled};
+use tollgate_domain::{
+    MerchantId, News, PendingRecord, RequestId, RequestStatus, Timestamp, TransactionKind,
+};
+use tollgate_pricing::Amount;
+
+use super::accounts::{AccountIds, Accounts, Held};
+use super::ahead::Logged;
+use super::parties::{Parties, Versions, known_version, may_touch_merchant};
+use super::rollups::Rollups;
+use super::storms::Changed;
+use super::{Context, SettleOutcome};
+use crate::conn::Conn;
+use crate::dialect;
+use crate::error::StoreError;
+use crate::journal::Entry;
+use crate::missing_prices::{self, Missing};
+use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow};
+use crate::usage::Sums;
+use crate::webhooks;
+
+pub(super) enum Item {
+    Admit(Box<Call>),
+    Settle(Box<Settlement>),
+}
+
+pub(super) struct Settlement {
+    pub(super) request_id: RequestId,
+    /// What became of the call; `None` from the sweeper, who knows nothing.
+    pub(super) report: Option<Report>,
+}
+
+impl From<&Entry> for Settlement {
+    fn from(entry: &Entry) -> Self {
+        Self { request_id: entry.request_id, report: Some(entry.report.clone()) }
+    }
+}
+
+pub(super) enum Answer {
+    Admitted(Result<Box<PendingRecord>, Refusal>),
+    Settled(SettleOutcome),
+}
+
+/// Owner, meter and period of a tier counter.
+type CounterKey = (String, String, String);
+
+/// See the module.
+pub(super) struct Books {
+    parties: Parties,
+    accounts: Accounts,
+    /// Calls on their way, and those that have ended and are not written.
+    requests: BTreeMap<String, RequestRow>,
+    new_requests: BTreeSet<String>,
+    changed_requests: BTreeSet<String>,
+    counters: BTreeMap<CounterKey, i64>,
+    changed_counters: BTreeSet<CounterKey>,
+    metadata: Vec<RequestMetadataRow>,
+    rollups: Rollups,
+    missing: Missing,
+    /// The merchants that are told of every call, once that is known.
+    told_of_calls: Option<HashSet<MerchantId>>,
+    /// What was booked since somebody last took it, where that is wanted.
+    log: Option<Vec<u8>>,
+    now: Timestamp,
+}
+
+impl Books {
+    /// Books in which nothing stands yet.
+    pub(super) fn new(context: &Context) -> Self {
+        let now = context.clock.now();
+        let mut accounts = Accounts::new(now);
+        accounts.begin(now, context);
+        Self {
+            parties: Parties::default(),
+            accounts,
+            requests: BTreeMap::new(),
+            new_requests: BTreeSet::new(),
+            changed_requests: BTreeSet::new(),
+            counters: BTreeMap::new(),
+            changed_counters: BTreeSet::new(),
+            metadata: Vec::new(),
+            rollups: Rollups::default(),
+            missing: Missing::new(),
+            told_of_calls: None,
+            log: None,
+            now,
+        }
+    }
+
+    /// From here on, what is booked is [told](Books::take_log) as lines of a log, too.
+    pub(super) fn log_from_now_on(&mut self) {
+        self.log = Some(Vec::new());
+    }
+
+    /// Forgets what was read, but for the calls on their way, which only these books end. Everything
+    /// must be written.
+    pub(super) fn forget(&mut self, context: &Context) {
+        let requests = std::mem::take(&mut self.requests);
+        *self = Self { requests, log: self.log.take(), ..Self::new(context) };
+    }
+
+    /// From here on, things are booked at `now`.
+    pub(super) fn begin(&mut self, now: Timestamp, context: &Context) {
+        self.now = now;
+        self.accounts.begin(now, context);
+    }
+
+    /// Decides and books `items`; the answers come in their order. What they need and is not known is
+    /// read, and locked, first.
+    pub(super) fn book(
+        &mut self,
+        conn: &mut Conn,
+        items: &[Item],
+        context: &Context,
+        versions: &mut Versions,
+    ) -> Result<Vec<Answer>, StoreError> {
+        let settlements = items.iter().filter_map(|item| match item {
+            Item::Settle(settlement) => Some(&**settlement),
+            Item::Admit(_) => None,
+        });
+        let calls = items.iter().filter_map(|item| match item {
+            Item::Admit(call) => Some(&**call),
+            Item::Settle(_) => None,
+        });
+        let ending = self.read_ending(conn, settlements.clone(), versions)?;
+        self.parties.read(conn, calls.clone(), ending.accounts.spend_keys.iter().cloned())?;
+        let mut refused = self.refuse_by_a_look(conn, calls.clone(), context)?;
+        let mut accounts = ending.accounts;
+        calls
+            .filter(|call| !refused.contains_key(&call.request_id))
+            .for_each(|call| accounts.add(&self.parties.of(call)));
+        self.accounts.lock(conn, accounts, &mut self.parties)?;
+        self.read_counters(conn, ending.counters)?;
+
+        let mut settled: HashMap<RequestId, SettleOutcome> = HashMap::new();
+        for settlement in settlements {
+            let outcome = self.settle(conn, settlement, versions, context)?;
+            // Of two settlements of one call in one batch the first is booked, and both may say so.
+            settled.entry(settlement.request_id).or_insert(outcome);
+        }
+        let mut answers = Vec::with_capacity(items.len());
+        for item in items {
+            answers.push(match item {
+                Item::Settle(settlement) => {
+                    let outcome = settled.get(&settlement.request_id).cloned();
+                    Answer::Settled(outcome.unwrap_or(SettleOutcome::NotFound))
+                }
+                Item::Admit(call) => Answer::Admitted(match refused.remove(&call.request_id) {
+                    Some(refusal) => Err(refusal),
+                    None => self.decide(call, context)?,
+                }),
+            });
+        }
+        Ok(answers)
+    }
+
+    /// Books again what a log says was booked, unless the database has it.
+    pub(super) fn book_again(
+        &mut self,
+        conn: &mut Conn,
+        logged: Logged<'_>,
+        node_id: &str,
+        context: &Context,
+        versions: &mut Versions,
+    ) -> Result<(), StoreError> {
+        match logged {
+            Logged::Admitted { pending, counters } => {
+                let request_id = pending.request_id.to_string();
+                self.read_requests(conn, [request_id.clone()])?;
+                if self.requests.contains_key(&request_id) {
+                    return Ok(());
+                }
+                let key = pending.spend_key_id.map(|id| id.to_string());
+                let mut ids = AccountIds::default();
+                ids.spend_keys.extend(key.clone());
+                ids.wallets.extend(pending.wallet_id.map(|id| id.to_string()));
+                ids.wallets.insert(pending.merchant_wallet_id.to_string());
+                self.parties.read(conn, std::iter::empty(), key.into_iter())?;
+                self.accounts.lock(conn, ids, &mut self.parties)?;
+                let counters = counters.map(Cow::into_owned);
+                let admission = Admission { pending: pending.into_owned(), counters };
+                self.accounts.admit_again(&admission)?;
+                self.admit(admission.pending, node_id);
+            }
+            Logged::Settled { request_id, report } => {
+                let report = report.map(Cow::into_owned);
+                let settlement = Settlement { request_id, report };
+                let ending = self.read_ending(conn, std::iter::once(&settlement), versions)?;
+                let keys = ending.accounts.spend_keys.iter().cloned();
+                self.parties.read(conn, std::iter::empty(), keys)?;
+                self.accounts.lock(conn, ending.accounts, &mut self.parties)?;
+                self.read_counters(conn, ending.counters)?;
+                self.settle(conn, &settlement, versions, context)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was booked since this was last asked, as lines of a log.
+    pub(super) fn take_log(&mut self) -> Vec<u8> {
+        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The accounts that were changed since this was last asked; ask before they are written.
+    pub(super) fn take_changed(&mut self) -> Changed {
+        self.accounts.take_changed()
+    }
+
+    /// Writes everything that was changed, one statement per table.
+    pub(super) fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
+        let rows = |ids: &BTreeSet<String>| {
+            ids.iter().filter_map(|id| self.requests.get(id)).cloned().collect::<Vec<_>>()
+        };
+        if !self.new_requests.is_empty() {
+            dialect::insert_requests(conn, &rows(&self.new_requests))?;
+        }
+        if !self.metadata.is_empty() {
+            dialect::insert_metadata(conn, &self.metadata)?;
+        }
+        if !self.changed_requests.is_empty() {
+            dialect::save_requests(conn, &rows(&self.changed_requests))?;
+        }
+        self.accounts.write(conn)?;
+        if !self.changed_counters.is_empty() {
+            let changed = self.changed_counters.iter();
+            let rows = changed.filter_map(|key| Some((key.clone(), *self.counters.get(key)?)));
+            let rows: Vec<_> = rows.map(|(key, used)| counter_row(key, used)).collect();
+            dialect::save_counters(conn, &rows)?;
+        }
+        self.rollups.write(conn)?;
+        missing_prices::tell(conn, &self.missing, self.now)
+    }
+
+    /// What was changed is written, durably. Calls that have ended are nobody's business any more.
+    pub(super) fn written(&mut self, context: &Context) {
+        let new = std::mem::take(&mut self.new_requests);
+        for id in new.into_iter().chain(std::mem::take(&mut self.changed_requests)) {
+            if self.requests.get(&id).is_some_and(|row| !row.is_pending()) {
+                self.requests.remove(&id);
+            }
+        }
+        self.changed_counters.clear();
+        self.metadata.clear();
+        self.accounts.written();
+        self.rollups.written(&context.series);
+        context.told.learn(std::mem::take(&mut self.missing), self.now);
+    }
+
+    /// How many rows are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.parties.len() + self.accounts.len() + self.requests.len() + self.counters.len()
+    }
+
+    /// Where locks on rows keep others waiting, a look comes first: what is refused by it takes none,
+    /// so that refusals, however many, slow nobody down.
+    fn refuse_by_a_look<'a>(
+        &self,
+        conn: &mut Conn,
+        calls: impl Iterator<Item = &'a Call> + Clone,
+        context: &Context,
+    ) -> Result<HashMap<RequestId, Refusal>, StoreError> {
+        let mut refused = HashMap::new();
+        if !dialect::has_row_locks(conn) {
+            return Ok(refused);
+        }
+        let parties = &self.parties;
+        let mut ids = AccountIds::default();
+        calls.clone().for_each(|call| ids.add(&parties.of(call)));
+        let accounts = Accounts::look(conn, ids, parties, context)?;
+        for call in calls {
+            let party = parties.of(call);
+            if accounts.is_due(&party) {
+                continue;
+            }
+            if let Err(refusal) = accounts.decide(call, &party, context.service_charge_rate)? {
+                accounts.note_refusal(call, &party, &context.storms);
+                refused.insert(call.request_id, refusal);
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Reads the calls that are to end, and tells what their end touches.
+    fn read_ending<'a>(
+        &mut self,
+        conn: &mut Conn,
+        settlements: impl Iterator<Item = &'a Settlement> + Clone,
+        versions: &mut Versions,
+    ) -> Result<Touched, StoreError> {
+        let ids: BTreeSet<_> = settlements.clone().map(|one| one.request_id.to_string()).collect();
+        self.read_requests(conn, ids)?;
+        let mut touched = Touched::default();
+        for settlement in settlements {
+            let Some(row) = self.requests.get(&settlement.request_id.to_string()) else {
+                continue;
+            };
+            let version = match (&row.meter_id, row.meter_version) {
+                (Some(meter_id), Some(number)) => {
+                    let version = known_version(conn, versions, meter_id, number)?;
+                    touched.counters.insert(row.counter_key(meter_id, version.tier_period));
+                    Some(version)
+                }
+                _ => None,
+            };
+            touched.accounts.wallets.extend(row.wallet_id.clone());
+            touched.accounts.spend_keys.extend(row.spend_key_id.clone());
+            if may_touch_merchant(row, settlement.report.as_ref(), version) {
+                touched.accounts.wallets.insert(row.merchant_wallet_id.clone());
+            }
+        }
+        Ok(touched)
+    }
+
+    fn read_requests(
+        &mut self,
+        conn: &mut Conn,
+        ids: impl IntoIterator<Item = String>,
+    ) -> Result<(), StoreError> {
+        let unknown = ids.into_iter().filter(|id| !self.requests.contains_key(id));
+        let unknown: Vec<_> = unknown.collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let rows = dialect::lock_requests(conn, &unknown)?.into_iter();
+        self.requests.extend(rows.map(|row| (row.request_id.clone(), row)));
+        Ok(())
+    }
+
+    fn read_counters(
+        &mut self,
+        conn: &mut Conn,
+        keys: BTreeSet<CounterKey>,
+    ) -> Result<(), StoreError> {
+        let unknown = keys.into_iter().filter(|key| !self.counters.contains_key(key));
+        let unknown: Vec<_> = unknown.map(|key| counter_row(key, 0)).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let found = dialect::lock_counters(conn, &unknown)?;
+        let rows = unknown.into_iter().chain(found);
+        let counters = rows.map(|row| ((row.owner_id, row.meter_id, row.period), row.used));
+        self.counters.extend(counters);
+        Ok(())
+    }
+
+    /// Admits a call or refuses it; a refusal changes nothing.
+    fn decide(
+        &mut self,
+        call: &Call,
+        context: &Context,
+    ) -> Result<Result<Box<PendingRecord>, Refusal>, StoreError> {
+        let party = self.parties.of(call);
+        let admission = match self.accounts.decide(call, &party, context.service_charge_rate)? {
+            Ok(admission) => admission,
+            Err(refusal) => {
+                self.accounts.note_refusal(call, &party, &context.storms);
+                return Ok(Err(refusal));
+            }
+        };
+        let Admission { pending, counters } = &admission;
+        let request_id = pending.request_id.to_string();
+        if self.requests.contains_key(&request_id) {
+            return Err(StoreError::Corrupt {
+                what: "id of a call (it is taken)",
+                value: request_id,
+            });
+        }
+        if let Some(log) = &mut self.log {
+            let (pending, counters) =
+                (Cow::Borrowed(pending), counters.as_ref().map(Cow::Borrowed));
+            Logged::Admitted { pending, counters }.append_to(log);
+        }
+        self.accounts.admit(&admission)?;
+        let pending = self.admit(admission.pending, &context.node_id.to_string());
+        Ok(Ok(Box::new(pending)))
+    }
+
+    fn admit(&mut self, pending: PendingRecord, node_id: &str) -> PendingRecord {
+        self.metadata.extend(RequestMetadataRow::of(&pending));
+        let row = RequestRow::pending(&pending, node_id);
+        self.new_requests.insert(row.request_id.clone());
+        self.requests.insert(row.request_id.clone(), row);
+        pending
+    }
+
+    /// Ends a call once.
+    fn settle(
+        &mut self,
+        conn: &mut Conn,
+        settlement: &Settlement,
+        versions: &Versions,
+        context: &Context,
+    ) -> Result<SettleOutcome, StoreError> {
+        let request_id = settlement.request_id.to_string();
+        let Some(mut row) = self.requests.get(&request_id).cloned() else {
+            return Ok(SettleOutcome::NotFound);
+        };
+        // The sweeper ends only what is pending; whoever knows better may correct the sweeper.
+        let corrects = row.swept && settlement.report.is_some();
+        if !row.is_pending() && !corrects {
+            return Ok(SettleOutcome::AlreadySettled);
+        }
+        if let Some(log) = &mut self.log {
+            let report = settlement.report.as_ref().map(Cow::Borrowed);
+            Logged::Settled { request_id: settlement.request_id, report }.append_to(log);
+        }
+        let pending = row.to_pending()?;
+        let lost;
+        let report = match &settlement.report {
+            Some(report) => report,
+            None => {
+                lost = Report::unknown(&pending, Ending::Lost, self.now);
+                &lost
+            }
+        };
+        let version = row.meter_id.as_ref().zip(row.meter_version);
+        let version =
+            version.and_then(|(id, version)| Some((id, versions.get(&(id.clone(), version))?)));
+        let key = version.map(|(meter_id, version)| row.counter_key(meter_id, version.tier_period));
+        let used = key.as_ref().and_then(|key| self.counters.get(key)).copied().unwrap_or(0);
+        let before = used.saturating_sub(row.counted_units).max(0).unsigned_abs();
+        let model = version.map(|(_, version)| &version.model);
+        let mut settled =
+            settlement::settle(&pending, report, model, before, context.service_charge_rate);
+        if !self.accounts.have_room_for(&row, &settled.record.quote) {
+            // Settling never fails, whatever a balance has come to.
+            settled = settlement::let_go(&pending, report, model);
+        }
+        let Settled { record, counter_moves, overflowed } = settled;
+        if overflowed {
+            log::error!(
+                "{request_id}: what it costs is beyond all amounts; it is booked at nothing"
+            );
+        }
+
+        let counted = i64::try_from(counter_moves).unwrap_or(i64::MAX);
+        if let Some(key) = key.filter(|_| counted != row.counted_units) {
+            let moved = used.saturating_sub(row.counted_units).saturating_add(counted);
+            self.counters.insert(key.clone(), moved);
+            self.changed_counters.insert(key);
+        }
+        self.spend(&pending, record.quote.total_request_cost, row.request_cost())?;
+        let kind = if corrects { TransactionKind::Correction } else { TransactionKind::Usage };
+        if let Some(wallet_id) = &row.wallet_id {
+            let due = record.quote.total_wallet_cost.units().saturating_sub(row.wallet_cost);
+            let held = Held { on_balance: row.wallet_hold, on_credit: row.credit_hold() };
+            self.accounts.debit(wallet_id, held, due, kind, &request_id, "wallet")?;
+        }
+        let due = record.quote.total_merchant_cost.units().saturating_sub(row.merchant_cost);
+        let held = Held { on_balance: row.merchant_hold, on_credit: None };
+        self.accounts.debit(&row.merchant_wallet_id, held, due, kind, &request_id, "merchant")?;
+
+        let before = if corrects { Sums::of(&row.to_record(model)?) } else { Sums::default() };
+        if let Some(missing) = &report.missing
+            && !context.told.is_told(pending.merchant_id, missing, self.now)
+        {
+            missing_prices::add(&mut self.missing, pending.merchant_id, missing);
+        }
+        self.rollups.add(&context.series, &row, &record.metadata, Sums::of(&record) - before);
+        row.finish(&record, counted, settlement.report.is_none());
+        if !self.new_requests.contains(&request_id) {
+            self.changed_requests.insert(request_id.clone());
+        }
+        self.requests.insert(request_id, row);
+        self.tell_of_call(conn, pending.merchant_id, pending.request_id, record.status)?;
+        Ok(match overflowed {
+            true => SettleOutcome::LetGo(Box::new(record)),
+            false => SettleOutcome::Settled(Box::new(record)),
+        })
+    }
+
+    /// Writes down that a call has ended, for a merchant with a webhook that asks for it.
+    fn tell_of_call(
+        &mut self,
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        request_id: RequestId,
+        status: RequestStatus,
+    ) -> Result<(), StoreError> {
+        let told = match &self.told_of_calls {
+            Some(told) => told,
+            None => self.told_of_calls.insert(webhooks::merchants_told_of_requests(conn)?),
+        };
+        if told.contains(&merchant_id) {
+            let news = match status {
+                RequestStatus::Error => News::RequestFailed { request_id },
+                RequestStatus::Pending | RequestStatus::Completed => {
+                    News::RequestCompleted { request_id }
+                }
+            };
+            self.accounts.tell(merchant_id, &news);
+        }
+        Ok(())
+    }
+
+    /// Counts what a call cost on its spend key, and writes down what is to be told of it.
+    fn spend(
+        &mut self,
+        pending: &PendingRecord,
+        cost: Amount,
+        counted_before: i64,
+    ) -> Result<(), StoreError> {
+        let Some(id) = pending.spend_key_id else { return Ok(()) };
+        if cost > pending.spend_hold && counted_before == 0 && pending.spend_hold.is_positive() {
+            log::warn!(
+                "{}: it cost {cost} USD and was held to cost at most {}",
+                pending.request_id,
+                pending.spend_hold
+            );
+        }
+        let key = self.accounts.change_spend_key(&id.to_string())?;
+        let more = cost.saturating_sub(Amount::from_units(counted_before));
+        let news = key.settle(pending.created_at, pending.spend_hold, more);
+        news.iter().for_each(|news| self.accounts.tell(pending.merchant_id, news));
+        Ok(())
+    }
+}
+
+/// What the end of calls touches.
+#[derive(Default)]
+struct Touched {
+    accounts: AccountIds,
+    counters: BTreeSet<CounterKey>,
+}
+
+fn counter_row((owner_id, meter_id, period): CounterKey, used: i64) -> TierCounterRow {
+    TierCounterRow { owner_id, meter_id, period, used }
+}

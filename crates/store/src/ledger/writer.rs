@@ -1,0 +1,414 @@
+//! The threads that take what waits for the ledger, book it, and answer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot};
+use tollgate_domain::PendingRecord;
+
+use super::ahead::Ahead;
+use super::books::{Answer, Books, Item, Settlement};
+use super::parties::Versions;
+use super::{Context, Decision, Job, SettleOutcome, Work, gave_up, not_sent};
+use crate::conn::{Conn, Manager, is_broken};
+use crate::dialect;
+use crate::error::StoreError;
+use crate::journal::Entry;
+
+/// How many share one transaction at most: beyond it grouping gains little and waits grow.
+const BATCH_SIZE: usize = 128;
+/// How often a transaction that lost a deadlock is tried again.
+const ATTEMPTS: usize = 5;
+/// After so long a database that could not catch up is tried again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) struct Writer {
+    queue: Arc<Mutex<mpsc::Receiver<Job>>>,
+    manager: Manager,
+    conn: Option<Conn>,
+    last_used: Instant,
+    /// Whether the database took nothing when it was last tried.
+    away: bool,
+    context: Arc<Context>,
+    /// Meter versions never change, so what was read once holds for ever.
+    versions: Versions,
+    /// When the database last failed to catch up.
+    failed_at: Instant,
+    /// The books, where they may be ahead of the database; they need a connection to begin.
+    ahead: Option<Ahead>,
+    /// Waits for the next job, but not for ever.
+    runtime: Runtime,
+}
+
+impl Writer {
+    pub(super) fn new(
+        queue: &Arc<Mutex<mpsc::Receiver<Job>>>,
+        manager: &Manager,
+        context: &Arc<Context>,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            queue: Arc::clone(queue),
+            manager: manager.clone(),
+            conn: None,
+            last_used: Instant::now(),
+            failed_at: Instant::now(),
+            away: false,
+            context: Arc::clone(context),
+            versions: Versions::new(),
+            ahead: None,
+            runtime: tokio::runtime::Builder::new_current_thread().enable_time().build()?,
+        })
+    }
+
+    pub(super) fn serve(&mut self) {
+        loop {
+            let Some(jobs) = self.take() else { return self.end() };
+            // A panic costs the calls of one batch an error, not the service its ledger.
+            if catch_unwind(AssertUnwindSafe(|| self.process(jobs))).is_err() {
+                log::error!("the ledger failed on a batch; its connection is opened anew");
+                self.conn = None;
+                self.ahead = None;
+            }
+        }
+    }
+
+    /// The next job and all that wait behind it, or none when the database must catch up before there
+    /// is one; `None` when nobody can send any more.
+    fn take(&self) -> Option<Vec<Job>> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = Vec::new();
+        match queue.try_recv() {
+            Ok(job) => jobs.push(job),
+            Err(mpsc::error::TryRecvError::Disconnected) => return None,
+            Err(mpsc::error::TryRecvError::Empty) => match self.due() {
+                None => jobs.push(queue.blocking_recv()?),
+                Some(due) => {
+                    let next = async { tokio::time::timeout_at(due.into(), queue.recv()).await };
+                    match self.runtime.block_on(next) {
+                        Ok(job) => jobs.push(job?),
+                        Err(_) => return Some(jobs),
+                    }
+                }
+            },
+        }
+        while jobs.len() < BATCH_SIZE
+            && let Ok(job) = queue.try_recv()
+        {
+            jobs.push(job);
+        }
+        Some(jobs)
+    }
+
+    fn process(&mut self, jobs: Vec<Job>) {
+        let mut items = Vec::with_capacity(jobs.len());
+        let mut replies = Vec::with_capacity(jobs.len());
+        let (mut works, mut readers) = (Vec::new(), Vec::new());
+        for job in jobs {
+            match job {
+                Job::Admit(call, reply) => {
+                    items.push(Item::Admit(call));
+                    replies.push(Reply::Admit(reply));
+                }
+                Job::Settle(settlement, reply) => {
+                    items.push(Item::Settle(settlement));
+                    replies.push(Reply::Settle(reply));
+                }
+                Job::SettleUnheard(entry) => {
+                    items.push(Item::Settle(Box::new(Settlement::from(&*entry))));
+                    replies.push(Reply::Unheard(entry));
+                }
+                Job::Write(work) => works.push(work),
+                Job::CatchUp(reader) => readers.push(reader),
+            }
+        }
+        let is_due = self.due().is_some_and(|due| due <= Instant::now());
+        if !works.is_empty() {
+            // What is not done is dropped, and who asked for it learns that.
+            self.patiently(|writer| {
+                if writer.catch_up() {
+                    works.into_iter().for_each(|work| writer.run_alone(work));
+                }
+            });
+        } else if is_due || !readers.is_empty() {
+            self.catch_up();
+        }
+        for reader in readers {
+            // Whoever asked may have left.
+            let _ = reader.send(());
+        }
+        self.commit(&items, replies);
+    }
+
+    /// When the database must catch up with the books, if it lacks something.
+    fn due(&self) -> Option<Instant> {
+        match &self.ahead {
+            Some(ahead) => ahead.due(),
+            None => self.context.is_behind().then(|| self.failed_at + PAUSE),
+        }
+    }
+
+    /// Does what must be done, however long others write to the database; books need not wait for them.
+    fn patiently(&mut self, work: impl FnOnce(&mut Self)) {
+        let be_patient = |writer: &mut Self, patient| {
+            if let Self { conn: Some(conn), ahead: Some(_), .. } = writer
+                && let Err(cause) = dialect::be_patient(conn, patient)
+            {
+                log::error!("the ledger cannot tell its database to wait: {cause}");
+                writer.conn = None;
+            }
+        };
+        let _ = self.connect();
+        be_patient(self, true);
+        work(self);
+        be_patient(self, false);
+    }
+
+    /// Has the database catch up with the books; whether it has.
+    fn catch_up(&mut self) -> bool {
+        let caught_up = self.connect().and_then(|()| match self {
+            Self { conn: Some(conn), ahead: Some(ahead), context, .. } => {
+                ahead.catch_up(conn, context)
+            }
+            _ => Ok(true),
+        });
+        // Nothing in memory is believed after a failure. What the database lacks is in the log, with
+        // which the books begin again.
+        let caught_up = caught_up.or_else(|_| {
+            self.ahead = None;
+            if self.conn.as_mut().is_some_and(is_broken) {
+                self.conn = None;
+            }
+            self.connect().map(|()| true)
+        });
+        caught_up.unwrap_or_else(|cause| {
+            // Said when it begins, not each time.
+            if !std::mem::replace(&mut self.away, true) {
+                log::error!("the database does not take what the ledger has booked: {cause}");
+            }
+            self.failed_at = Instant::now();
+            false
+        })
+    }
+
+    /// The queue has ended.
+    fn end(&mut self) {
+        let mut caught_up = false;
+        self.patiently(|writer| caught_up = writer.catch_up());
+        if let Some(ahead) = self.ahead.take().filter(|_| caught_up) {
+            ahead.end();
+        }
+    }
+
+    fn run_alone(&mut self, work: Work) {
+        // Without a connection, or before what is booked, the work is dropped, and who asked for it
+        // learns that.
+        if let Err(cause) = self.connect() {
+            log::debug!("a write is not done: {cause}");
+            return;
+        }
+        if let Some(conn) = &mut self.conn {
+            // What fails here must not take the calls of the batch with it.
+            let panicked = catch_unwind(AssertUnwindSafe(|| (work.run)(conn))).is_err();
+            if panicked {
+                log::error!("the ledger failed on a write; its connection is opened anew");
+            }
+            if panicked || is_broken(conn) {
+                self.conn = None;
+                self.ahead = None;
+            }
+        }
+        if let Some(ahead) = self.ahead.as_mut().filter(|_| work.concerns_calls) {
+            ahead.forget(&self.context);
+        }
+    }
+
+    /// Commits `items` together; when that fails, in halves, until the poisoned one is alone and
+    /// answered with its own error.
+    fn commit(&mut self, items: &[Item], mut replies: Vec<Reply>) {
+        if items.is_empty() {
+            return;
+        }
+        match self.try_commit(items) {
+            Ok(answers) => {
+                self.away = false;
+                let answered = replies.into_iter().zip(answers);
+                let unheard: Vec<_> = answered
+                    .filter_map(|(reply, answer)| reply.send(answer, &self.context))
+                    .collect();
+                let ends = unheard.iter().map(|pending| Box::new(not_sent(pending)));
+                let (items, replies): (Vec<_>, Vec<_>) = ends
+                    .map(|entry| {
+                        let settlement = Box::new(Settlement::from(&*entry));
+                        (Item::Settle(settlement), Reply::Unheard(entry))
+                    })
+                    .unzip();
+                self.commit(&items, replies);
+            }
+            Err(StoreError::Unavailable(why)) => {
+                // Said when it begins, not for every call in between.
+                if !std::mem::replace(&mut self.away, true) {
+                    log::error!("the ledger books nothing: {why}");
+                }
+                for reply in replies {
+                    reply.fail(StoreError::Unavailable(why.clone()), &self.context);
+                }
+            }
+            Err(StoreError::Interrupted) => {
+                log::error!("the ledger lost the database while it was booking");
+                for reply in replies {
+                    reply.fail(StoreError::Interrupted, &self.context);
+                }
+            }
+            Err(cause) if replies.len() == 1 => {
+                log::error!("the ledger cannot book a call: {cause:?}");
+                if let Some(reply) = replies.pop() {
+                    reply.fail(cause, &self.context);
+                }
+            }
+            Err(_) => {
+                let half = items.len() / 2;
+                let (first, second) = items.split_at(half);
+                let rest = replies.split_off(half);
+                self.commit(first, replies);
+                self.commit(second, rest);
+            }
+        }
+    }
+
+    fn try_commit(&mut self, items: &[Item]) -> Result<Vec<Answer>, StoreError> {
+        let mut attempt = 1;
+        loop {
+            self.connect()?;
+            let Self { conn: Some(conn), context, versions, .. } = self else {
+                return Err(gave_up());
+            };
+            let result = match &mut self.ahead {
+                Some(ahead) => ahead.book(conn, items, context, versions),
+                None => through(conn, items, context, versions),
+            };
+            if result.is_err() {
+                self.ahead = None;
+            }
+            let broken = result.is_err() && is_broken(conn);
+            match result {
+                Err(cause) if cause.is_away() => {
+                    self.conn = None;
+                    return Err(cause);
+                }
+                // Even the commit may have gone through without an answer.
+                Err(_) if broken => {
+                    self.conn = None;
+                    return Err(StoreError::Interrupted);
+                }
+                Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes sure of a connection, and of books as the database stands where they may be ahead of it.
+    /// A connection that was idle for a while is asked for a sign of life first: a database that was
+    /// restarted must not cost a call.
+    fn connect(&mut self) -> Result<(), StoreError> {
+        use r2d2::ManageConnection;
+        const IDLE: Duration = Duration::from_secs(1);
+        let idle = self.last_used.elapsed() > IDLE;
+        self.last_used = Instant::now();
+        if let Some(conn) = &mut self.conn
+            && idle
+            && conn.ping().is_err()
+        {
+            self.conn = None;
+        }
+        if self.conn.is_none() {
+            self.conn = Some(self.manager.connect()?);
+            self.ahead = None;
+            self.context.series.forget();
+            self.context.told.forget();
+        }
+        let Self { conn: Some(conn), ahead, context, versions, .. } = self else {
+            return Ok(());
+        };
+        let Some(log) = &context.log else { return Ok(()) };
+        // What others have written is read again.
+        if let Some(known) = ahead
+            && !known.is_current(conn)?
+        {
+            *ahead = None;
+        }
+        if ahead.is_none() {
+            dialect::be_patient(conn, true)?;
+            *ahead = Some(Ahead::begin(conn, log, context, versions)?);
+            dialect::be_patient(conn, false)?;
+        }
+        Ok(())
+    }
+}
+
+/// Books `items` in a transaction of their own.
+fn through(
+    conn: &mut Conn,
+    items: &[Item],
+    context: &Context,
+    versions: &mut Versions,
+) -> Result<Vec<Answer>, StoreError> {
+    let mut books = Books::new(context);
+    let (answers, changed) = conn.write(|conn| {
+        let answers = books.book(conn, items, context, versions)?;
+        let changed = books.take_changed();
+        books.write(conn)?;
+        Ok::<_, StoreError>((answers, changed))
+    })?;
+    books.written(context);
+    if !changed.is_empty() {
+        context.storms.forget(&changed);
+    }
+    Ok(answers)
+}
+
+enum Reply {
+    Admit(oneshot::Sender<Decision>),
+    Settle(oneshot::Sender<Result<SettleOutcome, StoreError>>),
+    Unheard(Box<Entry>),
+}
+
+impl Reply {
+    /// Answers. Whoever asked may have left, and what is booked stays booked; but a call that was
+    /// admitted for nobody comes back, to be ended.
+    fn send(self, answer: Answer, context: &Context) -> Option<Box<PendingRecord>> {
+        match (self, answer) {
+            (Self::Admit(reply), Answer::Admitted(decision)) => {
+                if let Err(Ok(Ok(pending))) = reply.send(Ok(decision)) {
+                    return Some(pending);
+                }
+            }
+            (Self::Settle(reply), Answer::Settled(outcome)) => drop(reply.send(Ok(outcome))),
+            (Self::Unheard(entry), Answer::Settled(SettleOutcome::NotFound))
+                if entry.may_come(context.clock.now()) =>
+            {
+                context.keep(*entry);
+            }
+            (Self::Unheard(_), Answer::Settled(_)) => {}
+            // Answers come in the order of their items; a mismatch is dropped, and who asked
+            // learns that the ledger gave up.
+            (Self::Admit(_) | Self::Settle(_) | Self::Unheard(_), _) => {
+                log::error!("an answer went astray");
+            }
+        }
+        None
+    }
+
+    /// Tells why there is no answer.
+    fn fail(self, cause: StoreError, context: &Context) {
+        match self {
+            Self::Admit(reply) => drop(reply.send(Err(cause))),
+            Self::Settle(reply) => drop(reply.send(Err(cause))),
+            Self::Unheard(entry) => {
+                log::error!("{} is not settled yet: {cause}", entry.request_id);
+                context.keep(*entry);
+            }
+        }
+    }
+}
