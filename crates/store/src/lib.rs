@@ -199,11 +199,17 @@ impl Store {
             told: Told::default(),
             journal: options.journal.as_deref().map(Journal::open).transpose()?,
             unkept: Mutex::default(),
-            log: manager.file().filter(|_| lock.is_some()).map(|file| beside(file, "-ledger")),
+            log: manager.file().filter(|_| options.serve).map(log_of),
             behind: AtomicBool::new(false),
         });
-        if lock.is_some() {
-            ledger::recover(&mut manager.connect()?, &context)?;
+        if let Some(file) = manager.file() {
+            // A process that died has left what a command, too, must see; one that lives writes it itself.
+            let log = log_of(file);
+            let beside =
+                (!options.serve && !is_empty(&log)).then(|| lock_file(file).ok()).flatten();
+            if options.serve || beside.is_some() {
+                ledger::recover(&mut manager.connect()?, &log, &context)?;
+            }
         }
         let (ledger, writers) = Ledger::start(&manager, writers, &context)?;
         Ok(Self(Arc::new(Inner {
@@ -469,7 +475,7 @@ impl Store {
     /// # Errors
     /// Those of the store.
     pub async fn ready(&self) -> Result<(), StoreError> {
-        self.read(|conn| conn.ping()).await?;
+        self.read_apart(|conn| conn.ping()).await?;
         let until = held(&self.0.renewals).last.plus_millis(i64::from(self.0.lease_ms));
         match self.0.context.clock.now() <= until {
             true => Ok(()),
@@ -612,6 +618,15 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
         Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse),
         Err(std::fs::TryLockError::Error(cause)) => Err(OpenError::Io(cause)),
     }
+}
+
+/// Where the ledger of a process that serves from a SQLite file logs what it books.
+fn log_of(path: &Path) -> PathBuf {
+    beside(path, "-ledger")
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.metadata().map_or(true, |file| file.len() == 0)
 }
 
 /// A file that belongs to a SQLite file.

@@ -15,7 +15,7 @@ mod storms;
 mod writer;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -285,8 +285,7 @@ impl Ledger {
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) fn recover(conn: &mut Conn, context: &Context) -> Result<(), StoreError> {
-    let Some(log) = &context.log else { return Ok(()) };
+pub(crate) fn recover(conn: &mut Conn, log: &Path, context: &Context) -> Result<(), StoreError> {
     Ahead::begin(conn, log, context, &mut Versions::new())?.end();
     Ok(())
 }

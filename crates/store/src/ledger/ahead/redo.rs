@@ -22,6 +22,7 @@ use crate::error::StoreError;
 
 /// A line of the log.
 #[derive(Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
 pub(in super::super) enum Logged<'a> {
     /// A call was admitted.
     Admitted {
