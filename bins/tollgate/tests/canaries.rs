@@ -9,8 +9,6 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod site;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,8 +19,9 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use site::{Service, Site, each_site};
 use tollgate_testkit::{Answer, Call, Gate, Reply, ScriptedProvider};
+
+use crate::site::{Service, Site, each_site};
 
 const MANAGED_KEY: &str = "sk-CANARYmanaged1";
 const OWN_KEY: &str = "sk-CANARYown2";

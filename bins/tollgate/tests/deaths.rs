@@ -2,17 +2,16 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod site;
-
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use site::{Service, Site, assert_audit_clean, each_site, merchant_key};
 use tollgate_testkit::Call;
 use tollgate_testkit::postgres;
 use tollgate_testkit::random::Random;
+
+use crate::site::{Service, Site, assert_audit_clean, each_site, merchant_key};
 
 /// How often it is killed: `KILLS` of the environment, or a few times.
 fn kills() -> u64 {

@@ -2,15 +2,14 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod site;
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use site::{Service, Site, assert_audit_clean, merchant_key};
+
+use crate::site::{Service, Site, assert_audit_clean, merchant_key};
 
 /// A tool of the system that a test cannot do without; `None`, with a loud line, where it cannot be used.
 ///

@@ -2,15 +2,14 @@
 
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod site;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use site::{Service, Site, assert_audit_clean, merchant_key};
 use tollgate_testkit::{Call, postgres};
+
+use crate::site::{Service, Site, assert_audit_clean, merchant_key};
 
 /// How long the store is away: `OUTAGE_SECONDS` of the environment, or so long that every connection
 /// and every deadline within the service meets it.
