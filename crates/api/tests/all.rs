@@ -8,6 +8,7 @@ mod endings;
 mod errors;
 mod forward;
 mod headers;
+mod health;
 mod holds;
 mod hostile_clients;
 mod hostile_providers;
