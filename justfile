@@ -56,10 +56,11 @@ bench-lists url records:
 # and the store be away for half a minute.
 soak minutes="10":
     SOAK_SECONDS=$(({{minutes}} * 60)) SOAK_CLIENTS=1000 SOAK_CLIENT_SECONDS=60 SOAK_LINE_MB=2048 \
-        cargo test --release -p tollgate --test soak -- --nocapture --test-threads=1
+        cargo test --release -p tollgate --test program -- soak:: --nocapture --test-threads=1
     KILLS=30 OUTAGE_SECONDS=30 \
-        cargo test --release -p tollgate --test deaths --test outage -- --nocapture --test-threads=1
-    RACE_SEEDS=100 cargo test --release -p tollgate-store --test faults --test spend_keys
+        cargo test --release -p tollgate --test program -- deaths:: outage:: --nocapture --test-threads=1
+    RACE_SEEDS=100 cargo test --release -p tollgate-store --test faults
+    RACE_SEEDS=100 cargo test --release -p tollgate-store --test store spend_keys::
 
 # What is built into Tollgate, as CycloneDX: bins/tollgate/tollgate.cdx.json. Needs cargo-cyclonedx.
 sbom:

@@ -9,10 +9,7 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod site;
-
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::{Mutex, PoisonError};
@@ -21,8 +18,9 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use site::{Service, Site, each_site};
-use tollgate_testkit::{Answer, Call, Gate, Reply, ScriptedProvider};
+use tollgate_testkit::{Answer, Call, Gate, Reply, ScriptedProvider, without_tls};
+
+use crate::site::{Service, Site, each_site};
 
 const MANAGED_KEY: &str = "sk-CANARYmanaged1";
 const OWN_KEY: &str = "sk-CANARYown2";
@@ -168,7 +166,7 @@ impl<'a> Scene<'a> {
             None => format!("sqlite:{}", site.path().join("tollgate.db").display()),
             Some(database) => format!("{}&password={DATABASE_PASSWORD}", database.url()),
         };
-        let (plain, untrusted) = (provider.addr(), untrusted());
+        let (plain, untrusted) = (provider.addr(), without_tls());
         let config = format!(
             r#"
             listen = "127.0.0.1:0"
@@ -262,18 +260,6 @@ impl<'a> Scene<'a> {
         let output = command.envs(environment.iter().copied()).output().unwrap();
         self.watch.printed(&format!("tollgate {}", arguments[0]), &output);
     }
-}
-
-fn untrusted() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let base = format!("https://{}/v1", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            // Whether the client still listens is its own affair.
-            let _ = client.and_then(|mut client| client.write_all(b"HTTP/1.1 400 Bad\r\n\r\n"));
-        }
-    });
-    base
 }
 
 fn answer() -> Value {

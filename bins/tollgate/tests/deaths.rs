@@ -2,74 +2,18 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod site;
-
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use site::{Service, Site, assert_audit_clean, each_site, merchant_key};
-use tollgate_testkit::Call;
 use tollgate_testkit::postgres;
 use tollgate_testkit::random::Random;
+
+use crate::site::load::Load;
+use crate::site::{Site, assert_audit_clean, each_site, merchant_key};
 
 /// How often it is killed: `KILLS` of the environment, or a few times.
 fn kills() -> u64 {
     std::env::var("KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
-}
-
-/// Callers of all nodes, who find out about a node that died and go on with one that lives.
-struct Load {
-    nodes: Arc<Mutex<Vec<SocketAddr>>>,
-    /// The ids of the calls whose answers came to their end.
-    answered: Arc<Mutex<Vec<String>>>,
-    callers: Vec<tokio::task::JoinHandle<()>>,
-}
-
-impl Load {
-    fn start(services: &[Service], credentials: &[&str], u: &str) -> Self {
-        let nodes = services.iter().map(|service| service.address).collect();
-        let nodes: Arc<Mutex<Vec<SocketAddr>>> = Arc::new(Mutex::new(nodes));
-        let answered = Arc::new(Mutex::new(Vec::new()));
-        let callers = (0..8).map(|number| {
-            let credential = credentials[number % credentials.len()].to_owned();
-            let (nodes, answered, u) = (nodes.clone(), answered.clone(), u.to_owned());
-            tokio::spawn(async move {
-                loop {
-                    let address = {
-                        let nodes = nodes.lock().unwrap();
-                        nodes[number % nodes.len()]
-                    };
-                    let body = json!({"model": "m", "stream": number % 2 == 0,
-                                      "messages": [{"role": "user", "content": "Hello"}]});
-                    let call = Call::new(address, "POST", &format!("/v1/forward?u={u}"));
-                    let call = call.bearer(&credential).json(&body);
-                    match call.try_send().await {
-                        Some(answer) if answer.status == 200 && answer.complete => {
-                            let id = answer.header("x-service-request-id").unwrap().to_owned();
-                            answered.lock().unwrap().push(id);
-                        }
-                        _ => tokio::time::sleep(Duration::from_millis(10)).await,
-                    }
-                }
-            })
-        });
-        let callers = callers.collect();
-        Self { nodes, answered, callers }
-    }
-
-    fn moved(&self, node: usize, service: &Service) {
-        self.nodes.lock().unwrap()[node] = service.address;
-    }
-
-    async fn stop(self) -> Vec<String> {
-        for caller in self.callers {
-            caller.abort();
-            let _ = caller.await;
-        }
-        std::mem::take(&mut self.answered.lock().unwrap())
-    }
 }
 
 /// Kills one of so many nodes after the other, at moments of chance; nothing is lost by it.
@@ -84,7 +28,8 @@ async fn survives(site: &Site, nodes: usize) {
         services[0].call("POST", "/v1/spend_keys", &key).json(&limited).send().await.expect(201);
     let spend_key = limited["key"].as_str().unwrap();
 
-    let load = Load::start(&services, &[&token, spend_key], &site.chat_url());
+    // A node that dies breaks off what it answers, or does not answer.
+    let load = Load::start(&services, &[&token, spend_key], &site.chat_url(), |_| {});
     let mut random = Random(u64::from(std::process::id()));
     println!("seed {}", random.0);
     for _ in 0..kills() {

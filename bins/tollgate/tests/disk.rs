@@ -2,28 +2,15 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod site;
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use site::{Service, Site, assert_audit_clean, merchant_key};
+use tollgate_testkit::tools;
 
-/// A tool of the system that a test cannot do without; `None`, with a loud line, where it cannot be used.
-///
-/// # Panics
-/// If it cannot be used although `CI` is `true`.
-fn tool<T>(name: &str, found: Option<T>) -> Option<T> {
-    let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    assert!(!ci || found.is_some(), "{name} cannot be used");
-    if found.is_none() {
-        eprintln!("\n!!! {name} CANNOT BE USED: ITS TESTS PROVE NOTHING HERE !!!\n");
-    }
-    found
-}
+use crate::site::{Service, Site, assert_audit_clean, merchant_key};
 
 /// A tracer that makes system calls of one thread fail.
 struct Saboteur {
@@ -107,7 +94,7 @@ fn whichever_system_call_of_the_ledger_the_disk_fails_a_call_is_booked_once() {
 
         let ledger = thread(service.process(), "ledger-0");
         let first = Saboteur::start(ledger, "fdatasync", "error=EIO", 1_000, site.path());
-        let Some(first) = tool("strace", first) else { return };
+        let Some(first) = tools::needed("strace", first) else { return };
         assert!(!first.stop());
         let mut met = 0;
         for (system_call, faults) in [
@@ -182,7 +169,8 @@ impl Drop for SmallDisk {
 fn a_full_disk_refuses_calls_and_loses_none_and_when_there_is_room_all_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("disk");
-    let Some(disk) = tool("a mount of a small disk", SmallDisk::mount(&place, "16m")) else {
+    let Some(disk) = tools::needed("a mount of a small disk", SmallDisk::mount(&place, "16m"))
+    else {
         return;
     };
     let site = Site::new(&format!("sqlite:{}/tollgate.db", place.display()), None);

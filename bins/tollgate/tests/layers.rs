@@ -96,6 +96,24 @@ fn both_databases_have_the_same_migrations() {
     assert_eq!(names("sqlite"), names("postgres"));
 }
 
+/// A file that is forgotten there would run no test, and nobody would see it.
+#[test]
+fn every_file_of_tests_is_part_of_a_program() {
+    for folder in packages() {
+        let tests = root().join(&folder).join("tests");
+        let Ok(all) = fs::read_to_string(tests.join("all.rs")) else { continue };
+        let manifest = fs::read_to_string(root().join(&folder).join("Cargo.toml")).unwrap();
+        for entry in fs::read_dir(&tests).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            let is_part = all.contains(&format!("\nmod {name};\n"))
+                || manifest.contains(&format!("[[test]]\nname = \"{name}\"\n"));
+            let is_source = path.extension().is_some_and(|extension| extension == "rs");
+            assert!(!is_source || name == "all" || is_part, "{}", path.display());
+        }
+    }
+}
+
 /// The text of every Rust file below a folder.
 fn sources(folder: &Path) -> String {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

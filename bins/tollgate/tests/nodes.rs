@@ -3,13 +3,12 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod site;
-
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use site::{Service, Site, assert_audit_clean, merchant_key};
 use tollgate_testkit::{Call, postgres};
+
+use crate::site::{Service, Site, assert_audit_clean, merchant_key};
 
 /// Runs `test` on two and on four processes of one store.
 fn each_fleet(test: impl AsyncFn(&Fleet)) {

@@ -1,16 +1,15 @@
 //! The real program while its store is away, and when it is back.
 
-#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod site;
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use site::{Service, Site, assert_audit_clean, merchant_key};
-use tollgate_testkit::{Call, postgres};
+use tollgate_testkit::Answer;
+use tollgate_testkit::postgres::{self, TcpWay};
+
+use crate::site::load::Load;
+use crate::site::{Service, Site, assert_audit_clean, merchant_key};
 
 /// How long the store is away: `OUTAGE_SECONDS` of the environment, or so long that every connection
 /// and every deadline within the service meets it.
@@ -19,45 +18,10 @@ fn outage() -> Duration {
     Duration::from_secs(set.unwrap_or(7))
 }
 
-/// Callers that call without pause; what they were answered is counted.
-struct Load {
-    answered: Arc<AtomicUsize>,
-    refused: Arc<AtomicUsize>,
-    callers: Vec<tokio::task::JoinHandle<()>>,
-}
-
-impl Load {
-    fn start(calls: &[Call]) -> Self {
-        let [answered, refused] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-        let callers = calls.iter().map(|call| {
-            let (call, answered, refused) = (call.clone(), answered.clone(), refused.clone());
-            tokio::spawn(async move {
-                loop {
-                    let answer = call.send().await;
-                    match answer.status {
-                        200 if answer.complete => answered.fetch_add(1, Ordering::SeqCst),
-                        503 => {
-                            assert_eq!(answer.error(), "store_unavailable");
-                            tokio::time::sleep(Duration::from_millis(20)).await;
-                            refused.fetch_add(1, Ordering::SeqCst)
-                        }
-                        other => unreachable!("{other}: {}", answer.text()),
-                    };
-                }
-            })
-        });
-        let callers = callers.collect();
-        Self { answered, refused, callers }
-    }
-
-    async fn stop(self) {
-        for caller in self.callers {
-            caller.abort();
-            if let Err(cause) = caller.await {
-                assert!(cause.is_cancelled(), "{cause}");
-            }
-        }
-    }
+/// What callers may be told while the store is away.
+fn refused(answer: Option<&Answer>) {
+    let answer = answer.unwrap();
+    assert_eq!((answer.status, answer.error().as_str()), (503, "store_unavailable"));
 }
 
 async fn settled(site: &Site) -> Value {
@@ -92,13 +56,7 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
             nodes[0].call("POST", "/v1/spend_keys", &key).json(&limited).send().await.expect(201);
         let spend_key = limited["key"].as_str().unwrap();
 
-        let calls: Vec<_> = (0..8)
-            .map(|number| {
-                let credential = if number < 4 { &token } else { spend_key };
-                nodes[number % 2].forward(&site.chat_url(), credential, number % 3 == 0)
-            })
-            .collect();
-        let load = Load::start(&calls);
+        let load = Load::start(&nodes, &[&token, spend_key], &site.chat_url(), refused);
         // Streams that end while the store is away.
         let words = (outage().as_millis() / 100).to_string();
         let mut streams = Vec::new();
@@ -116,7 +74,7 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
         // What was admitted before reaches the provider a moment later.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let before = site.simulator.stats().calls;
-        let refused = load.refused.load(Ordering::SeqCst);
+        let (_, refused) = load.counts();
         for mut open in streams {
             while open.read_some().await {}
             let answer = open.answer();
@@ -125,7 +83,7 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
         assert!(stopped.elapsed() < outage(), "they end while it is away: {:?}", stopped.elapsed());
         tokio::time::sleep(outage().saturating_sub(stopped.elapsed())).await;
         assert_eq!(site.simulator.stats().calls, before, "nothing is forwarded unmetered");
-        let refused = load.refused.load(Ordering::SeqCst) - refused;
+        let refused = load.counts().1 - refused;
         println!("{refused} calls were refused");
         assert!(refused > 16 * usize::try_from(outage().as_secs()).unwrap(), "{refused}: at once");
         for node in &nodes {
@@ -139,8 +97,9 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
 
         server.start();
         let back = Instant::now();
-        let answered = load.answered.load(Ordering::SeqCst);
-        while load.answered.load(Ordering::SeqCst) < answered + 8 {
+        let (answered, _) = load.counts();
+        while load.counts().0 < answered + 8 {
+            assert!(back.elapsed() < Duration::from_secs(20), "calls are not answered again");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         println!("calls are answered {:?} after its return", back.elapsed());
@@ -169,5 +128,76 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
             let sent = record["provider_status"] != Value::Null;
             assert!(!sent || record["status"] == "completed", "{record}");
         }
+    });
+}
+
+/// The program tells a server that vanished from one that thinks, without being told how to.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_that_says_nothing_is_asked_every_five_seconds_whether_it_is_there() {
+    /// In hundredths of a second, as Linux shows what is left until it asks.
+    const ASKED_WITHIN: u32 = 500;
+    let Some(database) = postgres::database() else { return };
+    let way = TcpWay::to(&database);
+    let site = Site::new(way.url(), Some(database));
+    let service = site.serve();
+    let port = format!(":{:04X}", way.address().port());
+    // A connection that has something to send has another timer for a moment.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let timers = sockets.lines().filter_map(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let is_ours = fields[2].ends_with(&port) && fields[3] == "01";
+            is_ours.then(|| fields[5].split_once(':').unwrap())
+        });
+        let timers: Vec<_> = timers.collect();
+        let is_asking = |&(kind, left): &(&str, &str)| {
+            kind == "02" && u32::from_str_radix(left, 16).unwrap() <= ASKED_WITHIN
+        };
+        // Two of the ledger, and at least one that reads.
+        if timers.len() >= 3 && timers.iter().all(is_asking) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{timers:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(service);
+}
+
+#[test]
+fn a_service_that_is_told_to_end_does_so_in_time_although_its_store_says_nothing() {
+    let Some((server, database)) = postgres::server() else { return };
+    let url = database.url().to_owned();
+    let site = Site::new(&url, Some(database));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let key = merchant_key(&site);
+        let mut node = site.serve_with(&[("TOLLGATE_DRAIN_TIMEOUT_MS", "5000")]);
+        let token = node.customer(&key, "1000").await;
+        let stream = node.forward(&site.chat_url(), &token, true);
+        let stream = stream.header("x-simulate-chunk-delay-ms", "100");
+        let mut open = stream.header("x-simulate-words", "10").open().await;
+        open.read_until("data: ").await;
+
+        let silence = server.silence();
+        while open.read_some().await {}
+        let answer = open.answer();
+        assert!(answer.complete && answer.text().ends_with("data: [DONE]\n\n"));
+        let told = Instant::now();
+        node.signal("-TERM");
+        assert_eq!(node.exit_code(), Some(1), "it says that it did not end as it should");
+        assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());
+        drop(silence);
+
+        // What was not booked was on disk.
+        let node = site.serve();
+        assert_eq!(settled(&site).await["requests"], 1);
+        let list = node.call("GET", "/v1/requests", &key).send().await.expect(200);
+        let record = &list["data"][0];
+        assert_eq!(
+            (&record["status"], &record["usage_source"]),
+            (&json!("completed"), &json!("reported"))
+        );
     });
 }

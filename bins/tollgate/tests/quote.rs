@@ -2,15 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
-mod site;
-
 use std::io::Write;
 use std::process::Stdio;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use site::{Site, each_site, merchant_key};
+
+use crate::site::{Site, each_site, merchant_key};
 
 /// The file with another line on top.
 fn configure(site: &Site, line: &str) {

@@ -2,10 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
-mod site;
-
 use serde_json::Value;
-use site::{Site, assert_audit_clean, each_site, merchant_key};
+
+use crate::site::{Site, assert_audit_clean, each_site, merchant_key};
 
 /// The output price of every model in the file.
 fn set_output_price(site: &Site, before: &str, after: &str) {

@@ -1,14 +1,13 @@
 //! The real program, with real sockets, signals and deaths.
 
-mod site;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use site::{Service, Site, assert_audit_clean, each_site, merchant_key};
 use tollgate_testkit::{Call, OpenAnswer, postgres};
+
+use crate::site::{Service, Site, assert_audit_clean, each_site, merchant_key};
 
 /// Streams that are under way: their first event has come.
 async fn streams(call: &Call, count: usize) -> Vec<OpenAnswer> {

@@ -1,8 +1,10 @@
 # What scripts share that drive the real program with Python: packages in an environment of their own,
 # and `tollgate` on a temporary folder. Source it with $name (of the script) and $here (its folder) set.
+# $PROGRAM says where the program is; else it is built.
 cd "$here/../../../.."
 target="${CARGO_TARGET_DIR:-target}"
 venv="$target/$name-venv"
+program="${PROGRAM:-$target/debug/tollgate}"
 
 die() {
     printf '%s: %s\n' "$name" "$*" >&2
@@ -26,6 +28,10 @@ install_packages() {
     cp "$here/requirements.txt" "$venv/installed.txt"
 }
 
+build() {
+    [ -n "${PROGRAM:-}" ] || cargo build --locked -p tollgate
+}
+
 pids=()
 folder="$(mktemp -d)"
 clean_up() {
@@ -47,7 +53,7 @@ trap clean_up EXIT
 start() {
     local name="$1" pid
     shift
-    "$target/debug/tollgate" "$@" >"$folder/$name.out" 2>"$folder/$name.log" &
+    "$program" "$@" >"$folder/$name.out" 2>"$folder/$name.log" &
     pid=$!
     pids+=("$pid")
     for _ in $(seq 300); do

@@ -16,8 +16,6 @@
     reason = "measures are rounded, and a helper of tests fails by panicking"
 )]
 
-mod site;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +25,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
-use site::{Service, Site, assert_audit_clean, merchant_key};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
@@ -35,6 +32,8 @@ use tokio::time::{sleep, timeout};
 use tollgate_domain::{Key, KeyKind};
 use tollgate_testkit::Call;
 use tollgate_testkit::random::Random;
+
+use crate::site::{Service, Site, assert_audit_clean, merchant_key};
 
 const MIB: u64 = 1024 * 1024;
 

@@ -2,20 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod site;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
 use serde_json::Value;
-use site::{Service, Site, merchant_key};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::site::{Service, Site, merchant_key};
 
 const NAME: &str = "tollgate.test";
 

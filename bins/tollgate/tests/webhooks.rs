@@ -7,17 +7,16 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod site;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use site::{Service, Site, each_site, merchant_key};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::task::JoinSet;
 use tollgate_testkit::{Answer, Call, postgres};
+
+use crate::site::{Service, Site, each_site, merchant_key};
 
 /// How many messages a node has under way at one webhook, at most.
 const AT_ONE: usize = 16;

@@ -7,17 +7,16 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod support;
-
 use std::future::Future;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{
-    Gateway, assert_refused, chat_answer, chat_body, each_gateway_with_webhooks, names, text,
-};
 use tollgate_domain::{Timestamp, WebhookSecrets};
 use tollgate_testkit::{Gate, RecordedRequest, Reply, ScriptedProvider};
+
+use crate::support::{
+    Gateway, assert_refused, chat_answer, chat_body, each_gateway_with_webhooks, names, text,
+};
 
 const SECOND: i64 = 1_000;
 const MINUTE: i64 = 60 * SECOND;

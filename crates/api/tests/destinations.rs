@@ -8,22 +8,21 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod support;
-
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{
-    Gateway, PUBLIC_HOST, assert_refused, chat_answer, chat_body, each_gateway_with,
-    each_gateway_with_webhooks_under, settings, text,
-};
 use tollgate_api::Settings;
 use tollgate_provider::{Reach, Resolver, Timeouts};
 use tollgate_testkit::urls::{Ground, HOSTS_INSIDE, INSIDE, PUBLIC_AND_VACANT, tricks};
 use tollgate_testkit::{Answer, Reply, ScriptedProvider};
+
+use crate::support::{
+    self, Gateway, PUBLIC_HOST, assert_refused, chat_answer, chat_body, each_gateway_with,
+    each_gateway_with_webhooks_under, settings, text,
+};
 
 /// A name server that answers as a test wants: with each of its answers in turn, and with the last one
 /// from then on.

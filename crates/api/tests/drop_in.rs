@@ -6,13 +6,12 @@
     reason = "a helper of tests fails by panicking"
 )]
 
-mod support;
-
 use serde_json::{Value, json};
-use support::{
+use tollgate_testkit::{Answer, Call, Reply};
+
+use crate::support::{
     Gateway, SpendKey, chat_answer, chat_body, each_gateway, each_gateway_with, settings,
 };
-use tollgate_testkit::{Answer, Call, Reply};
 
 const USED: &str = "0.0020000000";
 const NOTHING: &str = "0.0000000000";

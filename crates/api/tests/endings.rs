@@ -7,14 +7,13 @@
     reason = "a helper of tests fails by panicking"
 )]
 
-mod support;
-
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings};
 use tollgate_api::OnDisconnect;
 use tollgate_testkit::{Gate, Reply};
+
+use crate::support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings};
 
 /// Status, usage source, the wallet's and the merchant's part; and nothing is held.
 async fn ended(gateway: &Gateway<'_>) -> [String; 4] {

@@ -1,10 +1,9 @@
 //! A forwarded call, end to end: what the provider gets, what the client gets, what is recorded.
 
-mod support;
-
 use serde_json::{Value, json};
-use support::{chat_answer, chat_body, each_gateway};
 use tollgate_testkit::{Gate, Reply};
+
+use crate::support::{chat_answer, chat_body, each_gateway};
 
 #[test]
 fn a_call_is_forwarded_metered_priced_and_recorded() {

@@ -3,15 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-mod support;
-
 use std::time::Duration;
 
 use serde_json::json;
-use support::{Gateway, chat_answer, chat_body, each_gateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate_testkit::{Answer, Reply};
+
+use crate::support::{self, Gateway, chat_answer, chat_body, each_gateway};
 
 /// Names in lower case and values, in the order of the names.
 fn sorted(headers: &[(String, String)]) -> Vec<String> {

@@ -7,13 +7,14 @@
     reason = "a helper of tests fails by panicking"
 )]
 
-mod support;
-
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Gateway, NOWHERE, SpendKey, chat_answer, each_gateway, each_gateway_with, settings};
 use tollgate_testkit::{Call, Gate, Reply};
+
+use crate::support::{
+    Gateway, NOWHERE, SpendKey, chat_answer, each_gateway, each_gateway_with, settings,
+};
 
 /// A call that can cost 0.2 USD, under a limit of 0.3: two do not fit, and one fits again as soon
 /// as the other holds nothing and has cost what answers here cost.

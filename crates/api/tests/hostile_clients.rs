@@ -3,18 +3,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
-mod support;
-
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tollgate_api::{Clients, Settings};
 use tollgate_testkit::Reply;
+
+use crate::support::{
+    self, Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings,
+};
 
 /// Longer than any client of these tests is waited for.
 const BOUND: Duration = Duration::from_secs(10);

@@ -7,15 +7,14 @@
     reason = "a helper of tests fails by panicking"
 )]
 
-mod support;
-
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, each_gateway, each_gateway_with, settings};
 use tollgate_api::Settings;
 use tollgate_testkit::{Answer, Gate, Reply};
+
+use crate::support::{self, Gateway, chat_answer, each_gateway, each_gateway_with, settings};
 
 const ESTIMATED: [&str; 2] = ["error", "estimated"];
 const PARTIAL: [&str; 2] = ["error", "partial"];

@@ -7,14 +7,13 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod support;
-
 use serde_json::{Value, json};
-use support::*;
 use tollgate_api::{Settings, Unpriced};
 use tollgate_domain::News;
 use tollgate_store::{Page, events};
 use tollgate_testkit::Reply;
+
+use crate::support::*;
 
 /// The data of the events that name missing prices, oldest first, when there are as many as that.
 async fn told(gateway: &Gateway<'_>, count: usize) -> Vec<Value> {

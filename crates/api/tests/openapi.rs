@@ -7,19 +7,18 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use support::document::{assert_valid, resolve, validator_at};
-use support::*;
 use tollgate_api::{ErrorCode, WebhookMessages, openapi};
 use tollgate_domain::EventKind;
 use tollgate_testkit::{Call, RecordedRequest, Reply, ScriptedProvider};
+
+use crate::support::document::{assert_valid, resolve, validator_at};
+use crate::support::*;
 
 fn kinds() -> impl Iterator<Item = &'static str> {
     EventKind::ALL.iter().chain(&[EventKind::WebhookTest]).map(|kind| kind.as_str())

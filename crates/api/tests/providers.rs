@@ -3,11 +3,10 @@
 
 #![expect(clippy::indexing_slicing, reason = "helpers of tests fail by panicking")]
 
-mod support;
-
 use serde_json::{Value, json};
-use support::{Gateway, each_gateway_at_real_prices};
 use tollgate_testkit::{Call, Reply};
+
+use crate::support::{Gateway, each_gateway_at_real_prices};
 
 /// Input and output cost, usage source and price source of the only record.
 async fn bill(gateway: &Gateway<'_>) -> [String; 4] {

@@ -2,13 +2,14 @@
 
 #![expect(clippy::indexing_slicing, reason = "a helper of tests fails by panicking")]
 
-mod support;
-
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings, with};
 use tollgate_api::{InterfaceShape, Unpriced};
 use tollgate_store::spend_keys;
 use tollgate_testkit::{Gate, Reply};
+
+use crate::support::{
+    Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings, with,
+};
 
 /// What a quote and a record have in common.
 const SHARED: [&str; 7] = [

@@ -1,13 +1,12 @@
 //! What is not forwarded, and what is said about it: every issue, with its path.
 
-mod support;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use support::{chat_answer, chat_body, each_gateway, each_gateway_with, settings};
 use tollgate_api::Unpriced;
 use tollgate_testkit::Reply;
+
+use crate::support::{chat_answer, chat_body, each_gateway, each_gateway_with, settings};
 
 #[test]
 fn a_missing_or_wrong_credential_is_401_before_anything_else_is_looked_at() {

@@ -1,15 +1,14 @@
 //! Usage that did not pass through forward, reported by the merchant: once under its own id, priced
 //! and paid for like a call.
 
-mod support;
-
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use support::{
-    Gateway, assert_issues, assert_refused, chat_answer, each_gateway, each_gateway_with, settings,
-    text, with,
-};
 use tollgate_testkit::{Answer, Reply};
+
+use crate::support::{
+    self, Gateway, assert_issues, assert_refused, chat_answer, each_gateway, each_gateway_with,
+    settings, text, with,
+};
 
 const NOTHING: &str = "0.0000000000";
 

@@ -1,12 +1,12 @@
 //! Our own operations: what they answer, and what they say to bad input.
 
-mod support;
-
 use serde_json::{Value, json};
-use support::{
-    Gateway, OPERATOR_TOKEN, assert_refused, chat_answer, each_gateway, each_gateway_with, settings,
-};
 use tollgate_testkit::Reply;
+
+use crate::support::{
+    self, Gateway, OPERATOR_TOKEN, assert_refused, chat_answer, each_gateway, each_gateway_with,
+    settings,
+};
 
 fn meter() -> Value {
     json!({

@@ -6,17 +6,16 @@
     reason = "a helper of tests fails by panicking"
 )]
 
-mod support;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use support::{
+use tollgate_api::Unpriced;
+use tollgate_testkit::{Answer, Call, Gate, Reply};
+
+use crate::support::{
     Gateway, SpendKey, chat_answer, chat_body, each_gateway, each_gateway_by_the_stores_clock,
     each_gateway_with, settings,
 };
-use tollgate_api::Unpriced;
-use tollgate_testkit::{Answer, Call, Gate, Reply};
 
 const NOTHING: &str = "0.0000000000";
 /// What `chat_answer` costs without a meter, and with the meter of the gateway.

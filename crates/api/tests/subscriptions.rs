@@ -7,15 +7,14 @@
     reason = "a helper of tests fails by panicking"
 )]
 
-mod support;
-
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use support::{
-    Gateway, assert_issues, assert_refused, chat_answer, chat_body, each_gateway,
+use tollgate_testkit::{Answer, Call, Gate, Reply};
+
+use crate::support::{
+    self, Gateway, assert_issues, assert_refused, chat_answer, chat_body, each_gateway,
     each_gateway_by_the_stores_clock, names, text, with,
 };
-use tollgate_testkit::{Answer, Call, Gate, Reply};
 
 const DAY: i64 = 86_400_000;
 /// From where the clock begins, 2026-11-21T00:00:00Z, to 2027-01-31T00:00:00Z.

@@ -9,16 +9,15 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod support;
-
 use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, chat_body, each_gateway_with, settings, text};
 use tollgate_api::Settings;
 use tollgate_testkit::{Answer, Reply};
+
+use crate::support::{self, Gateway, chat_answer, chat_body, each_gateway_with, settings, text};
 
 /// Every route below `/v1` with its methods, as the table of routes has it.
 fn routes() -> Vec<(String, String)> {

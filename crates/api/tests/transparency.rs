@@ -3,17 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
-mod support;
-
 use std::io::Write;
 use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_at_real_prices, with};
 use tokio::time::timeout;
 use tollgate_testkit::{Gate, Reply};
+
+use crate::support::{
+    self, Gateway, chat_answer, chat_body, each_gateway, each_gateway_at_real_prices, with,
+};
 
 const CHAT: &str = "/v1/chat/completions";
 

@@ -1,10 +1,9 @@
 //! `GET /usage`: sums of each day, and what is said to bad questions.
 
-mod support;
-
 use serde_json::{Value, json};
-use support::{Gateway, chat_answer, each_gateway, each_gateway_by_the_stores_clock};
 use tollgate_testkit::Reply;
+
+use crate::support::{Gateway, chat_answer, each_gateway, each_gateway_by_the_stores_clock};
 
 async fn chat(gateway: &Gateway<'_>, metadata: &str) {
     gateway.provider.push(Reply::json(200, chat_answer()));

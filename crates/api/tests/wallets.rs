@@ -1,13 +1,12 @@
 //! Connections and wallets from outside: every operation, its bounds, and what it leaves behind.
 
-mod support;
-
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use support::{
-    Gateway, assert_issues, assert_refused, chat_answer, chat_body, each_gateway, names, text,
-};
 use tollgate_testkit::{Call, Gate, Reply};
+
+use crate::support::{
+    self, Gateway, assert_issues, assert_refused, chat_answer, chat_body, each_gateway, names, text,
+};
 
 /// Ids that look right and name nothing.
 const NO_CONNECTION: &str = "con_01M7YS5040NCSYBM5NZVE98902";

@@ -3,14 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod desk;
-
 use std::collections::BTreeMap;
 
-use desk::{Desk, at, call, cost, spend_limit};
 use proptest::prelude::*;
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
+
+use crate::desk::{Desk, at, call, cost, spend_limit};
 
 #[derive(Clone, Debug)]
 enum Step {

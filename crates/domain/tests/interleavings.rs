@@ -1,10 +1,9 @@
 //! The state machine of calls under a limit, checked in every order in which a few of them can be
 //! admitted, ended, given up as lost, and corrected afterwards.
 
-mod desk;
-
-use desk::{Desk, at, call, cost, spend_limit};
 use tollgate_domain::*;
+
+use crate::desk::{Desk, at, call, cost, spend_limit};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

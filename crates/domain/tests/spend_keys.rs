@@ -2,12 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod desk;
-
-use desk::{Desk, amount, at, call, cost, spend_limit};
 use tollgate_domain::admission::{Call, Refusal, Shortage};
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
+
+use crate::desk::{Desk, amount, at, call, cost, spend_limit};
 
 const NOW: &str = "2026-11-21T12:00:00Z";
 

@@ -1,13 +1,12 @@
 //! Prices that hold only at some hours of the day.
 
-mod common;
-
-use common::{genai_prices, in_tier, litellm, models, prices, standard};
 use serde_json::json;
 use time::macros::{date, time};
 use time::{Date, Time};
 use tollgate_pricing::import::{self, Change, Format, Imported, Update};
 use tollgate_pricing::{Catalog, CatalogFile, PriceBook, PriceSource, Rate, Served, Usage};
+
+use crate::common::{genai_prices, in_tier, litellm, models, prices, standard};
 
 const TODAY: Date = date!(2026 - 11 - 21);
 

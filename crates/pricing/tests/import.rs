@@ -1,11 +1,10 @@
 //! Price lists of others, read into rows of ours.
 
-mod common;
-
-use common::{genai_prices, in_tier, litellm, models, prices, standard};
 use time::Date;
 use time::macros::date;
 use tollgate_pricing::import::{Format, Imported};
+
+use crate::common::{genai_prices, in_tier, litellm, models, prices, standard};
 
 const TODAY: Date = date!(2026 - 11 - 21);
 

@@ -1,12 +1,11 @@
 //! Price lists imported into catalogue files: what changes, and what of the past stays.
 
-mod common;
-
-use common::{genai_prices, in_tier, litellm, models, standard};
 use time::Date;
 use time::macros::date;
 use tollgate_pricing::import::{self, Change, Format, Imported, Kind, Update};
 use tollgate_pricing::{CatalogFile, PriceRow, Rate};
+
+use crate::common::{genai_prices, in_tier, litellm, models, standard};
 
 const TODAY: Date = date!(2026 - 11 - 21);
 

@@ -1,13 +1,12 @@
 //! Every recorded answer, at every cut and through every compression: the same bytes come out, and
 //! the same is read from them.
 
-mod common;
-
 use bytes::Bytes;
-use common::{Case, cases, compressions, feed, replay};
 use proptest::prelude::*;
 use tollgate_domain::UsageSource;
 use tollgate_provider::{Ended, Reading};
+
+use crate::common::{Case, cases, compressions, feed, replay};
 
 /// All that a replay came to: what the client gets before the settlement, what it gets after it,
 /// and the reading.

@@ -1,11 +1,10 @@
 //! Bodies in the providers' own formats: where the model stands, what they can use at most, and what
 //! a managed key may not name.
 
-mod common;
-
-use common::endpoint;
 use serde_json::{Value, json};
 use tollgate_provider::{CallBody, OutputBound, UsageBound};
+
+use crate::common::endpoint;
 
 const GEMINI: &str = "https://generativelanguage.googleapis.com/v1beta/models/gemini-3-pro";
 const BEDROCK: &str = "https://bedrock-runtime.eu-central-1.amazonaws.com/model";

@@ -1,13 +1,10 @@
 //! Real answers of real providers, reduced to their usage: each reads as expected, as a body and as
 //! the end of a stream. Where they come from stands in `real/README.md`.
 
-mod common;
-
 use std::collections::BTreeSet;
 
 use awc::http::header::{self, HeaderMap, HeaderValue};
 use bytes::Bytes;
-use common::endpoint;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -17,6 +14,8 @@ use tollgate_pricing::{
     Amount, BaseCost, Catalog, PerUnit, PriceBook, Rate, Served, UnitPrices, Usage,
 };
 use tollgate_provider::{CallBody, Ended, Reading, ResponseMeter};
+
+use crate::common::endpoint;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,13 +1,12 @@
 //! The provider table, row by row: where the operator's key may be used, and where it may not.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use awc::http::Method;
-use common::TABLE;
 use tollgate_provider::ProvidersDocument;
+
+use crate::common::TABLE;
 
 const METHODS: [Method; 6] =
     [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD];

@@ -1,5 +1,6 @@
 //! The ledger on both databases: nothing is charged twice, lost, or overrun.
 
+use std::fs;
 use std::sync::Arc;
 
 use diesel::connection::SimpleConnection;
@@ -405,6 +406,58 @@ fn a_settlement_that_the_database_cannot_take_waits_in_the_journal_and_is_booked
         assert_eq!(next.audit().await.unwrap().differences, []);
         assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
         assert_eq!(shop.own_wallet(store).await.balance, Amount::ZERO);
+        next.close().await.unwrap();
+    });
+}
+
+/// What lies in its folder and is no settlement keeps none from being booked, and a folder that is not
+/// there is made.
+#[test]
+fn an_odd_or_missing_journal_folder_keeps_no_settlement_waiting() {
+    each_store(async |store| {
+        let journal = store.journal();
+        let shop = shop(store, "20").await;
+        let [one, other] = [(); 2].map(|()| shop.call(store));
+        let ids = [one.request_id, other.request_id];
+        store.store.admit(Box::new(one)).await.unwrap().unwrap();
+        store.store.close().await.unwrap();
+        // Somebody has tidied up.
+        fs::remove_dir_all(&journal).unwrap();
+        let outcome = store.store.settle(ids[0], answered(100_000, "0.5")).await;
+        assert_eq!(outcome, SettleOutcome::Journaled);
+
+        fs::create_dir(journal.join("a-folder.json")).unwrap();
+        for (name, text) in [
+            ("0-no-json.json", "{"),
+            ("1-no-settlement.json", "{}"),
+            ("2-half.unfinished", "{"),
+            ("notes.txt", "Whoever reads this"),
+        ] {
+            fs::write(journal.join(name), text).unwrap();
+        }
+        let next = store.open_again();
+        next.renew_lease().await.unwrap();
+        assert_eq!(next.replay_journal().await.unwrap(), 1);
+        assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
+        let mut left: Vec<_> = fs::read_dir(&journal)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        // What may have been one is kept under another name, for a person to look at.
+        assert_eq!(
+            left,
+            [
+                "0-no-json.unreadable",
+                "1-no-settlement.unreadable",
+                "2-half.unfinished",
+                "a-folder.json",
+                "notes.txt"
+            ]
+        );
+        next.admit(Box::new(other)).await.unwrap().unwrap();
+        next.settle(ids[1], answered(100_000, "0.5")).await;
+        assert_eq!(shop.wallet(store).await.balance, amount("17"));
         next.close().await.unwrap();
     });
 }

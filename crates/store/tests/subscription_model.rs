@@ -3,11 +3,8 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod reference;
-
 use std::fmt::Debug;
 
-use reference::{Bundle, Config, DAY, Model, Outcome, Pending};
 use tollgate_domain::admission::{Call, CostBound, Refusal};
 use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::*;
@@ -21,6 +18,8 @@ use tollgate_store::{
 use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{answered, million_tokens, priced};
 use tollgate_testkit::{TestStore, each_store};
+
+use crate::reference::{self, Bundle, Config, DAY, Model, Outcome, Pending};
 
 /// Something that is done. Indexes are taken modulo what there is.
 #[derive(Clone, Debug)]

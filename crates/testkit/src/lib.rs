@@ -6,6 +6,7 @@
 //!   asked;
 //! - [`random`]: seeds for what is tried in many orders;
 //! - [`store`]: fresh stores on both databases, and the calls to fill them;
+//! - [`tools`]: tools of the system that some tests cannot do without;
 //! - [`urls`]: URLs that mean to lead elsewhere than they seem to.
 //!
 //! Everything here fails by panicking, which is how a test fails.
@@ -22,9 +23,10 @@ pub mod postgres;
 pub mod provider;
 pub mod random;
 pub mod store;
+pub mod tools;
 pub mod urls;
 
 pub use client::{Answer, Call, OpenAnswer};
 pub use postgres::TestDatabase;
-pub use provider::{Gate, RecordedRequest, Reply, ScriptedProvider};
+pub use provider::{Gate, RecordedRequest, Reply, ScriptedProvider, without_tls};
 pub use store::{TestStore, each_store};

@@ -21,6 +21,7 @@ mod reply;
 mod request;
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
@@ -215,6 +216,19 @@ impl Drop for ScriptedProvider {
         // Its panic, if it had one, has been printed; a second one here would abort the test.
         drop(self.thread.take().map(JoinHandle::join));
     }
+}
+
+/// The base URL of a host that should speak TLS, and answers its greeting in plain text.
+pub fn without_tls() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("https://{}/v1", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            // Whether the client still listens is its own affair.
+            let _ = client.and_then(|mut client| client.write_all(b"HTTP/1.1 400 Bad\r\n\r\n"));
+        }
+    });
+    base
 }
 
 fn serve(listener: std::net::TcpListener, shared: &Arc<Shared>, stopped: oneshot::Receiver<()>) {

@@ -1,6 +1,6 @@
 //! Fresh stores on both databases, and short words for what tests do with them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tollgate_domain::admission::{Call, CallKey, CostBound};
 use tollgate_domain::settlement::{Ending, Report};
@@ -55,8 +55,12 @@ pub fn each_store(test: impl AsyncFn(&TestStore)) {
     }
 }
 
+fn journal(folder: &Path) -> PathBuf {
+    folder.join("journal")
+}
+
 fn open(url: &DatabaseUrl, clock: &Clock, folder: &Path) -> Store {
-    let journal = Some(folder.join("journal"));
+    let journal = Some(journal(folder));
     let options = Options { serve: true, clock: clock.clone(), journal, ..Options::default() };
     Store::open(url, &options).unwrap()
 }
@@ -75,6 +79,11 @@ impl TestStore {
     /// The same, by another way to it.
     pub fn open_by(&self, url: &DatabaseUrl) -> Store {
         open(url, &self.clock, self.folder.path())
+    }
+
+    /// Where its settlements wait while the database is away.
+    pub fn journal(&self) -> PathBuf {
+        journal(self.folder.path())
     }
 
     /// Lets a minute pass in which `alive` keeps its lease, and nobody else does.

@@ -5,12 +5,9 @@
     clippy::indexing_slicing,
     reason = "a test harness fails by panicking"
 )]
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::allow_attributes,
-    reason = "each test file uses its part of this"
-)]
+#![expect(unreachable_pub, reason = "it is all of one program")]
+
+pub mod load;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

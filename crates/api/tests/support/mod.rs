@@ -6,16 +6,10 @@
     clippy::indexing_slicing,
     reason = "a test harness fails by panicking"
 )]
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::allow_attributes,
-    reason = "each test file uses its part of this"
-)]
+#![expect(unreachable_pub, reason = "it is all of one program")]
 
 pub mod document;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -29,7 +23,7 @@ use tollgate_domain::{Clock, Connection, MerchantMeter};
 use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, UnitPrices};
 use tollgate_provider::{ProviderSettings, ProviderTable, Reach};
 use tollgate_store::merchants::NewMerchant;
-use tollgate_testkit::{Answer, Call, ScriptedProvider, TestStore, each_store};
+use tollgate_testkit::{Answer, Call, ScriptedProvider, TestStore, each_store, without_tls};
 
 /// A service with a merchant, a connection with 10 USD, and a meter of 10 USD per million tokens.
 pub struct Gateway<'a> {
@@ -144,7 +138,7 @@ impl<'a> Gateway<'a> {
         let merchant_id = merchant.merchant.merchant_id;
         let connection = store.connection(merchant_id, "10").await;
         let meter = store.meter(merchant_id, &[(0, "10")]).await;
-        let (nobody, untrusted) = (nobody(), untrusted());
+        let (nobody, untrusted) = (nobody(), without_tls());
         let app = web::Data::new(App::new(
             store.store.clone(),
             settings,
@@ -291,19 +285,6 @@ impl<'a> Gateway<'a> {
 fn nobody() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}/v1", listener.local_addr().unwrap())
-}
-
-/// The base URL of a host that answers a TLS greeting in plain text.
-fn untrusted() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let base = format!("https://{}/v1", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            // Whether the client still listens is its own affair.
-            let _ = client.and_then(|mut client| client.write_all(b"HTTP/1.1 400 Bad\r\n\r\n"));
-        }
-    });
-    base
 }
 
 /// The scripted provider under two names: `house` speaks the one format, `mansion` the other. Whoever

@@ -1,12 +1,7 @@
 //! A spend key with its wallet, and the calls made with it: a store of one row in memory.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails by panicking")]
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::allow_attributes,
-    reason = "each test file uses its part of this"
-)]
+#![expect(unreachable_pub, reason = "it is all of one program")]
 
 use tollgate_domain::admission::{Account, Call, CallKey, CostBound, Facts, Refusal, decide};
 use tollgate_domain::*;
@@ -25,7 +20,6 @@ pub fn amount(text: &str) -> Amount {
 pub struct Made {
     pub admitted_at: Timestamp,
     pub hold: Amount,
-    pub max_tokens: u64,
     /// What it cost, once it has ended.
     pub cost: Option<Amount>,
     /// Whether it had ended at another cost before.
@@ -97,7 +91,6 @@ impl Desk {
         self.calls.push(Made {
             admitted_at: pending.created_at,
             hold: pending.spend_hold,
-            max_tokens: call.bound.max_tokens,
             cost: None,
             corrected: false,
         });

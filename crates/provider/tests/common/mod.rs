@@ -1,7 +1,5 @@
 //! The corpus of recorded answers, and how one is replayed.
 
-#![allow(dead_code, clippy::allow_attributes, reason = "each test file uses its part of this")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;

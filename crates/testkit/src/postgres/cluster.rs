@@ -140,6 +140,26 @@ impl Cluster {
         fs::remove_file(self.dir.join("stopped")).expect("the watchdog can be told");
     }
 
+    /// Signals all its processes: the one that begins others first.
+    pub(super) fn signal(&self, signal: &str) {
+        let file = fs::read_to_string(self.dir.join("data/postmaster.pid"));
+        let first = file.expect("it runs").lines().next().unwrap_or_default().to_owned();
+        let children = || {
+            let processes = fs::read_dir("/proc").expect("processes can be listed").flatten();
+            let stats = processes.filter_map(|process| {
+                let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+                // The name before may hold anything; the state and the parent follow.
+                let parent = stat.rsplit_once(')')?.1.split(' ').nth(2)?.to_owned();
+                (parent == first).then(|| process.file_name().into_string().ok())?
+            });
+            stats.collect::<Vec<_>>()
+        };
+        for processes in [vec![first.clone()], children()] {
+            let sent = Command::new("kill").arg(signal).args(processes).status();
+            assert!(sent.expect("signals can be sent").success());
+        }
+    }
+
     pub(super) fn url(&self, database: &str) -> String {
         format!("postgres:///{database}?host={}&user={USER}", self.dir.display())
     }

@@ -1,0 +1,17 @@
+//! All tests of this package from outside, in one program: it is linked once, and its tests run beside
+//! each other. A test of `layers.rs` looks that every file here is part of it.
+
+mod canaries;
+mod deaths;
+mod disk;
+mod layers;
+mod nodes;
+mod outage;
+mod prices;
+mod quote;
+mod reprice;
+mod service;
+mod site;
+mod soak;
+mod tls;
+mod webhooks;

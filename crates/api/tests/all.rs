@@ -1,0 +1,28 @@
+//! All tests of this package from outside, in one program: it is linked once, and its tests run beside
+//! each other. A test of `layers.rs` looks that every file here is part of it.
+
+mod deliveries;
+mod destinations;
+mod drop_in;
+mod endings;
+mod errors;
+mod forward;
+mod headers;
+mod health;
+mod holds;
+mod hostile_clients;
+mod hostile_providers;
+mod missing_prices;
+mod openapi;
+mod providers;
+mod quote;
+mod refusals;
+mod reports;
+mod resources;
+mod spend_keys;
+mod subscriptions;
+mod support;
+mod tenants;
+mod transparency;
+mod usage;
+mod wallets;

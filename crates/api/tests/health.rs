@@ -1,0 +1,73 @@
+//! Whether a node takes calls, and how many at once.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tollgate_api::{Clients, Settings};
+use tollgate_testkit::{Call, Gate, Reply};
+
+use crate::support::{
+    Gateway, assert_refused, chat_answer, each_gateway_by_the_stores_clock, each_gateway_with,
+    settings, text,
+};
+
+/// What `/readyz` and `/healthz` say.
+async fn health(gateway: &Gateway<'_>) -> [(u16, String); 2] {
+    let ask = async |path| {
+        let answer = Call::new(gateway.address, "GET", path).send().await;
+        (answer.status, text(&answer.json(), "status"))
+    };
+    [ask("/readyz").await, ask("/healthz").await]
+}
+
+fn said(status: u16, word: &str) -> (u16, String) {
+    (status, word.to_owned())
+}
+
+/// It can read, and others take it for dead: what it admitted they would sweep.
+#[test]
+fn a_node_whose_lease_is_not_kept_lives_and_is_not_ready() {
+    const LEASE_MS: i64 = 10_000;
+    each_gateway_by_the_stores_clock(async |gateway| {
+        let clock = &gateway.store.clock;
+        assert_eq!(health(gateway).await, [said(200, "ok"), said(200, "ok")]);
+        clock.advance_millis(LEASE_MS);
+        assert_eq!(health(gateway).await[0], said(200, "ok"), "it is kept until its end");
+        clock.advance_millis(1);
+        assert_eq!(health(gateway).await, [said(503, "store_unavailable"), said(200, "ok")]);
+        gateway.store.store.renew_lease().await.unwrap();
+        assert_eq!(health(gateway).await, [said(200, "ok"), said(200, "ok")]);
+    });
+}
+
+/// Clients that have left leave their calls behind: so there can be more calls than connections.
+#[test]
+fn calls_beyond_as_many_as_a_node_takes_are_refused_and_not_sent() {
+    const MOST: usize = 2;
+    let clients = Clients { max_connections: MOST, ..Clients::default() };
+    each_gateway_with(Settings { clients, ..settings() }, async |gateway| {
+        let gate = Gate::new();
+        for number in 1..=MOST {
+            gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+            let open = gateway.chat().open().await;
+            gateway.provider.wait_for_calls(number).await;
+            drop(open);
+        }
+        let refused = gateway.chat().send().await;
+        assert_refused(&refused, 503, "overloaded");
+        assert_eq!(refused.header("retry-after"), Some("1"));
+        assert_eq!(gateway.provider.calls(), MOST, "it was sent");
+        gateway.get("/wallet").await.expect(200);
+
+        gate.open();
+        gateway.provider.push(Reply::json(200, chat_answer()));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while gateway.chat().send().await.status != 200 {
+            assert!(Instant::now() < deadline, "the calls have ended, and there is no room");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let records = gateway.records().await;
+        assert_eq!(records.len(), MOST + 1);
+        assert!(records.iter().all(|record| record["status"] == json!("completed")), "{records:?}");
+    });
+}

@@ -1,0 +1,55 @@
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use super::{TestDatabase, cluster};
+
+/// A way to a database over TCP, as from another machine.
+pub struct TcpWay {
+    address: SocketAddr,
+    url: String,
+}
+
+impl TcpWay {
+    /// A way to `database`.
+    pub fn to(database: &TestDatabase) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let url = format!("postgres://{}@{address}/{}", cluster::USER, database.name);
+        let socket = database.cluster.socket();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // Whoever cannot be served has nothing to wait for.
+                let _ = UnixStream::connect(&socket).and_then(|server| join(client, server));
+            }
+        });
+        Self { address, url }
+    }
+
+    /// The URL of the database by this way.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Where it begins.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Passes on what either says until it is gone.
+fn join(client: TcpStream, server: UnixStream) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
+    thread::spawn(move || {
+        let _ = io::copy(&mut from_client, &mut to_server);
+        let _ = to_server.shutdown(Shutdown::Both);
+    });
+    let (mut from_server, mut to_client) = (server, client);
+    thread::spawn(move || {
+        let _ = io::copy(&mut from_server, &mut to_client);
+        let _ = to_client.shutdown(Shutdown::Both);
+    });
+    Ok(())
+}
