@@ -13,18 +13,29 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::indexing_slicing,
     reason = "a test harness fails by panicking"
 )]
+#![cfg_attr(
+    feature = "stores",
+    expect(clippy::indexing_slicing, reason = "a test harness fails by panicking")
+)]
 
+#[cfg(feature = "stores")]
 pub mod client;
 pub mod postgres;
+#[cfg(feature = "stores")]
 pub mod provider;
+#[cfg(feature = "stores")]
 pub mod random;
+#[cfg(feature = "stores")]
 pub mod store;
+#[cfg(feature = "stores")]
 pub mod urls;
 
+#[cfg(feature = "stores")]
 pub use client::{Answer, Call, OpenAnswer};
 pub use postgres::TestDatabase;
+#[cfg(feature = "stores")]
 pub use provider::{Gate, RecordedRequest, Reply, ScriptedProvider};
+#[cfg(feature = "stores")]
 pub use store::{TestStore, each_store};
