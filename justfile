@@ -37,6 +37,10 @@ tidy:
 bench:
     cargo bench -p tollgate-pricing
 
+# Count the instructions of what is done for every call; `just instructions --accept` accepts them.
+instructions *options:
+    scripts/instructions {{options}}
+
 # What a call costs beside nginx and beside no proxy at all; `just bench-proxy --database postgres`.
 bench-proxy *options:
     cargo run --release -p tollgate-bench -- proxy {{options}}

@@ -32,6 +32,12 @@ impl Call {
         Self { streams: true, behavior, ..Self::default() }
     }
 
+    /// The call with a body of so many bytes, or the usual where that is more.
+    pub(crate) fn of_size(bytes: usize) -> Self {
+        let padding = bytes.saturating_sub(Self::default().body().len());
+        Self { padding, ..Self::default() }
+    }
+
     /// The call as it is sent to an address.
     pub(crate) fn to(&self, address: SocketAddr, credential: &str) -> Vec<u8> {
         let headers: Vec<_> =

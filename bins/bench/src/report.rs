@@ -145,7 +145,7 @@ pub(crate) fn generator(lines: &[Line]) {
     println!(
         "The generator took at most {:.0} % of its one thread ({}, {}).\n",
         line.median(|figures| figures.generator) * 100.0,
-        line.name,
+        line.name.replace(" | ", ", "),
         line.target,
     );
 }

@@ -49,7 +49,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
 /// The provider counts no tokens of it: it would take longer than to pass it on.
 fn of_request(bytes: usize) -> Call {
     let behavior = vec![("x-simulate-input-tokens", "100".to_owned())];
-    Call { padding: bytes, behavior, ..Call::default() }
+    Call { behavior, ..Call::of_size(bytes) }
 }
 
 /// The provider's words have six bytes with their space.
