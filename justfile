@@ -33,19 +33,29 @@ tidy:
     cargo fmt --all
     cargo clippy --workspace --all-targets -- -D warnings
 
-# How long a quote takes, and what a call costs beside nginx and beside no proxy at all.
+# How long a quote takes.
 bench:
     cargo bench -p tollgate-pricing
-    cargo build --release -p tollgate
-    cargo run --release -p tollgate-bench
 
-# What a hot spend key and a refused call cost.
-bench-limits:
-    cargo run --release -p tollgate-bench -- --keys --refusals
+# Count the instructions of what is done for every call; `just instructions --accept` accepts them.
+instructions *options:
+    scripts/instructions {{options}}
+
+# What a call costs beside nginx and beside no proxy at all; `just bench-proxy --database postgres`.
+bench-proxy *options:
+    cargo run --release -p tollgate-bench -- proxy {{options}}
+
+# How that cost grows with bodies, spend keys and records, and what refusals cost.
+bench-growth *options:
+    cargo run --release -p tollgate-bench -- bodies keys records refusals {{options}}
+
+# What several nodes on one PostgreSQL do.
+bench-nodes *options:
+    cargo run --release -p tollgate-bench -- nodes --database postgres {{options}}
 
 # What calls cost while events wait for receivers that are dead.
-bench-webhooks:
-    cargo run --release -p tollgate-bench -- --webhooks
+bench-webhooks *options:
+    cargo run --release -p tollgate-bench -- webhooks {{options}}
 
 # How long lists and sums take among many records: `just bench-lists sqlite:/tmp/lists.db 1000000`.
 bench-lists url records:

@@ -1,72 +1,129 @@
-//! What was fast but wrong does not count: every call is looked for in the books.
+//! What was fast but wrong does not count: every call is looked for in the books, and what was to be
+//! spent at most is spent to its end.
 
 use anyhow::{Context, ensure};
+use serde_json::{Value, json};
 use tollgate_pricing::Amount;
 
-use crate::load::Until;
-use crate::merchant::Connection;
-use crate::stand::{Call, Stand, Target, Tollgate, text_or_count};
+use crate::call::Call;
+use crate::load::{Load, Until};
+use crate::service::{Service, text_or_count};
+use crate::stand::{Stand, Target};
 
-/// Spends a small wallet to its end, ends the service, and audits what it left. Whether nothing
-/// was lost and nothing overspent.
-pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
-    let spent = stand.drive(Target::Tollgate, &Call::default(), 64, Until::Refused).await?;
-    let overspend = overspend(&stand.tollgate, spent.answered).await?;
+const CALLERS: usize = 64;
 
-    let booked = books(stand.tollgate)?;
-    println!("overspend: {}", if overspend == 0 { "0".to_owned() } else { usd(overspend) });
-    Ok(booked && overspend == 0)
+/// What a service has in its books.
+struct Books {
+    records: u64,
+    pending: u64,
+    differences: usize,
 }
 
-/// Ends the service and audits what it left. Whether every call that was answered, and none that
-/// was not, is in the books.
-pub(crate) fn books(tollgate: Tollgate) -> anyhow::Result<bool> {
-    let Tollgate { program, commands, records_before, answered, provided, refused, .. } = tollgate;
-    program.end()?;
+/// Spends a small wallet and a small limit to their ends on each service, ends them, and audits what
+/// they left. Whether nothing was lost and nothing overspent.
+pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
+    let (mut overspent, mut lost, mut agreed) = (0, 0, true);
+    let places: Vec<_> = stand.services().map(|(place, _)| place).collect();
+    for place in places {
+        overspent += overspend(&mut stand, place).await?;
+    }
+    for service in stand.take_services() {
+        let (answered, provided, refused) = (service.answered, service.provided, service.refused);
+        let Books { records, pending, differences } = books(service).await?;
+        println!(
+            "Calls through Tollgate: {answered} answered, {provided} at the provider, {records} \
+             recorded, {pending} of them pending, {refused} refused beside them; {differences} \
+             differences in the audit."
+        );
+        lost += answered.max(provided).saturating_sub(records.saturating_sub(pending));
+        agreed &= answered == provided && provided == records;
+        agreed &= pending == 0 && differences == 0;
+    }
+    println!("\nrecords lost: {lost}\noverspend: {}", usd(overspent));
+    Ok(lost == 0 && overspent == 0 && agreed)
+}
+
+/// Ends a service and audits what it left.
+async fn books(service: Service) -> anyhow::Result<Books> {
+    let Service { nodes, commands, merchant, filled, .. } = service;
+    let usage = merchant.ask("GET", "/usage", "").await?;
+    let settled = usage.get("totals").context("usage without totals")?;
+    let settled = text_or_count(settled, "total_requests")?.parse()?;
+    for node in nodes {
+        node.program.end()?;
+    }
+    if filled {
+        return Ok(Books { records: settled, pending: 0, differences: 0 });
+    }
     let audit = commands.run(&["audit"])?;
     let count = |name| -> anyhow::Result<u64> { Ok(text_or_count(&audit, name)?.parse()?) };
-    let (records, pending) = (count("requests")? - records_before, count("pending")?);
-    let differences = audit.get("differences").and_then(|list| list.as_array().map(Vec::len));
+    let differences = audit.get("differences").and_then(Value::as_array);
     let differences = differences.context("an audit without differences")?;
-    println!(
-        "Calls through Tollgate: {answered} answered, {provided} at the provider, {records} \
-         recorded, {pending} of them pending; {differences} differences in the audit.\n"
-    );
-    if refused > 0 {
-        println!("Beside them {refused} were refused.\n");
-    }
-    let lost = answered.max(provided).saturating_sub(records.saturating_sub(pending));
-    println!("records lost: {lost}");
-    let as_many = answered == provided && provided == records;
-    Ok(lost == 0 && as_many && pending == 0 && differences == 0)
+    differences.iter().for_each(|difference| println!("{difference}"));
+    Ok(Books {
+        records: count("requests")?,
+        pending: count("pending")?,
+        differences: differences.len(),
+    })
 }
 
-/// What the wallets paid beyond what they had, in units of an amount. A call is admitted while
-/// anything is available, so the last one may take a wallet below zero by less than its own cost,
-/// however many calls were on their way: only what is beyond that is overspent.
-async fn overspend(tollgate: &Tollgate, paid: u64) -> anyhow::Result<i64> {
-    let rich = balance(tollgate, &tollgate.rich).await?;
-    let poor = balance(tollgate, &tollgate.poor).await?;
-    let (spent, paid) = (tollgate.poor.credit.units() - poor, i64::try_from(paid)?);
+/// What was spent on a service beyond what might be, in units of an amount.
+///
+/// A call is admitted while anything is available, so the last one may take a wallet below zero by
+/// less than its own cost, however many calls were on their way: only what is beyond that is overspent.
+/// Under a strict key everything is that is beyond its limit.
+async fn overspend(stand: &mut Stand, place: usize) -> anyhow::Result<i64> {
+    let merchant = &stand.service(place)?.merchant;
+    let poor = merchant.connection("0.5").await?;
+    let key = merchant.spend_key(json!({"wallet_id": poor.wallet_id})).await?;
+    let paid = spend(stand, place, &text_or_count(&key, "key")?).await?;
+    let service = stand.service(place)?;
+    let left = service.merchant.balance(&poor.wallet_id).await?.units();
+    let spent = poor.credit.units() - left;
     // Equal calls within one tier: a remainder means that one of them was charged otherwise.
     let (cost, remainder) = (spent.checked_div(paid).context("no call was paid")?, spent % paid);
     ensure!(remainder == 0, "{paid} equal calls cost {} together", usd(spent));
     println!(
-        "A wallet with {} USD paid {paid} calls of {} USD, 64 at a time, until all were refused; \
-         {} USD are left.",
-        tollgate.poor.credit,
+        "A wallet with {} USD paid {paid} calls of {} USD, {CALLERS} at a time, until all were \
+         refused; {} USD are left.",
+        poor.credit,
         usd(cost),
-        usd(poor),
+        usd(left),
     );
-    Ok((-rich).max(0) + (-poor - cost).max(0))
+
+    let other = service.merchant.connection("1000").await?;
+    let limit: Amount = "0.5".parse()?;
+    let rules = json!({
+        "wallet_id": other.wallet_id,
+        "enforcement": "strict",
+        "spend_limit": {"amount": limit.to_string(), "cycle": "total"},
+    });
+    let key = service.merchant.spend_key(rules).await?;
+    let paid = spend(stand, place, &text_or_count(&key, "key")?).await?;
+    let service = stand.service(place)?;
+    let path = format!("/spend_keys/{}", text_or_count(&key, "spend_key_id")?);
+    let key = service.merchant.ask("GET", &path, "").await?;
+    let spent: Amount = text_or_count(&key, "total_spend")?.parse()?;
+    println!("A strict spend key with a limit of {limit} USD spent {spent} USD in {paid} calls.");
+
+    let rich = service.merchant.balance(&service.rich.wallet_id).await?.units();
+    let beyond_limit = spent.units() - limit.units();
+    Ok((-rich).max(0) + (-left - cost).max(0) + beyond_limit.max(0))
+}
+
+/// Calls under a key, on all nodes, until everything is refused; how many were not.
+async fn spend(stand: &mut Stand, place: usize, key: &str) -> anyhow::Result<i64> {
+    let target = Target::Tollgate(place);
+    let service = stand.service(place)?;
+    let load = Load {
+        addresses: service.nodes.iter().map(|node| node.address).collect(),
+        requests: [Call::default().to(service.address()?, key)].into(),
+        ..stand.load(target, &Call::default(), CALLERS)?
+    };
+    let driven = stand.drive(target, &load, Until::Refused).await?;
+    Ok(driven.answered.try_into()?)
 }
 
 fn usd(units: i64) -> String {
-    Amount::from_units(units).to_string()
-}
-
-async fn balance(tollgate: &Tollgate, connection: &Connection) -> anyhow::Result<i64> {
-    let wallet = tollgate.wallet(&connection.wallet_id).await?;
-    let balance: Amount = text_or_count(&wallet, "balance")?.parse()?;
-    Ok(balance.units())
+    if units == 0 { "0".to_owned() } else { Amount::from_units(units).to_string() }
 }

@@ -1,15 +1,35 @@
 //! Which database the service keeps its books in, and whose CPU that takes.
 
+use std::cell::Cell;
 use std::fmt;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tokio::net::UnixStream;
+use tollgate_testkit::postgres::{self, TestDatabase, TestServer};
 use url::Url;
 
+/// Where databases come from.
+pub(crate) enum Server {
+    /// Files of the stand.
+    Sqlite,
+    /// A PostgreSQL that was started for this run. It waits for its disk.
+    Own(Box<TestServer>),
+    /// One database that is there already; it can be had once.
+    Elsewhere(Cell<Option<String>>),
+}
+
+/// A database to serve on. One of a server of our own goes with this.
+pub(crate) struct Database {
+    pub(crate) url: String,
+    pub(crate) host: Host,
+    _own: Option<TestDatabase>,
+}
+
+/// Whose CPU a database takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Database {
-    /// In the service's own process.
+pub(crate) enum Host {
+    /// The service's.
     Sqlite,
     /// PostgreSQL on this machine: the process whose tree it is.
     Server(u32),
@@ -17,17 +37,49 @@ pub(crate) enum Database {
     Elsewhere,
 }
 
-impl Database {
-    /// The database of `--database`. One that is reached by a socket file says which process
-    /// listens there.
-    pub(crate) async fn find(text: &str) -> anyhow::Result<Self> {
-        if text == "sqlite" {
-            return Ok(Self::Sqlite);
+impl Server {
+    /// `sqlite`, `postgres`, or the URL of an empty database.
+    pub(crate) fn start(text: &str) -> anyhow::Result<Self> {
+        Ok(match text {
+            "sqlite" => Self::Sqlite,
+            "postgres" => {
+                let server = postgres::durable_server().context("PostgreSQL is not installed")?;
+                Self::Own(Box::new(server))
+            }
+            url => Self::Elsewhere(Cell::new(Some(url.to_owned()))),
+        })
+    }
+
+    /// An empty database; a file is put into `folder` under this name.
+    pub(crate) async fn database(&self, folder: &Path, name: &str) -> anyhow::Result<Database> {
+        match self {
+            Self::Sqlite => Database::at(format!("sqlite:{}", folder.join(name).display())).await,
+            Self::Own(server) => {
+                let own = server.database();
+                let database = Database::at(own.url().to_owned()).await?;
+                Ok(Database { _own: Some(own), ..database })
+            }
+            Self::Elsewhere(url) => match url.take() {
+                Some(url) => Database::at(url).await,
+                None => bail!("this needs several databases: take `--database postgres`"),
+            },
         }
-        let Some(socket) = socket(text)? else { return Ok(Self::Elsewhere) };
-        let stream = UnixStream::connect(&socket).await.with_context(|| socket.clone())?;
-        let process = stream.peer_cred()?.pid().context("a socket without a process")?;
-        Ok(Self::Server(process.try_into()?))
+    }
+}
+
+impl Database {
+    /// The database at a URL. A server that is reached by a socket file says which process it is.
+    pub(crate) async fn at(url: String) -> anyhow::Result<Self> {
+        let host = if url.starts_with("sqlite:") {
+            Host::Sqlite
+        } else if let Some(socket) = socket(&url)? {
+            let stream = UnixStream::connect(&socket).await.with_context(|| socket.clone())?;
+            let process = stream.peer_cred()?.pid().context("a socket without a process")?;
+            Host::Server(process.try_into()?)
+        } else {
+            Host::Elsewhere
+        };
+        Ok(Self { url, host, _own: None })
     }
 }
 
@@ -40,7 +92,7 @@ fn socket(url: &str) -> anyhow::Result<Option<String>> {
     Ok(folder.map(|folder| format!("{folder}/.s.PGSQL.{port}")))
 }
 
-impl fmt::Display for Database {
+impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if *self == Self::Sqlite { "SQLite" } else { "PostgreSQL" })
     }

@@ -2,6 +2,7 @@
 //! status and its end are looked for.
 
 use std::net::SocketAddr;
+use std::time::SystemTime;
 
 use anyhow::{Context, bail, ensure};
 use memchr::memmem;
@@ -37,7 +38,7 @@ pub(crate) fn request(
 /// One call with a JSON answer, on a connection of its own.
 pub(crate) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<Value> {
     let mut connection = Connection::open(address).await?;
-    let status = connection.call(request).await?;
+    let status = connection.call(request, false).await?;
     let body = connection.received();
     if !(200..300).contains(&status) {
         bail!("answered {status}: {}", String::from_utf8_lossy(body));
@@ -50,28 +51,38 @@ pub(crate) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<V
 pub(crate) struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
+    /// How far `received` was searched for words that say when they were sent.
+    searched: usize,
+    events_ns: Vec<u64>,
 }
+
+/// What stands before a word of a stream, and how long one is that says when it was sent.
+const WORD: &[u8] = br#""content":""#;
+const STAMP_DIGITS: usize = 19;
 
 impl Connection {
     pub(crate) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, received: Vec::with_capacity(READ_BYTES) })
+        let received = Vec::with_capacity(READ_BYTES);
+        Ok(Self { stream, received, searched: 0, events_ns: Vec::new() })
     }
 
-    /// Sends a request, reads the answer to its end, and returns its status.
-    pub(crate) async fn call(&mut self, request: &[u8]) -> anyhow::Result<u16> {
+    /// Sends a request, reads the answer to its end, and returns its status. Of a stream it notes how
+    /// long each event was on its way that says when it was sent.
+    pub(crate) async fn call(&mut self, request: &[u8], streams: bool) -> anyhow::Result<u16> {
         self.received.clear();
+        self.searched = 0;
         self.stream.write_all(request).await?;
         let head = loop {
-            self.read().await?;
+            self.read(streams).await?;
             if let Some(head) = Head::parse(&self.received)? {
                 break head;
             }
         };
         let mut body = Body { at: head.end, length: head.length };
         while !body.has_ended(&self.received)? {
-            self.read().await?;
+            self.read(streams).await?;
         }
         Ok(head.status)
     }
@@ -81,12 +92,37 @@ impl Connection {
         &self.received
     }
 
-    async fn read(&mut self) -> anyhow::Result<()> {
+    /// How long each event was on its way.
+    pub(crate) fn into_events_ns(self) -> Vec<u64> {
+        self.events_ns
+    }
+
+    async fn read(&mut self, streams: bool) -> anyhow::Result<()> {
         self.received.reserve(READ_BYTES);
         let count = self.stream.read_buf(&mut self.received).await?;
         ensure!(count > 0, "closed within an answer");
+        if streams {
+            let now = SystemTime::UNIX_EPOCH.elapsed()?.as_nanos().try_into()?;
+            let new = self.received.get(self.searched..).unwrap_or_default();
+            self.searched += note_events(new, now, &mut self.events_ns);
+        }
         Ok(())
     }
+}
+
+/// Notes how long before `now` each event was sent that says so; how many bytes need not be
+/// searched again.
+fn note_events(bytes: &[u8], now: u64, events_ns: &mut Vec<u64>) -> usize {
+    let mut searched = bytes.len().saturating_sub(WORD.len() + STAMP_DIGITS - 1);
+    for at in memmem::find_iter(bytes, WORD) {
+        let start = at + WORD.len();
+        let Some(digits) = bytes.get(start..start + STAMP_DIGITS) else { break };
+        if let Some(sent) = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()) {
+            events_ns.push(now.saturating_sub(sent));
+            searched = searched.max(start + STAMP_DIGITS);
+        }
+    }
+    searched
 }
 
 struct Head {
@@ -179,6 +215,20 @@ mod tests {
             let mut expected = vec![false; answer.len()];
             expected.push(true);
             assert_eq!(ends(answer), expected);
+        }
+    }
+
+    #[test]
+    fn each_event_that_says_when_it_was_sent_is_noted_once_however_it_comes() {
+        let stream = br#"{"content":""} {"content":"1000000000000000005 "} {"content":"hi"}
+            {"content":"1000000000000000003 "} {"finish_reason":"stop"}"#;
+        for step in 1..stream.len() {
+            let (mut events_ns, mut searched) = (Vec::new(), 0);
+            for end in (0..stream.len()).step_by(step).chain([stream.len()]) {
+                let new = &stream[searched..end.max(searched)];
+                searched += note_events(new, 1_000_000_000_000_000_009, &mut events_ns);
+            }
+            assert_eq!(events_ns, [4, 6], "{step}");
         }
     }
 

@@ -1,30 +1,56 @@
-//! Loads on Tollgate that are driven beside each other, in rounds.
+//! Loads that are driven beside each other in rounds, so that what else happens on the machine
+//! happens to all of them, and what came of each.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::Options;
-use crate::gauge::{Figures, Gauge};
-use crate::load::{Load, Until};
-use crate::report::median;
-use crate::stand::Stand;
+use crate::database::Host;
+use crate::load::{Driven, Load, Until, percentile_us};
+use crate::process::CpuClock;
+use crate::stand::{Stand, Target};
 
-/// A load, and what came of it in each round.
+/// A load on a target, and what came of it in each round.
 pub(crate) struct Line {
     pub(crate) name: String,
+    pub(crate) target: Target,
     pub(crate) load: Load,
     pub(crate) rounds: Vec<Figures>,
 }
 
+/// What one target did under one load in one round; times in µs, CPU for each call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figures {
+    pub(crate) calls_per_s: f64,
+    /// Sent and received.
+    pub(crate) megabytes_per_s: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// How long events were on their way from the provider, where they say when they were sent.
+    pub(crate) event_p50_us: f64,
+    pub(crate) event_p99_us: f64,
+    pub(crate) event_max_us: f64,
+    pub(crate) cpu_us: f64,
+    /// Of that, the threads of Tollgate's that write, and those that serve.
+    pub(crate) ledger_us: f64,
+    pub(crate) workers_us: f64,
+    /// Of PostgreSQL, for a call through Tollgate.
+    pub(crate) database_us: f64,
+    /// How much of its one thread the generator took: near 1 it measures itself.
+    pub(crate) generator: f64,
+}
+
 impl Line {
-    pub(crate) fn new(name: &str, load: Load) -> Self {
-        Self { name: name.to_owned(), load, rounds: Vec::new() }
+    pub(crate) fn new(name: &str, target: Target, load: Load) -> Self {
+        Self { name: name.to_owned(), target, load, rounds: Vec::new() }
     }
 
     pub(crate) fn median(&self, of: fn(&Figures) -> f64) -> f64 {
         median(self.rounds.iter().map(of))
     }
 
-    /// The median of what each round has beside the same round of another line.
+    /// The median of what each round has beside the same round of another line: only what was
+    /// measured side by side is compared.
     pub(crate) fn beside(
         &self,
         other: &Self,
@@ -36,31 +62,124 @@ impl Line {
     }
 }
 
+const WARM_UP: Duration = Duration::from_secs(1);
+
 /// Drives every line in every round, in an order that changes.
 pub(crate) async fn drive(
     stand: &mut Stand,
     lines: &mut [Line],
     options: &Options,
 ) -> anyhow::Result<()> {
-    let gauge = Gauge::new(stand.database)?;
-    let process = stand.tollgate.program.id();
-    eprintln!("tollgate: process {process}");
-    let time = Duration::from_secs(options.seconds.get().into());
+    let mut cold: BTreeSet<_> = lines.iter().map(|line| line.target).collect();
+    for line in lines.iter() {
+        if cold.remove(&line.target) {
+            eprintln!("{}: processes {:?}", line.target, stand.processes(line.target));
+            stand.drive(line.target, &line.load, Until::After(WARM_UP)).await?;
+        }
+    }
     for round in 1..=options.rounds.get() {
         for line in lines.iter_mut() {
-            eprintln!("round {round}/{}: {}", options.rounds, line.name);
-            // One ahead, of which nothing is measured: it uses up what allows a single call.
-            if let Some(request) = line.load.requests.first() {
-                stand.send_through(request).await?;
-            }
-            let before = gauge.read(process)?;
-            let driven = stand.drive_through(&line.load, Until::After(time)).await?;
-            line.rounds.push(Figures::of(&driven, before, gauge.read(process)?));
+            eprintln!("round {round}/{}: {}, {}", options.rounds, line.name, line.target);
+            measure(stand, line, options).await?;
         }
+        // Nobody is always the one who comes after the same other.
         lines.rotate_left(1);
     }
-    // As they were.
     let turned = usize::try_from(options.rounds.get())?.checked_rem(lines.len()).unwrap_or(0);
     lines.rotate_right(turned);
     Ok(())
+}
+
+/// One round of one line.
+pub(crate) async fn measure(
+    stand: &mut Stand,
+    line: &mut Line,
+    options: &Options,
+) -> anyhow::Result<()> {
+    let time = Duration::from_secs(options.seconds.get().into());
+    // One ahead, of which nothing is measured: it uses up what allows a single call.
+    if let (Target::Tollgate(place), Some(request)) = (line.target, line.load.requests.first()) {
+        stand.send_through(place, request).await?;
+    }
+    let before = Reading::take(stand, line.target)?;
+    let driven = stand.drive(line.target, &line.load, Until::After(time)).await?;
+    let after = Reading::take(stand, line.target)?;
+    line.rounds.push(Figures::of(&driven, &before, &after));
+    Ok(())
+}
+
+/// What has been used so far, in µs.
+struct Reading {
+    target: u64,
+    ledger: u64,
+    workers: u64,
+    database: u64,
+    generator: u64,
+}
+
+impl Reading {
+    fn take(stand: &Stand, target: Target) -> anyhow::Result<Self> {
+        let clock = CpuClock::new()?;
+        let (mut tree, mut ledger, mut workers, mut database) = (0, 0, 0, 0);
+        for process in stand.processes(target) {
+            tree += clock.of_tree_micros(process)?;
+            ledger += clock.of_threads_micros(process, "ledger-")?;
+            workers += clock.of_threads_micros(process, "actix-rt|")?;
+        }
+        if let Target::Tollgate(place) = target {
+            database = match stand.service(place)?.database.host {
+                Host::Sqlite => 0,
+                Host::Server(postmaster) => clock.of_tree_micros(postmaster)?,
+                Host::Elsewhere => clock.of_name_micros("postgres")?,
+            };
+        }
+        let generator = clock.of_process_micros(std::process::id())?;
+        Ok(Self { target: tree, ledger, workers, database, generator })
+    }
+}
+
+impl Figures {
+    fn of(driven: &Driven, before: &Reading, after: &Reading) -> Self {
+        let seconds = driven.elapsed.as_secs_f64();
+        // Processes and threads may have ended in between, and taken with them what they had used.
+        let used = |of: fn(&Reading) -> u64| of(after).saturating_sub(of(before)) as f64;
+        let per_call = |of| used(of) / driven.answered.max(1) as f64;
+        let latency = |share| percentile_us(&driven.latencies_ns, share);
+        let event = |share| percentile_us(&driven.events_ns, share);
+        Self {
+            calls_per_s: driven.answered as f64 / seconds,
+            megabytes_per_s: driven.bytes as f64 / seconds / 1e6,
+            p50_us: latency(0.5),
+            p99_us: latency(0.99),
+            event_p50_us: event(0.5),
+            event_p99_us: event(0.99),
+            event_max_us: event(1.0),
+            cpu_us: per_call(|reading| reading.target),
+            ledger_us: per_call(|reading| reading.ledger),
+            workers_us: per_call(|reading| reading.workers),
+            database_us: per_call(|reading| reading.database),
+            generator: used(|reading| reading.generator) / seconds / 1e6,
+        }
+    }
+}
+
+/// The middle one, or what lies between the two in the middle.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
+    if values.len() % 2 == 1 { at(middle) } else { (at(middle.wrapping_sub(1)) + at(middle)) / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
+        assert!(median(std::iter::empty()).is_nan());
+    }
 }

@@ -14,7 +14,8 @@ use crate::http::Connection;
 /// What to send, where to, and on how many connections.
 #[derive(Clone)]
 pub(crate) struct Load {
-    pub(crate) address: SocketAddr,
+    /// Connections go to them in turn.
+    pub(crate) addresses: Arc<[SocketAddr]>,
     /// Sent in turn, by whichever connection is next.
     pub(crate) requests: Arc<[Vec<u8>]>,
     /// What each answer must say.
@@ -27,7 +28,7 @@ pub(crate) struct Load {
 /// When to stop sending.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
-    /// What is on its way then is waited for.
+    /// What is on its way then is waited for. Each connection makes a call at least.
     After(Duration),
     /// When every connection has met `402 Payment Required`.
     Refused,
@@ -38,7 +39,12 @@ pub(crate) enum Until {
 pub(crate) struct Driven {
     pub(crate) answered: u64,
     pub(crate) refused: u64,
+    /// Sent and received.
+    pub(crate) bytes: u64,
+    /// Of the calls, the fastest first.
     pub(crate) latencies_ns: Vec<u64>,
+    /// Of events that say when they were sent, the fastest first.
+    pub(crate) events_ns: Vec<u64>,
     pub(crate) elapsed: Duration,
 }
 
@@ -48,9 +54,9 @@ const REFUSED_WITHIN: Duration = Duration::from_secs(120);
 /// Drives a target. A call that is answered otherwise than it should be is an error.
 pub(crate) async fn drive(load: &Load, until: Until) -> anyhow::Result<Driven> {
     let mut connections = Vec::with_capacity(load.concurrency);
-    for _ in 0..load.concurrency {
-        let opened = Connection::open(load.address).await;
-        connections.push(opened.with_context(|| format!("{} cannot be reached", load.address))?);
+    for address in load.addresses.iter().cycle().take(load.concurrency) {
+        let opened = Connection::open(*address).await;
+        connections.push(opened.with_context(|| format!("{address} cannot be reached"))?);
     }
     let turn = Arc::new(AtomicUsize::new(0));
     let start = Instant::now();
@@ -63,10 +69,13 @@ pub(crate) async fn drive(load: &Load, until: Until) -> anyhow::Result<Driven> {
         let part = done??;
         driven.answered += part.answered;
         driven.refused += part.refused;
+        driven.bytes += part.bytes;
         driven.latencies_ns.extend(part.latencies_ns);
+        driven.events_ns.extend(part.events_ns);
     }
     driven.elapsed = start.elapsed();
     driven.latencies_ns.sort_unstable();
+    driven.events_ns.sort_unstable();
     Ok(driven)
 }
 
@@ -81,7 +90,9 @@ async fn call_on(
     let mut sent = Instant::now();
     loop {
         match until {
-            Until::After(time) if sent.duration_since(start) >= time => return Ok(driven),
+            Until::After(time) if driven.answered > 0 && sent.duration_since(start) >= time => {
+                break;
+            }
             Until::Refused if sent.duration_since(start) >= REFUSED_WITHIN => {
                 bail!("no call was refused, however many were sent")
             }
@@ -89,17 +100,18 @@ async fn call_on(
         }
         let place = turn.fetch_add(1, Ordering::Relaxed).checked_rem(load.requests.len());
         let request = place.and_then(|place| load.requests.get(place)).context("no request")?;
-        let status = connection.call(request).await?;
+        let status = connection.call(request, load.streams).await?;
         let answered = Instant::now();
         match (status, until) {
             (status, _) if status == load.status => {
                 driven.answered += 1;
+                driven.bytes += u64::try_from(request.len() + connection.received().len())?;
                 let latency = answered.duration_since(sent).as_nanos();
                 driven.latencies_ns.push(latency.try_into()?);
             }
             (402, Until::Refused) => {
                 driven.refused += 1;
-                return Ok(driven);
+                break;
             }
             _ => bail!("answered {}", String::from_utf8_lossy(connection.received())),
         }
@@ -109,19 +121,15 @@ async fn call_on(
         }
         sent = answered;
     }
+    driven.events_ns = connection.into_events_ns();
+    Ok(driven)
 }
 
-impl Driven {
-    /// The latency that `share` of the calls did not exceed.
-    pub(crate) fn latency_us(&self, share: f64) -> f64 {
-        let last = self.latencies_ns.len().saturating_sub(1);
-        let place = (last as f64 * share).round() as usize;
-        self.latencies_ns.get(place).copied().unwrap_or(0) as f64 / 1000.0
-    }
-
-    pub(crate) fn calls_per_s(&self) -> f64 {
-        self.answered as f64 / self.elapsed.as_secs_f64()
-    }
+/// What `share` of the sorted times did not exceed.
+pub(crate) fn percentile_us(sorted_ns: &[u64], share: f64) -> f64 {
+    let last = sorted_ns.len().saturating_sub(1);
+    let place = (last as f64 * share).round() as usize;
+    sorted_ns.get(place).copied().unwrap_or(0) as f64 / 1000.0
 }
 
 #[cfg(test)]
@@ -129,11 +137,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_latencies_that_were_measured() {
-        let latencies_ns = (0..=100).map(|n| n * 1000).collect();
-        let driven = Driven { latencies_ns, ..Driven::default() };
-        assert_eq!(driven.latency_us(0.5), 50.0);
-        assert_eq!(driven.latency_us(0.99), 99.0);
-        assert_eq!(Driven::default().latency_us(0.5), 0.0);
+    fn percentiles_are_times_that_were_measured() {
+        let times: Vec<_> = (0..=100).map(|n| n * 1000).collect();
+        assert_eq!(percentile_us(&times, 0.5), 50.0);
+        assert_eq!(percentile_us(&times, 0.99), 99.0);
+        assert_eq!(percentile_us(&[], 0.5), 0.0);
     }
 }

@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 use tollgate_pricing::Amount;
 
 use crate::http::{ask, request};
-use crate::stand::text_or_count;
+use crate::service::text_or_count;
 
 pub(crate) struct Merchant {
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
     pub(crate) secret_key: String,
+    /// The meter under which everything is priced.
+    pub(crate) meter_id: String,
 }
 
 /// Somebody who pays, and the token to call with on his account.
@@ -24,6 +26,13 @@ pub(crate) struct Connection {
 }
 
 impl Merchant {
+    /// The merchant of a secret key, with a meter.
+    pub(crate) async fn new(address: SocketAddr, secret_key: String) -> anyhow::Result<Self> {
+        let mut merchant = Self { address, secret_key, meter_id: String::new() };
+        merchant.meter_id = merchant.meter().await?;
+        Ok(merchant)
+    }
+
     pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
         let (target, host) = (format!("/v1{path}"), self.address.to_string());
         let request = request(method, &target, &host, &self.secret_key, &[], body);
@@ -34,8 +43,8 @@ impl Merchant {
         self.ask("POST", path, &body.to_string()).await
     }
 
-    /// The meter under which everything is priced, and its id.
-    pub(crate) async fn meter(&self) -> anyhow::Result<String> {
+    /// A meter of three tiers; returns its id.
+    async fn meter(&self) -> anyhow::Result<String> {
         let meter = json!({
             "name": "Benchmark",
             "meter_slug": "benchmark",
@@ -66,8 +75,32 @@ impl Merchant {
         Ok(Connection { wallet_id, credit, token: STANDARD.encode(token.to_string()) })
     }
 
-    /// A spend key with these rules, as it is shown once.
-    pub(crate) async fn spend_key(&self, rules: &Value) -> anyhow::Result<String> {
-        text_or_count(&self.post("/spend_keys", rules).await?, "key")
+    /// A spend key with these rules beside its name and meter, as it is shown once.
+    pub(crate) async fn spend_key(&self, rules: Value) -> anyhow::Result<Value> {
+        let mut body = json!({"name": "Benchmark", "meter_id": self.meter_id});
+        if let (Value::Object(body), Value::Object(rules)) = (&mut body, rules) {
+            body.extend(rules);
+        }
+        self.post("/spend_keys", &body).await
+    }
+
+    /// A key that has every limit there is, all of them far away.
+    pub(crate) async fn limited_key(&self, wallet_id: &str) -> anyhow::Result<String> {
+        let rules = json!({
+            "wallet_id": wallet_id,
+            "allowed_models": ["gpt-4o*"],
+            "allowed_providers": ["openai"],
+            "spend_limit": {"amount": "1000000", "cycle": "daily"},
+            "request_limit": {"count": 1_000_000_000, "cycle": "daily"},
+            "rate_limit": {"rpm": 1_000_000, "burst": 1_000_000},
+            "enforcement": "strict",
+            "expires_at": "2100-01-01T00:00:00Z",
+        });
+        text_or_count(&self.spend_key(rules).await?, "key")
+    }
+
+    pub(crate) async fn balance(&self, wallet_id: &str) -> anyhow::Result<Amount> {
+        let wallet = self.ask("GET", &format!("/wallets/{wallet_id}"), "").await?;
+        Ok(text_or_count(&wallet, "balance")?.parse()?)
     }
 }

@@ -44,8 +44,8 @@ pub(crate) async fn start(
     Ok((program, address))
 }
 
-/// Connections are kept on both sides, as they are by what it is compared with; events of a stream
-/// are passed on as they come.
+/// Connections are kept on both sides, as they are by what it is compared with; bodies are passed on
+/// as they come, in pieces that are large where they are.
 fn configuration(listen: SocketAddr, provider: &str, folder: &Path) -> String {
     let folder = folder.display();
     format!(
@@ -76,6 +76,10 @@ http {{
             proxy_http_version 1.1;
             proxy_set_header Connection \"\";
             proxy_buffering off;
+            proxy_request_buffering off;
+            proxy_buffer_size 64k;
+            proxy_buffers 4 64k;
+            client_max_body_size 0;
         }}
     }}
 }}

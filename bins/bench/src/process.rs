@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Reads CPU time.
 pub(crate) struct CpuClock {
@@ -27,24 +28,45 @@ impl CpuClock {
 
     /// What a process and its descendants have used, in user space and in the kernel.
     pub(crate) fn of_tree_micros(&self, root: u32) -> anyhow::Result<u64> {
-        let stats = stats()?;
+        let stats = stats("/proc")?;
         let tree = tree(root, &stats);
         let ticks = stats.iter().filter(|(id, _)| tree.contains(id)).map(|(_, stat)| stat.ticks);
         Ok(ticks.sum::<u64>() * self.micros_per_tick)
     }
 
+    /// What a process has used, without its descendants.
+    pub(crate) fn of_process_micros(&self, id: u32) -> anyhow::Result<u64> {
+        let path = format!("/proc/{id}/stat");
+        let line = std::fs::read_to_string(&path)?;
+        Ok(parse(&line).context(path)?.ticks * self.micros_per_tick)
+    }
+
+    /// What those threads of a process have used that are there and whose names begin so.
+    pub(crate) fn of_threads_micros(&self, id: u32, name: &str) -> anyhow::Result<u64> {
+        let threads = stats(&format!("/proc/{id}/task"))?;
+        let threads = threads.values().filter(|stat| stat.name.starts_with(name));
+        Ok(threads.map(|stat| stat.ticks).sum::<u64>() * self.micros_per_tick)
+    }
+
     /// What all processes of this name have used.
     pub(crate) fn of_name_micros(&self, name: &str) -> anyhow::Result<u64> {
-        let stats = stats()?;
+        let stats = stats("/proc")?;
         let ticks = stats.values().filter(|stat| stat.name == name).map(|stat| stat.ticks);
         Ok(ticks.sum::<u64>() * self.micros_per_tick)
     }
 }
 
+/// Lets this process and those that it starts open as many files as the system lets them.
+pub(crate) fn raise_open_files() -> anyhow::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    Ok(())
+}
+
 /// The most memory that a process and its descendants have had resident, each at its own time.
 pub(crate) fn peak_memory_kib(root: u32) -> anyhow::Result<u64> {
     let mut sum = 0;
-    for id in tree(root, &stats()?) {
+    for id in tree(root, &stats("/proc")?) {
         let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak = peak.and_then(|rest| rest.split_whitespace().next()).unwrap_or("0");
@@ -53,15 +75,15 @@ pub(crate) fn peak_memory_kib(root: u32) -> anyhow::Result<u64> {
     Ok(sum)
 }
 
-/// Every process there is.
-fn stats() -> anyhow::Result<BTreeMap<u32, Stat>> {
+/// Every process there is, or every thread of one, by the folder that has one for each.
+fn stats(folder: &str) -> anyhow::Result<BTreeMap<u32, Stat>> {
     let mut stats = BTreeMap::new();
-    for entry in std::fs::read_dir("/proc")? {
+    for entry in std::fs::read_dir(folder)? {
         let name = entry?.file_name();
         let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
         // One that has ended since is of no interest.
-        let Ok(line) = std::fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
-        let stat = parse(&line).with_context(|| format!("/proc/{id}/stat: {line}"))?;
+        let Ok(line) = std::fs::read_to_string(format!("{folder}/{id}/stat")) else { continue };
+        let stat = parse(&line).with_context(|| format!("{folder}/{id}/stat: {line}"))?;
         stats.insert(id, stat);
     }
     Ok(stats)
@@ -119,5 +141,18 @@ mod tests {
         assert!(peak_memory_kib(id).unwrap() > 0);
         let clock = CpuClock::new().unwrap();
         while clock.of_tree_micros(id).unwrap() == 0 {}
+        assert!(clock.of_process_micros(id).unwrap() > 0);
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_their_names() {
+        let (done, wait) = std::sync::mpsc::channel();
+        let busy = std::thread::Builder::new().name("busy-0".to_owned());
+        let thread = busy.spawn(move || while wait.try_recv().is_err() {}).unwrap();
+        let (id, clock) = (std::process::id(), CpuClock::new().unwrap());
+        while clock.of_threads_micros(id, "busy-").unwrap() == 0 {}
+        assert_eq!(clock.of_threads_micros(id, "idle-").unwrap(), 0);
+        done.send(()).unwrap();
+        thread.join().unwrap();
     }
 }

@@ -14,6 +14,19 @@ use rustix::process::{Pid, Signal, kill_process};
 /// How long a program may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(40);
 
+/// A program of this workspace: built now if cargo runs us, else the one that lies beside us.
+pub(crate) fn built(what: &[&str], program: &str) -> anyhow::Result<PathBuf> {
+    let folder = std::env::current_exe()?.parent().context("no folder")?.to_owned();
+    let Some(cargo) = std::env::var_os("CARGO") else {
+        return Ok(folder.join(program));
+    };
+    let mut build = Command::new(cargo);
+    build.args(["build", "--release", "--manifest-path"]);
+    build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml")).args(what);
+    ensure!(build.status()?.success(), "{program} cannot be built");
+    Ok(folder.with_file_name("release").join(program))
+}
+
 /// A program that runs until this is dropped.
 pub(crate) struct Program {
     name: &'static str,

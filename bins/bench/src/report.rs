@@ -1,100 +1,151 @@
-//! The table: medians over the rounds; a ratio is the median of the rounds' ratios, because only
-//! what was measured side by side is compared.
+//! Tables in Markdown, as they are pasted into docs/BENCHMARKS.md.
 
 use crate::Options;
-use crate::database::Database;
-use crate::gauge::Figures;
-use crate::measure::{Measured, Round};
-use crate::stand::{Stand, Target};
+use crate::database::Host;
+use crate::line::{Figures, Line};
+use crate::stand::Target;
 
-pub(crate) fn print(stand: &Stand, options: &Options, measured: &Measured) {
-    let baseline = stand.targets().contains(&Target::Nginx).then_some(Target::Nginx);
-    let with_database = stand.database != Database::Sqlite;
-    println!(
-        "\nTollgate on {}, {} rounds of {} s; medians. Latencies and CPU in µs, added to and \
-         beside direct calls.\n",
-        stand.database, options.rounds, options.seconds
-    );
-    let mut titles = vec!["load", "target", "calls/s", "p50", "p99", "added p50", "added p99"];
-    titles.push("CPU/call");
-    titles.push(if baseline.is_some() { "× nginx" } else { "× direct" });
-    if with_database {
-        titles.push("database CPU/call");
+/// How a line is put beside another.
+#[derive(Clone, Copy)]
+pub(crate) enum Compare {
+    Ratio,
+    /// With so many decimals.
+    Difference(usize),
+}
+
+/// What each line of a table says, column by column.
+pub(crate) struct Table<'a> {
+    columns: Vec<Column<'a>>,
+}
+
+struct Column<'a> {
+    title: &'static str,
+    rule: &'static str,
+    cell: Box<dyn Fn(&Line) -> String + 'a>,
+}
+
+impl<'a> Table<'a> {
+    /// A table of lines under this title. Where names have parts, the title has as many.
+    pub(crate) fn of(title: &'static str) -> Self {
+        Self { columns: Vec::new() }.text(title, |line| line.name.clone())
     }
-    println!("| {} |", titles.join(" | "));
-    println!("|---|---|{}", "---:|".repeat(titles.len() - 2));
-    let baseline = baseline.unwrap_or(Target::Direct);
-    for (cell, rounds) in &measured.cells {
-        for target in stand.targets() {
-            let name = if target == Target::Direct { cell.name.as_str() } else { "" };
-            let figure = |of: fn(&Figures) -> f64| median(each(rounds, target, of));
-            let to = |other, of: fn(&Figures) -> f64, compare: fn(f64, f64) -> f64| {
-                let pairs = each(rounds, target, of).zip(each(rounds, other, of));
-                median(pairs.map(|(one, other)| compare(one, other)))
-            };
-            let added = |of| match target {
-                Target::Direct => String::new(),
-                _ => format!("{:+.0}", to(Target::Direct, of, |one, other| one - other)),
-            };
-            let ratio = format!("{:.2}", to(baseline, |f| f.cpu_us, |one, other| one / other));
-            let mut line = vec![
-                name.to_owned(),
-                format!("{target:?}").to_lowercase(),
-                format!("{:.0}", figure(|f| f.calls_per_s)),
-                format!("{:.0}", figure(|f| f.p50_us)),
-                format!("{:.0}", figure(|f| f.p99_us)),
-                added(|f: &Figures| f.p50_us),
-                added(|f: &Figures| f.p99_us),
-                format!("{:.1}", figure(|f| f.cpu_us)),
-                if target == Target::Direct { String::new() } else { ratio },
-            ];
-            if with_database {
-                let cpu = format!("{:.1}", figure(|f| f.database_cpu_us));
-                line.push(if target == Target::Tollgate { cpu } else { String::new() });
+
+    pub(crate) fn text(mut self, title: &'static str, cell: impl Fn(&Line) -> String + 'a) -> Self {
+        self.columns.push(Column { title, rule: "---|", cell: Box::new(cell) });
+        self
+    }
+
+    pub(crate) fn number(
+        mut self,
+        title: &'static str,
+        cell: impl Fn(&Line) -> String + 'a,
+    ) -> Self {
+        self.columns.push(Column { title, rule: "---:|", cell: Box::new(cell) });
+        self
+    }
+
+    /// The median of a figure, with so many decimals.
+    pub(crate) fn figure(
+        self,
+        title: &'static str,
+        decimals: usize,
+        of: fn(&Figures) -> f64,
+    ) -> Self {
+        self.number(title, move |line| format!("{:.decimals$}", line.median(of)))
+    }
+
+    /// The median of what each round has beside the same round of the line that `other` finds.
+    pub(crate) fn beside(
+        self,
+        title: &'static str,
+        compare: Compare,
+        of: fn(&Figures) -> f64,
+        other: impl Fn(&Line) -> Option<&'a Line> + 'a,
+    ) -> Self {
+        self.number(title, move |line| match (other(line), compare) {
+            (None, _) => String::new(),
+            (Some(other), Compare::Ratio) => {
+                format!("{:.2}", line.beside(other, of, |one, other| one / other))
             }
-            println!("| {} |", line.join(" | "));
+            (Some(other), Compare::Difference(decimals)) => {
+                format!("{:+.decimals$}", line.beside(other, of, |one, other| one - other))
+            }
+        })
+    }
+
+    /// CPU for each call: all of it, what of it is the ledger's and the workers', and the database's.
+    pub(crate) fn cpu(self, host: Host) -> Self {
+        // What others take is not split.
+        let part = |of: fn(&Figures) -> f64| {
+            move |line: &Line| match line.target.is_tollgate() {
+                true => format!("{:.1}", line.median(of)),
+                false => String::new(),
+            }
+        };
+        let table = self
+            .figure("CPU/call", 1, |figures| figures.cpu_us)
+            .number("ledger", part(|figures| figures.ledger_us))
+            .number("workers", part(|figures| figures.workers_us));
+        match host {
+            Host::Sqlite => table,
+            Host::Server(_) | Host::Elsewhere => {
+                table.number("database CPU", part(|figures| figures.database_us))
+            }
         }
     }
-    let peaks = measured.peak_memory_kib.iter();
-    let peaks: Vec<_> = peaks
-        .map(|(target, kib)| format!("{} {:.1} MB", name(*target), *kib as f64 * 1.024e-3))
-        .collect();
-    println!("\nPeak memory: {}.\n", peaks.join(", "));
-}
 
-fn name(target: Target) -> &'static str {
-    match target {
-        Target::Direct => "simulator",
-        Target::Nginx => "nginx",
-        Target::Tollgate => "tollgate",
+    pub(crate) fn print<'l>(&self, lines: impl IntoIterator<Item = &'l Line>) {
+        let titles = self.columns.iter().map(|column| column.title);
+        println!("| {} |", titles.collect::<Vec<_>>().join(" | "));
+        let rules = self.columns.iter().map(|column| {
+            let parts = column.title.matches(" | ").count() + 1;
+            column.rule.repeat(parts)
+        });
+        println!("|{}", rules.collect::<String>());
+        let mut name = "";
+        for line in lines {
+            let cells = self.columns.iter().map(|column| (column.cell)(line));
+            let mut cells: Vec<_> = cells.collect();
+            // Said once where it is the same for several.
+            if let (true, Some(first)) = (name == line.name, cells.first_mut()) {
+                first.clear();
+            }
+            name = &line.name;
+            println!("| {} |", cells.join(" | "));
+        }
+        println!();
     }
 }
 
-fn each(
-    rounds: &[Round],
-    target: Target,
-    of: fn(&Figures) -> f64,
-) -> impl Iterator<Item = f64> + '_ {
-    rounds.iter().filter_map(move |round| round.get(&target).map(of))
-}
-
-/// The middle one, or what lies between the two in the middle.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
-    if values.len() % 2 == 1 { at(middle) } else { (at(middle.wrapping_sub(1)) + at(middle)) / 2.0 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
-        assert!(median(std::iter::empty()).is_nan());
+/// Finds the line of the same name with another target, for those that come after it.
+pub(crate) fn same_on<'a>(lines: &'a [Line], target: Target) -> impl Fn(&Line) -> Option<&'a Line> {
+    move |line| {
+        let same = |other: &&Line| other.name == line.name && other.target == target;
+        lines.iter().find(same).filter(|_| line.target > target)
     }
+}
+
+/// Finds the first line with as many at a time.
+pub(crate) fn first_as_many<'a>(lines: &'a [Line]) -> impl Fn(&Line) -> Option<&'a Line> {
+    move |line| lines.iter().find(|first| first.load.concurrency == line.load.concurrency)
+}
+
+/// What a table shows, above it.
+pub(crate) fn title(what: &str, host: Host, options: &Options) {
+    let (rounds, seconds) = (options.rounds, options.seconds);
+    println!("\n{what}, on {host}; {rounds} rounds of {seconds} s, medians; times in µs.\n");
+}
+
+/// Below the tables: whether the generator itself was what limited them.
+pub(crate) fn generator(lines: &[Line]) {
+    let most = lines.iter().max_by(|one, other| {
+        f64::total_cmp(&one.median(|figures| figures.generator), &other.median(|f| f.generator))
+    });
+    let Some(line) = most else { return };
+    println!(
+        "The generator took at most {:.0} % of its one thread ({}, {}).\n",
+        line.median(|figures| figures.generator) * 100.0,
+        line.name.replace(" | ", ", "),
+        line.target,
+    );
 }

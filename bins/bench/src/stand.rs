@@ -1,61 +1,37 @@
-//! What stands on the bench: a provider, nginx before it, and Tollgate before it.
+//! What stands on the bench: a provider, nginx before it, and Tollgate before it, which may be there
+//! several times.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::Options;
+use crate::call::Call;
 use crate::database::Database;
 use crate::http::{self, ask, request};
 use crate::load::{Driven, Load, Until, drive};
-use crate::merchant::{Connection, Merchant};
 use crate::nginx;
-use crate::program::Program;
+use crate::program::{Program, built};
+use crate::service::Service;
 
 /// Everything that is measured. The programs end when this is dropped: proxies first, their
 /// files last.
 pub(crate) struct Stand {
-    pub(crate) tollgate: Tollgate,
-    pub(crate) nginx: Option<(Program, SocketAddr)>,
-    pub(crate) provider: Provider,
-    pub(crate) database: Database,
-    _folder: TempDir,
+    services: Vec<Service>,
+    nginx: Option<(Program, SocketAddr)>,
+    provider: Provider,
+    tollgate: PathBuf,
+    folder: TempDir,
 }
 
 /// The simulated provider.
-pub(crate) struct Provider {
-    pub(crate) program: Program,
-    pub(crate) address: SocketAddr,
-}
-
-/// The service with a merchant on it.
-pub(crate) struct Tollgate {
-    pub(crate) program: Program,
-    pub(crate) address: SocketAddr,
-    pub(crate) commands: Commands,
-    pub(crate) merchant: Merchant,
-    pub(crate) meter_id: String,
-    /// A connection that has more money than it can spend.
-    pub(crate) rich: Connection,
-    /// A connection whose money runs out.
-    pub(crate) poor: Connection,
-    /// Records that were there before, on a database that was not empty.
-    pub(crate) records_before: u64,
-    /// Calls through it that the generator saw answered, and that the provider saw.
-    pub(crate) answered: u64,
-    pub(crate) provided: u64,
-    /// Calls that were refused because they were to be.
-    pub(crate) refused: u64,
-}
-
-/// The subcommands of the program, on the service's configuration.
-pub(crate) struct Commands {
-    program: PathBuf,
-    config: PathBuf,
+struct Provider {
+    program: Program,
+    address: SocketAddr,
 }
 
 /// What can be driven.
@@ -63,16 +39,34 @@ pub(crate) struct Commands {
 pub(crate) enum Target {
     Direct,
     Nginx,
-    Tollgate,
+    /// The service of this place.
+    Tollgate(usize),
+}
+
+impl Target {
+    pub(crate) const fn is_tollgate(self) -> bool {
+        matches!(self, Self::Tollgate(_))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Direct => "direct",
+            Self::Nginx => "nginx",
+            Self::Tollgate(_) => "tollgate",
+        })
+    }
 }
 
 impl Stand {
-    pub(crate) async fn start(options: &Options) -> anyhow::Result<Self> {
-        let tollgate = tollgate_program()?;
+    /// A provider, and nginx before it if that is compared with.
+    pub(crate) async fn start(with_nginx: bool) -> anyhow::Result<Self> {
+        let tollgate = built(&["-p", "tollgate"], "tollgate")?;
         let folder = tempfile::Builder::new().prefix("tollgate-bench-").tempdir()?;
         let provider = Provider::start(&tollgate, folder.path())?;
         let nginx = match nginx::find() {
-            _ if !options.compares_proxies() => None,
+            _ if !with_nginx => None,
             Some(nginx) => {
                 Some(nginx::start(&nginx, &provider.address.to_string(), folder.path()).await?)
             }
@@ -84,136 +78,122 @@ impl Stand {
                 None
             }
         };
-        let database = Database::find(&options.database).await?;
-        let url = match database {
-            Database::Sqlite => format!("sqlite:{}", folder.path().join("tollgate.db").display()),
-            Database::Server(_) | Database::Elsewhere => options.database.clone(),
-        };
-        let tollgate = Tollgate::start(tollgate, &url, &provider, folder.path()).await?;
-        Ok(Self { tollgate, nginx, provider, database, _folder: folder })
+        Ok(Self { services: Vec::new(), nginx, provider, tollgate, folder })
     }
 
+    /// Starts Tollgate on a database, on so many nodes.
+    pub(crate) async fn serve(&mut self, database: Database, nodes: usize) -> anyhow::Result<()> {
+        let folder = self.folder.path().join(format!("service-{}", self.services.len()));
+        std::fs::create_dir(&folder)?;
+        let provider = self.provider.address;
+        let service = Service::start(&self.tollgate, database, provider, &folder, nodes).await?;
+        self.services.push(service);
+        Ok(())
+    }
+
+    /// Says that the last service's store was not empty.
+    pub(crate) fn mark_filled(&mut self) -> anyhow::Result<()> {
+        self.services.last_mut().context("there is no service")?.filled = true;
+        Ok(())
+    }
+
+    /// A folder for files that go with this.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn service(&self, place: usize) -> anyhow::Result<&Service> {
+        self.services.get(place).context("there is no such service")
+    }
+
+    pub(crate) fn services(&self) -> impl Iterator<Item = (usize, &Service)> {
+        self.services.iter().enumerate()
+    }
+
+    /// The services, to be ended while what they have written is still there.
+    pub(crate) fn take_services(&mut self) -> Vec<Service> {
+        std::mem::take(&mut self.services)
+    }
+
+    /// What is compared: the provider alone, nginx if it is there, and the first service.
     pub(crate) fn targets(&self) -> Vec<Target> {
-        let mut targets = vec![Target::Direct, Target::Nginx, Target::Tollgate];
+        let mut targets = vec![Target::Direct, Target::Nginx, Target::Tollgate(0)];
         targets.retain(|target| *target != Target::Nginx || self.nginx.is_some());
         targets
     }
 
-    /// The process whose tree is the target.
-    pub(crate) fn process(&self, target: Target) -> Option<u32> {
+    /// The processes whose trees are the target.
+    pub(crate) fn processes(&self, target: Target) -> Vec<u32> {
+        let nodes =
+            |service: &Service| service.nodes.iter().map(|node| node.program.id()).collect();
         match target {
-            Target::Direct => Some(self.provider.program.id()),
-            Target::Nginx => self.nginx.as_ref().map(|(program, _)| program.id()),
-            Target::Tollgate => Some(self.tollgate.program.id()),
+            Target::Direct => vec![self.provider.program.id()],
+            Target::Nginx => self.nginx.iter().map(|(program, _)| program.id()).collect(),
+            Target::Tollgate(place) => self.services.get(place).map(nodes).unwrap_or_default(),
         }
     }
 
-    /// Drives a target; calls through Tollgate are counted on both sides of it.
-    pub(crate) async fn drive(
-        &mut self,
+    /// A load of one call on a target; on Tollgate with the spend key that has every limit.
+    pub(crate) fn load(
+        &self,
         target: Target,
         call: &Call,
         concurrency: usize,
-        until: Until,
-    ) -> anyhow::Result<Driven> {
-        let (address, bytes) = match target {
-            Target::Direct => (self.provider.address, call.to(self.provider.address, "simulated")),
-            Target::Nginx => {
-                let address = self.nginx.as_ref().context("there is no nginx")?.1;
-                (address, call.to(address, "simulated"))
-            }
-            Target::Tollgate => {
-                (self.tollgate.address, call.through(&self.tollgate, until, &self.provider))
+    ) -> anyhow::Result<Load> {
+        let (address, credential) = match target {
+            Target::Direct => (self.provider.address, "simulated"),
+            Target::Nginx => (self.nginx.as_ref().context("there is no nginx")?.1, "simulated"),
+            Target::Tollgate(place) => {
+                let service = self.service(place)?;
+                (service.address()?, service.spend_key.as_str())
             }
         };
-        let requests = [bytes].into();
-        let load = Load { address, requests, status: 200, concurrency, streams: call.streams };
-        match target {
-            Target::Tollgate => self.drive_through(&load, until).await,
-            Target::Direct | Target::Nginx => {
-                drive(&load, until).await.with_context(|| format!("calling {target:?}"))
-            }
-        }
+        Ok(Load {
+            addresses: [address].into(),
+            requests: [call.to(address, credential)].into(),
+            status: 200,
+            concurrency,
+            streams: call.streams,
+        })
     }
 
-    /// Drives Tollgate with any requests; what is answered with 200 counts as a call.
-    pub(crate) async fn drive_through(
+    /// Drives a target. Calls through Tollgate are counted on both sides of it; what is to be answered
+    /// with 200 counts as a call.
+    pub(crate) async fn drive(
         &mut self,
+        target: Target,
         load: &Load,
         until: Until,
     ) -> anyhow::Result<Driven> {
         let before = self.provider.calls().await?;
-        let driven = drive(load, until).await.context("calling Tollgate")?;
-        self.tollgate.provided += self.provider.calls().await? - before;
-        match load.status {
-            200 => self.tollgate.answered += driven.answered,
-            _ => self.tollgate.refused += driven.answered,
+        let driven = drive(load, until).await.with_context(|| format!("calling {target}"))?;
+        let provided = self.provider.calls().await? - before;
+        if let Target::Tollgate(place) = target {
+            let service = self.services.get_mut(place).context("there is no such service")?;
+            service.provided += provided;
+            match load.status {
+                200 => service.answered += driven.answered,
+                _ => service.refused += driven.answered,
+            }
+            service.expect_running()?;
         }
-        self.tollgate.program.expect_running()?;
         Ok(driven)
     }
 
-    /// Sends Tollgate one request, whatever it answers.
-    pub(crate) async fn send_through(&mut self, request: &[u8]) -> anyhow::Result<()> {
+    /// Sends a service one request, whatever it answers.
+    pub(crate) async fn send_through(
+        &mut self,
+        place: usize,
+        request: &[u8],
+    ) -> anyhow::Result<()> {
         let before = self.provider.calls().await?;
-        let status = http::Connection::open(self.tollgate.address).await?.call(request).await?;
-        self.tollgate.provided += self.provider.calls().await? - before;
-        self.tollgate.answered += u64::from(status == 200);
+        let address = self.service(place)?.address()?;
+        let status = http::Connection::open(address).await?.call(request, false).await?;
+        let provided = self.provider.calls().await? - before;
+        let service = self.services.get_mut(place).context("there is no such service")?;
+        service.provided += provided;
+        service.answered += u64::from(status == 200);
         Ok(())
-    }
-}
-
-/// A chat call.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Call {
-    pub(crate) streams: bool,
-    /// How the provider is to behave: a header of the simulator's.
-    pub(crate) behavior: Option<(&'static str, &'static str)>,
-    /// Another model than the usual.
-    pub(crate) model: Option<&'static str>,
-}
-
-/// The path of chat calls, at the provider and on Tollgate's drop-in route.
-const CHAT: &str = "/v1/chat/completions";
-
-impl Call {
-    fn body(self) -> String {
-        let mut body = json!({
-            "model": self.model.unwrap_or("gpt-4o-mini"),
-            "max_tokens": 64,
-            "temperature": 0.2,
-            "messages": [
-                {"role": "system", "content": "You answer questions about roads, and you answer \
-                    them briefly, in one sentence, without any lists."},
-                {"role": "user", "content": "A toll is to be paid at a gate across an old road \
-                    that leads over a mountain. Who built such gates, what was the money for, and \
-                    why did most of them disappear again?"},
-            ],
-        });
-        if let (true, Some(fields)) = (self.streams, body.as_object_mut()) {
-            fields.insert("stream".to_owned(), json!(true));
-            // Asked for by the client, so that all targets carry the same bytes.
-            fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
-        }
-        body.to_string()
-    }
-
-    pub(crate) fn to(self, address: SocketAddr, credential: &str) -> Vec<u8> {
-        let headers: Vec<_> = self.behavior.into_iter().collect();
-        request("POST", CHAT, &address.to_string(), credential, &headers, &self.body())
-    }
-
-    pub(crate) fn through(self, tollgate: &Tollgate, until: Until, provider: &Provider) -> Vec<u8> {
-        let payer = match until {
-            Until::After(_) => &tollgate.rich,
-            Until::Refused => &tollgate.poor,
-        };
-        let url = format!("http://{}{CHAT}", provider.address);
-        let url: String = url::form_urlencoded::byte_serialize(url.as_bytes()).collect();
-        let target = format!("/v1/forward?u={url}");
-        let headers: Vec<_> = self.behavior.into_iter().collect();
-        let host = tollgate.address.to_string();
-        request("POST", &target, &host, &payer.token, &headers, &self.body())
     }
 }
 
@@ -235,105 +215,4 @@ impl Provider {
         ensure!(count("errors")? == 0, "the provider refused calls: {stats}");
         count("calls")
     }
-}
-
-impl Commands {
-    /// Runs a subcommand that prints JSON.
-    pub(crate) fn run(&self, arguments: &[&str]) -> anyhow::Result<Value> {
-        let mut command = command(&self.program, &self.config);
-        let output = command.arg("--json").args(arguments).output()?;
-        // An audit that finds differences says so and fails; what it says is wanted.
-        serde_json::from_slice(&output.stdout).with_context(|| {
-            format!("tollgate {arguments:?}: {}", String::from_utf8_lossy(&output.stderr))
-        })
-    }
-}
-
-fn command(program: &Path, config: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.arg("--config").arg(config);
-    // The environment would win over the file.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("TOLLGATE_") {
-            command.env_remove(name);
-        }
-    }
-    command
-}
-
-impl Tollgate {
-    async fn start(
-        program: PathBuf,
-        database: &str,
-        provider: &Provider,
-        folder: &Path,
-    ) -> anyhow::Result<Self> {
-        let config = folder.join("tollgate.toml");
-        let (journal, provider) = (folder.join("journal"), provider.address);
-        let text = format!(
-            "listen = \"127.0.0.1:0\"
-database_url = \"{database}\"
-journal_dir = \"{}\"
-standard_rate_per_minute = 0
-webhook_allow_http = true
-webhook_allow_private_network = true
-[providers.openai]
-base_url = \"http://{provider}/v1\"
-api_key = \"simulated\"
-allow_private_network = true
-",
-            journal.display()
-        );
-        std::fs::write(&config, text)?;
-        let commands = Commands { program, config };
-        let made = commands.run(&["merchant", "create", "Benchmark"])?;
-        let records_before = text_or_count(&commands.run(&["audit"])?, "requests")?.parse()?;
-        let secret_key = text_or_count(&made, "secret_key")?;
-        let mut serve = command(&commands.program, &commands.config);
-        let mut program = Program::start("tollgate", serve.arg("serve"), folder)?;
-        let address = program.printed_address()?.parse()?;
-        let merchant = Merchant { address, secret_key };
-        let meter_id = merchant.meter().await?;
-        let rich = merchant.connection("1000000").await?;
-        let poor = merchant.connection("0.5").await?;
-        Ok(Self {
-            program,
-            address,
-            commands,
-            merchant,
-            meter_id,
-            rich,
-            poor,
-            records_before,
-            answered: 0,
-            provided: 0,
-            refused: 0,
-        })
-    }
-
-    pub(crate) async fn wallet(&self, wallet_id: &str) -> anyhow::Result<Value> {
-        self.merchant.ask("GET", &format!("/wallets/{wallet_id}"), "").await
-    }
-}
-
-/// A field that is a string or a number, as text.
-pub(crate) fn text_or_count(json: &Value, name: &str) -> anyhow::Result<String> {
-    match json.get(name) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Number(count)) => Ok(count.to_string()),
-        _ => anyhow::bail!("there is no {name} in {json}"),
-    }
-}
-
-/// The program to measure: built now if cargo runs us, else the one that lies beside us.
-fn tollgate_program() -> anyhow::Result<PathBuf> {
-    let folder = std::env::current_exe()?.parent().context("no folder")?.to_owned();
-    let Some(cargo) = std::env::var_os("CARGO") else {
-        return Ok(folder.join("tollgate"));
-    };
-    let mut build = Command::new(cargo);
-    build.args(["build", "--release", "-p", "tollgate", "--manifest-path"]);
-    build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"));
-    ensure!(build.status()?.success(), "tollgate cannot be built");
-    Ok(folder.with_file_name("release").join("tollgate"))
 }

@@ -1,6 +1,7 @@
 use std::collections::hash_map::RandomState;
 use std::fmt::Write;
 use std::hash::BuildHasher;
+use std::iter;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
@@ -11,6 +12,9 @@ use crate::request::Request;
 /// What the answer goes on with when it has repeated the prompt.
 const CANNED: &str = "I am a simulated model, so this answer costs nothing to make, \
     means nothing in particular, and goes on for as many words as were asked for.";
+
+/// What stands for the time at which a word is sent, in ns since 1970; as long as that is.
+pub(crate) const STAMP: &str = "0000000000000000000";
 
 /// What a call used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +93,11 @@ impl Answer {
                 let wanted = u64::from(behavior.words);
                 let words = wanted.min(request.max_tokens());
                 let finish = if words < wanted { Finish::Length } else { Finish::Stop };
-                (Speech::Text(text(request.tail(), words)), finish, words)
+                let text = match behavior.stamps {
+                    true => text(iter::repeat(STAMP), words),
+                    false => text(said(request.tail()), words),
+                };
+                (Speech::Text(text), finish, words)
             }
         };
         let choices = u64::try_from(request.choices()).unwrap_or(u64::MAX);
@@ -112,12 +120,16 @@ fn pieces(speech: &Speech) -> impl Iterator<Item = &str> {
     text.split_inclusive(end)
 }
 
-fn text(tail: &str, words: u64) -> String {
-    let words = usize::try_from(words).unwrap_or(usize::MAX);
+/// The words of an answer that repeats the end of the prompt.
+fn said(tail: &str) -> impl Iterator<Item = &str> {
     let opening = ["You", "said:"].into_iter().chain(tail.split_whitespace());
-    let all = opening.chain(CANNED.split_whitespace().cycle()).take(words);
+    opening.chain(CANNED.split_whitespace().cycle())
+}
+
+fn text<'a>(all: impl Iterator<Item = &'a str>, words: u64) -> String {
+    let words = usize::try_from(words).unwrap_or(usize::MAX);
     let mut text = String::with_capacity(words.saturating_mul(8));
-    for word in all {
+    for word in all.take(words) {
         if !text.is_empty() {
             text.push(' ');
         }

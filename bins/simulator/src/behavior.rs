@@ -63,6 +63,8 @@ pub struct Behavior {
     pub snapshot: Option<String>,
     /// The tier that the answer claims.
     pub service_tier: String,
+    /// Each word of a stream is the time at which it was sent.
+    pub stamps: bool,
     /// The only key that is accepted, as a bearer token or `x-api-key`; any if `None`.
     pub api_key: Option<String>,
 }
@@ -85,6 +87,7 @@ impl Default for Behavior {
             encoding: Encoding::Identity,
             snapshot: None,
             service_tier: "default".to_owned(),
+            stamps: false,
             api_key: None,
         }
     }
@@ -128,6 +131,7 @@ impl Behavior {
             "encoding" => put(&mut self.encoding, value),
             "snapshot" => put_option(&mut self.snapshot, value),
             "service-tier" => put(&mut self.service_tier, value),
+            "stamps" => put(&mut self.stamps, value),
             _ => None,
         };
         let invalid = || InvalidSetting { setting: setting.to_owned(), value: value.to_owned() };

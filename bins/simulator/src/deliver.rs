@@ -1,16 +1,16 @@
 use std::convert::Infallible;
 use std::io::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpResponse, HttpResponseBuilder};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use futures_util::stream::{self, Stream};
+use futures_util::stream::{self, Stream, StreamExt};
 use serde::Serialize;
 
-use crate::answer::Tokens;
+use crate::answer::{STAMP, Tokens};
 use crate::behavior::{Behavior, Encoding};
 
 /// A finished answer and what it used.
@@ -165,12 +165,27 @@ fn send_events(
     });
     response.content_type("text/event-stream; charset=utf-8");
     response.insert_header(("cache-control", "no-cache"));
-    if !cut && behavior.chunk_delay_ms == 0 {
+    if !cut && behavior.chunk_delay_ms == 0 && !behavior.stamps {
         let chunks = chunks.into_iter().map(Ok::<_, Infallible>);
         return Ok(response.streaming(stream::iter(chunks)));
     }
     let delay = Duration::from_millis(behavior.chunk_delay_ms);
-    Ok(response.streaming(paced(chunks, delay, cut)))
+    let chunks = paced(chunks, delay, cut);
+    match behavior.stamps {
+        true => Ok(response.streaming(chunks.map(|chunk| chunk.map(stamped)))),
+        false => Ok(response.streaming(chunks)),
+    }
+}
+
+/// The chunk with the present time where it is to be.
+fn stamped(chunk: Bytes) -> Bytes {
+    let stamp = STAMP.as_bytes();
+    let Some(at) = chunk.windows(stamp.len()).position(|part| part == stamp) else { return chunk };
+    let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());
+    let (before, rest) = chunk.split_at(at);
+    let after = rest.get(stamp.len()..).unwrap_or_default();
+    let now = format!("{now:0width$}", width = stamp.len());
+    [before, now.as_bytes(), after].concat().into()
 }
 
 /// The chunks with a pause between them, and a broken connection at the end if it is to be cut.

@@ -56,6 +56,7 @@
 //! | `x-simulate-encoding` | `identity` or `gzip`, whatever the request accepts | `identity` |
 //! | `x-simulate-snapshot` | append `-` and this to the model in the answer | `none` |
 //! | `x-simulate-service-tier` | the tier that the answer claims | `default` |
+//! | `x-simulate-stamps` | `true`: each word of a stream says when it was sent, in ns since 1970 | `false` |
 //!
 //! Where the numbers contradict each other the whole is raised to its part: 5 cached tokens of a
 //! prompt of 3 words make a prompt of 5.

@@ -553,6 +553,28 @@ async fn delays_are_kept() {
 }
 
 #[actix_web::test]
+async fn words_can_say_when_they_were_sent() {
+    let simulator = simulator();
+    let with = [
+        ("x-simulate-chunk-delay-ms", "2"),
+        ("x-simulate-words", "3"),
+        ("x-simulate-stamps", "true"),
+    ];
+    let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+    let before = now();
+
+    let answer =
+        post(&simulator, "/v1/chat/completions", &with, chat(json!({"stream": true}))).await;
+
+    let words = answer.event_data();
+    let words = words.iter().filter_map(|data| data["choices"][0]["delta"]["content"].as_str());
+    let sent: Vec<u128> = words.filter_map(|word| word.trim().parse().ok()).collect();
+    let &[first, second, third] = sent.as_slice() else { panic!("{sent:?}") };
+    assert!(before < first && third < now());
+    assert!(second - first >= 2_000_000 && third - second >= 2_000_000);
+}
+
+#[actix_web::test]
 async fn its_books_can_be_read_from_outside() {
     let simulator = simulator();
     post(&simulator, "/v1/chat/completions", &[], chat(json!({}))).await;

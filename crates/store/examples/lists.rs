@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p tollgate-store --example lists -- URL RECORDS` fills the empty database at
 //! URL with RECORDS records of 90 days, adds them up, and measures. The table has microseconds.
-//! What was filled once is measured again when RECORDS is 0.
+//! What was filled once is measured again when RECORDS is 0, and nothing is when `fill` stands behind.
 
 #![expect(
     clippy::indexing_slicing,
@@ -133,8 +133,9 @@ impl Dice {
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let (Some(url), Some(count)) = (arguments.next(), arguments.next()) else {
-        bail!("lists URL RECORDS");
+        bail!("lists URL RECORDS [fill]");
     };
+    let fill_only = arguments.next().is_some_and(|word| word == "fill");
     let url: DatabaseUrl = url.parse()?;
     let count: usize = count.parse()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -150,6 +151,9 @@ fn main() -> Result<()> {
         fill(&mut conn, &shops, count)?;
     }
     drop(conn);
+    if fill_only {
+        return Ok(());
+    }
     measure(&mut connect(&url)?, &shops)
 }
 

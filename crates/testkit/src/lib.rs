@@ -14,19 +14,37 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::indexing_slicing,
     reason = "a test harness fails by panicking"
 )]
+#![cfg_attr(
+    feature = "stores",
+    expect(clippy::indexing_slicing, reason = "a test harness fails by panicking")
+)]
 
+#[cfg(feature = "stores")]
 pub mod client;
 pub mod postgres;
+#[cfg(feature = "stores")]
 pub mod provider;
+#[cfg(feature = "stores")]
 pub mod random;
+#[cfg(feature = "stores")]
 pub mod store;
+<<<<<<< HEAD
 pub mod tools;
+=======
+#[cfg(feature = "stores")]
+>>>>>>> bench
 pub mod urls;
 
+#[cfg(feature = "stores")]
 pub use client::{Answer, Call, OpenAnswer};
 pub use postgres::TestDatabase;
+<<<<<<< HEAD
 pub use provider::{Gate, RecordedRequest, Reply, ScriptedProvider, without_tls};
+=======
+#[cfg(feature = "stores")]
+pub use provider::{Gate, RecordedRequest, Reply, ScriptedProvider};
+#[cfg(feature = "stores")]
+>>>>>>> bench
 pub use store::{TestStore, each_store};

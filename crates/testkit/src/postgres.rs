@@ -26,7 +26,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
-use cluster::Cluster;
+use cluster::{Cluster, QUICK};
 pub use faults::{Fault, FaultyWay};
 use install::Install;
 pub use tcp::TcpWay;
@@ -70,11 +70,31 @@ pub fn server() -> Option<(TestServer, TestDatabase)> {
     // Says so where it is missing.
     database()?;
     let install = Install::find()?;
-    let cluster: &Cluster = Box::leak(Box::new(Cluster::own(&install)));
-    Some((TestServer { cluster, install }, TestDatabase::create(cluster)))
+    let server = TestServer::with(install, QUICK);
+    let database = server.database();
+    Some((server, database))
+}
+
+/// A server that waits for its disk as `initdb` leaves it, for measuring; `None` where PostgreSQL is not
+/// installed. It ends with the process.
+///
+/// # Panics
+/// If it does not start.
+pub fn durable_server() -> Option<TestServer> {
+    Install::find().map(|install| TestServer::with(install, ""))
 }
 
 impl TestServer {
+    fn with(install: Install, options: &str) -> Self {
+        let cluster: &Cluster = Box::leak(Box::new(Cluster::own(&install, options)));
+        Self { cluster, install }
+    }
+
+    /// A new database on it.
+    pub fn database(&self) -> TestDatabase {
+        TestDatabase::create(self.cluster)
+    }
+
     /// Stops it at once, as a crash would.
     pub fn stop(&self) {
         self.cluster.stop(&self.install);
@@ -183,4 +203,28 @@ mod tests {
             database.execute(&check);
         }
     }
+<<<<<<< HEAD
+=======
+
+    #[test]
+    fn a_durable_server_waits_for_its_disk() {
+        let Some(server) = durable_server() else { return };
+        server.database().execute(
+            "DO $$ BEGIN ASSERT current_setting('fsync') = 'on';
+                ASSERT current_setting('synchronous_commit') = 'on';
+                ASSERT current_setting('full_page_writes') = 'on'; END $$",
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "NOT INSTALLED")]
+    fn a_missing_server_fails_in_continuous_integration() {
+        missing(true);
+    }
+
+    #[test]
+    fn a_missing_server_does_not_fail_at_home() {
+        missing(false);
+    }
+>>>>>>> bench
 }

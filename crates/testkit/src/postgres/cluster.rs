@@ -14,6 +14,9 @@ use super::install::Install;
 /// The server's only user, who may do everything.
 pub(super) const USER: &str = "postgres";
 
+/// Options of a server that does not wait for its disk.
+pub(super) const QUICK: &str = "-c fsync=off -c full_page_writes=off";
+
 const WATCHDOG: &str = include_str!("watchdog.sh");
 
 /// A running server, or rather where to find it.
@@ -48,14 +51,14 @@ fn name_of(process: u32) -> Option<String> {
 }
 
 impl Cluster {
-    /// A server of this process alone.
-    pub(super) fn own(install: &Install) -> Self {
+    /// A server of this process alone, with options of `postgres`.
+    pub(super) fn own(install: &Install, options: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let temp = temp_dir();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let lock = temp.join(format!("tollgate-postgres-own-{}-{number}.lock", process::id()));
         drop(open_or_create(&lock).expect("the lock file can be opened"));
-        Self::start(install, &Owner { process: process::id() }, &temp, &lock)
+        Self::start(install, options, &Owner { process: process::id() }, &temp, &lock)
     }
 
     /// The server of this owner: that of another process if there is one, else a new one.
@@ -73,7 +76,7 @@ impl Cluster {
             return running;
         }
 
-        let started = Self::start(install, owner, &temp, &lock_path);
+        let started = Self::start(install, QUICK, owner, &temp, &lock_path);
         lock.set_len(0).expect("the lock file can be emptied");
         lock.rewind().expect("the lock file can be rewound");
         let dir = started.dir.to_str().expect("temporary directories have plain names");
@@ -81,7 +84,7 @@ impl Cluster {
         started
     }
 
-    fn start(install: &Install, owner: &Owner, temp: &Path, lock: &Path) -> Self {
+    fn start(install: &Install, options: &str, owner: &Owner, temp: &Path, lock: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("tollgate-postgres-").tempdir_in(temp);
         // Kept: the watchdog removes it.
         let dir = dir.expect("a temporary directory can be made").keep();
@@ -89,6 +92,7 @@ impl Cluster {
         watchdog
             .args(["-c", WATCHDOG, "tollgate-postgres-watchdog", &owner.process.to_string()])
             .args([&dir, lock, install.bin()])
+            .arg(options)
             .current_dir(&dir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,6 +1,7 @@
 # Runs a PostgreSQL server for as long as its owner lives, then leaves nothing behind.
-# Arguments: the owner's process id, the directory, the lock file, the directory of the programs.
-owner=$1 dir=$2 lock=$3 bin=$4
+# Arguments: the owner's process id, the directory, the lock file, the directory of the programs, the
+# server's options.
+owner=$1 dir=$2 lock=$3 bin=$4 options=$5
 
 alive() {
     # Not kill -0: this shell may run as another user than the owner, who could then not be told
@@ -26,8 +27,7 @@ trap clean_up TERM INT HUP
     "$bin/initdb" -D "$dir/data" --username=postgres --auth=trust --encoding=UTF8 --locale=C \
         --no-sync --no-instructions &&
     "$bin/pg_ctl" start -w -D "$dir/data" -l "$dir/server.log" -o "-c listen_addresses='' \
-        -c unix_socket_directories='$dir' -c max_connections=200 -c fsync=off \
-        -c full_page_writes=off"
+        -c unix_socket_directories='$dir' -c max_connections=200 $options"
 } >"$dir/start.log" 2>&1 && echo ready
 
 # Whoever waits for the line above must not wait for this shell.

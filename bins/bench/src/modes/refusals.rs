@@ -3,11 +3,13 @@
 use serde_json::{Value, json};
 
 use crate::Options;
-use crate::database::Database;
+use crate::call::Call;
 use crate::http::request;
 use crate::line::{self, Line};
 use crate::load::Load;
-use crate::stand::{Call, Stand, Tollgate};
+use crate::report::{self, Compare, Table};
+use crate::service::{Service, text_or_count};
+use crate::stand::{Stand, Target};
 
 const CALLERS: [usize; 2] = [16, 64];
 
@@ -19,23 +21,37 @@ struct Refused {
 }
 
 pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<()> {
+    let target = Target::Tollgate(0);
     let mut lines = Vec::new();
-    let refused = refused(&stand.tollgate).await?;
+    let refused = refused(stand.service(0)?).await?;
     for concurrency in CALLERS {
         for Refused { name, status, request } in &refused {
-            let (address, requests) = (stand.tollgate.address, [request.clone()].into());
-            let load = Load { address, requests, status: *status, concurrency, streams: false };
-            lines.push(Line::new(&format!("{name} | {concurrency} | {status}"), load));
+            let load = Load {
+                requests: [request.clone()].into(),
+                status: *status,
+                ..stand.load(target, &Call::default(), concurrency)?
+            };
+            lines.push(Line::new(&format!("{name} | {concurrency} | {status}"), target, load));
         }
     }
     line::drive(stand, &mut lines, options).await?;
-    print(stand, options, &lines, refused.len());
+    let host = stand.service(0)?.database.host;
+    report::title("Refusals", host, options);
+    // The bare answer is the first.
+    let bare = report::first_as_many(&lines);
+    Table::of("refused for | at a time | status")
+        .figure("answers/s", 0, |figures| figures.calls_per_s)
+        .figure("p50", 0, |figures| figures.p50_us)
+        .beside("CPU above the first", Compare::Difference(1), |figures| figures.cpu_us, bare)
+        .cpu(host)
+        .print(&lines);
+    report::generator(&lines);
     Ok(())
 }
 
 /// The bare answer first.
-async fn refused(tollgate: &Tollgate) -> anyhow::Result<Vec<Refused>> {
-    let (merchant, address) = (&tollgate.merchant, tollgate.address);
+async fn refused(service: &Service) -> anyhow::Result<Vec<Refused>> {
+    let (merchant, address) = (&service.merchant, service.address()?);
     let bare = request("GET", "/v1/nope", &address.to_string(), &merchant.secret_key, &[], "");
     let unknown = Call { model: Some("no-such-llm"), ..Call::default() };
     let unknown = unknown.to(address, &merchant.secret_key);
@@ -46,7 +62,7 @@ async fn refused(tollgate: &Tollgate) -> anyhow::Result<Vec<Refused>> {
         Refused { name: "model without a price", status: 400, request: unknown },
         Refused { name: "wallet empty, a token", status: 402, request: chat(&poor.token) },
     ];
-    let rich = &tollgate.rich.wallet_id;
+    let rich = &service.rich.wallet_id;
     let keys = [
         ("wallet empty", 402, &poor.wallet_id, json!({})),
         ("paused", 403, rich, json!({"status": "paused"})),
@@ -57,49 +73,12 @@ async fn refused(tollgate: &Tollgate) -> anyhow::Result<Vec<Refused>> {
         ("rate limit", 429, rich, json!({"rate_limit": {"rpm": 1, "burst": 1}})),
     ];
     for (name, status, wallet_id, rule) in keys {
-        let mut rules = json!({
-            "name": name,
-            "wallet_id": wallet_id,
-            "meter_id": tollgate.meter_id,
-            "enforcement": "strict",
-        });
+        let mut rules = json!({"wallet_id": wallet_id, "enforcement": "strict"});
         if let (Value::Object(rules), Value::Object(rule)) = (&mut rules, rule) {
             rules.extend(rule);
         }
-        let key = merchant.spend_key(&rules).await?;
+        let key = text_or_count(&merchant.spend_key(rules).await?, "key")?;
         refused.push(Refused { name, status, request: chat(&key) });
     }
     Ok(refused)
-}
-
-fn print(stand: &Stand, options: &Options, lines: &[Line], at_a_time: usize) {
-    println!(
-        "\nRefusals on {}, {} rounds of {} s; medians. Latencies and CPU in µs.\n",
-        stand.database, options.rounds, options.seconds
-    );
-    let with_database = stand.database != Database::Sqlite;
-    let database = if with_database { " database CPU/answer |" } else { "" };
-    println!(
-        "| refused for | at a time | status | answers/s | p50 | CPU/answer | above the first |\
-         {database}"
-    );
-    println!("|---|{}", "---:|".repeat(6 + usize::from(with_database)));
-    for lines in lines.chunks(at_a_time) {
-        let Some(bare) = lines.first() else { continue };
-        for line in lines {
-            let above = line.beside(bare, |f| f.cpu_us, |one, bare| one - bare);
-            print!(
-                "| {} | {:.0} | {:.0} | {:.1} | {above:+.1} |",
-                line.name,
-                line.median(|f| f.calls_per_s),
-                line.median(|f| f.p50_us),
-                line.median(|f| f.cpu_us),
-            );
-            if with_database {
-                print!(" {:.1} |", line.median(|f| f.database_cpu_us));
-            }
-            println!();
-        }
-    }
-    println!();
 }

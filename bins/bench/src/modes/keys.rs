@@ -1,0 +1,57 @@
+//! Hot keys: all callers on one spend key, beside as many on many.
+
+use crate::Options;
+use crate::call::Call;
+use crate::line::{self, Line};
+use crate::load::Load;
+use crate::report::{self, Compare, Table};
+use crate::stand::{Stand, Target};
+
+const CALLERS: usize = 64;
+const TARGET: Target = Target::Tollgate(0);
+
+pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<()> {
+    let mut lines = Vec::new();
+    for (name, keys, own_wallets) in [
+        ("1", 1, false),
+        ("10, one wallet", 10, false),
+        ("100, one wallet", 100, false),
+        ("1,000, one wallet", 1_000, false),
+        ("1,000, a wallet each", 1_000, true),
+    ] {
+        let requests = calls(stand, keys, own_wallets).await?.into();
+        let load = Load { requests, ..stand.load(TARGET, &Call::default(), CALLERS)? };
+        lines.push(Line::new(name, TARGET, load));
+    }
+    line::drive(stand, &mut lines, options).await?;
+    let host = stand.service(0)?.database.host;
+    report::title(&format!("{CALLERS} callers on so many spend keys"), host, options);
+    Table::of("spend keys")
+        .figure("calls/s", 0, |figures| figures.calls_per_s)
+        .beside("to one key", Compare::Ratio, |f| f.calls_per_s, report::first_as_many(&lines))
+        .figure("p50", 0, |figures| figures.p50_us)
+        .figure("p99", 0, |figures| figures.p99_us)
+        .cpu(host)
+        .print(&lines);
+    Ok(())
+}
+
+/// A call with each of so many new spend keys, which are made anew.
+pub(super) async fn calls(
+    stand: &Stand,
+    keys: usize,
+    own_wallets: bool,
+) -> anyhow::Result<Vec<Vec<u8>>> {
+    eprintln!("making {keys} spend keys");
+    let service = stand.service(0)?;
+    let mut calls = Vec::with_capacity(keys);
+    for _ in 0..keys {
+        let mut wallet_id = service.rich.wallet_id.clone();
+        if own_wallets {
+            wallet_id = service.merchant.connection("1000").await?.wallet_id;
+        }
+        let key = service.merchant.limited_key(&wallet_id).await?;
+        calls.push(Call::default().to(service.address()?, &key));
+    }
+    Ok(calls)
+}

@@ -1,0 +1,9 @@
+//! What can be measured.
+
+pub(crate) mod bodies;
+pub(crate) mod keys;
+pub(crate) mod nodes;
+pub(crate) mod proxy;
+pub(crate) mod records;
+pub(crate) mod refusals;
+pub(crate) mod webhooks;

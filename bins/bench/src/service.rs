@@ -1,0 +1,155 @@
+//! Tollgate with everything on: one or more nodes on a database, a merchant, and a spend key with
+//! every limit there is.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::database::Database;
+use crate::merchant::{Connection, Merchant};
+use crate::program::Program;
+
+pub(crate) struct Service {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) commands: Commands,
+    pub(crate) merchant: Merchant,
+    /// A connection that has more money than it can spend, and a spend key on its wallet.
+    pub(crate) rich: Connection,
+    pub(crate) spend_key: String,
+    /// Whether its store has records that nobody paid for, of other merchants: it is audited by what
+    /// it says that this one used.
+    pub(crate) filled: bool,
+    /// Calls through it that the generator saw answered, and that the provider saw.
+    pub(crate) answered: u64,
+    pub(crate) provided: u64,
+    /// Calls that were refused because they were to be.
+    pub(crate) refused: u64,
+    /// Ends after those who are connected to it.
+    pub(crate) database: Database,
+}
+
+pub(crate) struct Node {
+    pub(crate) program: Program,
+    pub(crate) address: SocketAddr,
+}
+
+/// The subcommands of the program, on the service's configuration.
+pub(crate) struct Commands {
+    program: PathBuf,
+    config: PathBuf,
+}
+
+impl Service {
+    pub(crate) async fn start(
+        program: &Path,
+        database: Database,
+        provider: SocketAddr,
+        folder: &Path,
+        nodes: usize,
+    ) -> anyhow::Result<Self> {
+        let commands = Commands::new(program, &database, provider, &folder.join("0"))?;
+        let made = commands.run(&["merchant", "create", "Benchmark"])?;
+        let mut serving = vec![Node::start(&commands, &folder.join("0"))?];
+        for number in 1..nodes {
+            let folder = folder.join(number.to_string());
+            let commands = Commands::new(program, &database, provider, &folder)?;
+            serving.push(Node::start(&commands, &folder)?);
+        }
+        let address = serving.first().context("no node")?.address;
+        let merchant = Merchant::new(address, text_or_count(&made, "secret_key")?).await?;
+        let rich = merchant.connection("1000000").await?;
+        let spend_key = merchant.limited_key(&rich.wallet_id).await?;
+        Ok(Self {
+            nodes: serving,
+            commands,
+            merchant,
+            rich,
+            spend_key,
+            filled: false,
+            answered: 0,
+            provided: 0,
+            refused: 0,
+            database,
+        })
+    }
+
+    /// Where the first node listens.
+    pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
+        Ok(self.nodes.first().context("no node")?.address)
+    }
+
+    pub(crate) fn expect_running(&mut self) -> anyhow::Result<()> {
+        self.nodes.iter_mut().try_for_each(|node| node.program.expect_running())
+    }
+}
+
+impl Node {
+    fn start(commands: &Commands, folder: &Path) -> anyhow::Result<Self> {
+        let mut program = Program::start("tollgate", commands.command().arg("serve"), folder)?;
+        let address = program.printed_address()?.parse()?;
+        Ok(Self { program, address })
+    }
+}
+
+impl Commands {
+    /// Writes a configuration into a folder of its own.
+    fn new(
+        program: &Path,
+        database: &Database,
+        provider: SocketAddr,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        std::fs::create_dir(folder)?;
+        let config = folder.join("tollgate.toml");
+        let text = format!(
+            "listen = \"127.0.0.1:0\"
+database_url = \"{}\"
+journal_dir = \"{}\"
+standard_rate_per_minute = 0
+webhook_allow_http = true
+webhook_allow_private_network = true
+[providers.openai]
+base_url = \"http://{provider}/v1\"
+api_key = \"simulated\"
+allow_private_network = true
+",
+            database.url,
+            folder.join("journal").display()
+        );
+        std::fs::write(&config, text)?;
+        Ok(Self { program: program.to_owned(), config })
+    }
+
+    /// Runs a subcommand that prints JSON.
+    pub(crate) fn run(&self, arguments: &[&str]) -> anyhow::Result<Value> {
+        let output = self.command().arg("--json").args(arguments).output()?;
+        // An audit that finds differences says so and fails; what it says is wanted.
+        serde_json::from_slice(&output.stdout).with_context(|| {
+            format!("tollgate {arguments:?}: {}", String::from_utf8_lossy(&output.stderr))
+        })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--config").arg(&self.config);
+        // The environment would win over the file.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("TOLLGATE_") {
+                command.env_remove(name);
+            }
+        }
+        command
+    }
+}
+
+/// A field that is a string or a number, as text.
+pub(crate) fn text_or_count(json: &Value, name: &str) -> anyhow::Result<String> {
+    match json.get(name) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Number(count)) => Ok(count.to_string()),
+        _ => bail!("there is no {name} in {json}"),
+    }
+}

@@ -1,0 +1,164 @@
+//! Small programs that do one thing many times, for counting what it takes: `scripts/instructions` runs
+//! them below callgrind.
+//!
+//! `instructions NAME TIMES` does a thing; without arguments the names are listed.
+
+use std::error::Error;
+use std::hint::black_box;
+
+use awc::http::Method;
+use awc::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use bytes::Bytes;
+use time::macros::{date, time};
+use tollgate_domain::Key;
+use tollgate_pricing::{
+    BaseCost, Catalog, Meter, PriceBook, Quote, Rate, RateType, Served, Terms, Tier, TierUnit,
+    UnitPrices, Usage,
+};
+use tollgate_provider::{CallBody, Ended, Endpoint, ProviderTable, ResponseMeter};
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// Does a thing so often.
+type Program = fn(u32) -> Outcome;
+
+const PROGRAMS: [(&str, Program); 6] = [
+    ("quote-three-tiers", quote),
+    ("price-of-usage", price),
+    ("parse-and-hash-key", key),
+    ("inspect-chat-request", request),
+    ("measure-chat-stream", stream),
+    ("pass-text-event", text),
+];
+
+fn main() -> Outcome {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(name), Some(times)) = (arguments.next(), arguments.next()) else {
+        PROGRAMS.iter().for_each(|(name, _)| println!("{name}"));
+        return Ok(());
+    };
+    let program = PROGRAMS.iter().find(|(known, _)| *known == name);
+    let (_, program) = program.ok_or("there is no such program")?;
+    program(times.parse()?)
+}
+
+/// A usage priced and put through a meter, all of whose three tiers it reaches.
+fn quote(times: u32) -> Outcome {
+    let prices = UnitPrices {
+        input: Some("0.15".parse()?),
+        output: Some("0.6".parse()?),
+        ..UnitPrices::default()
+    };
+    let tiers = [(0, "5"), (1_000_000, "3"), (10_000_000, "1")];
+    let tiers = tiers.map(|(start, text)| text.parse().map(|rate| Tier { start, rate }));
+    let tiers = tiers.into_iter().collect::<Result<_, _>>()?;
+    let meter = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).map_err(|_| "no meter")?;
+    let service_charge_rate: Rate = "0.019".parse()?;
+    let usage = Usage::tokens(4_000_000, 8_000_000);
+    for _ in 0..times {
+        let base = BaseCost::of(black_box(&usage), black_box(&prices))?;
+        let terms = Terms {
+            meter: Some(&meter),
+            counter: black_box(10),
+            service_charge_rate,
+            wallet_pays: true,
+            base_due: true,
+            fee_due: true,
+        };
+        black_box(Quote::new(&usage, base, &terms)?);
+    }
+    Ok(())
+}
+
+/// A call priced by the built-in catalogue.
+fn price(times: u32) -> Outcome {
+    let book = PriceBook::new(Catalog::default(), Catalog::embedded()?);
+    let usage = Usage::tokens(2_006, 300);
+    for _ in 0..times {
+        let served = Served {
+            provider: black_box("openai"),
+            models: &["gpt-4o-mini-2024-07-18", "gpt-4o-mini"],
+            tiers: &[],
+            on: date!(2026 - 11 - 21),
+            time: Some(time!(12:00)),
+            usage: black_box(&usage),
+            parts: &[],
+        };
+        black_box(book.price(&served)?);
+    }
+    Ok(())
+}
+
+/// A key checked by its shape and checksum, and hashed to be found.
+fn key(times: u32) -> Outcome {
+    for _ in 0..times {
+        let key = Key::parse(black_box("tgk_3qV84z3jJ4tTJASRDDaZJFZdMyW1NrDE1AiS1N"))?;
+        black_box(key.hash());
+    }
+    Ok(())
+}
+
+/// What decides about money found in a request.
+fn request(times: u32) -> Outcome {
+    let body = concat!(
+        r#"{"model":"gpt-4o-mini","max_tokens":64,"temperature":0.2,"stream":true,"messages":["#,
+        r#"{"role":"system","content":"You answer questions about roads, and you answer them "#,
+        r#"briefly, in one sentence, without any lists."},{"role":"user","content":"A toll is to be "#,
+        r#"paid at a gate across an old road that leads over a mountain. Who built such gates, what "#,
+        r#"was the money for, and why did most of them disappear again?"}]}"#,
+    );
+    let endpoint = chat()?;
+    for _ in 0..times {
+        let read = CallBody::inspect(black_box(body.as_bytes()), &endpoint, true);
+        black_box(read.map_err(|_| "it is refused")?);
+    }
+    Ok(())
+}
+
+/// A recorded stream measured to its end, event by event.
+fn stream(times: u32) -> Outcome {
+    let recorded = include_str!("../tests/golden/openai_chat_details_stream.sse");
+    let events = recorded.split_inclusive("\n\n").map(|event| Bytes::from(event.as_bytes()));
+    let events: Vec<_> = events.collect();
+    let endpoint = chat()?;
+    for _ in 0..times {
+        let mut meter = meter(&endpoint);
+        for event in &events {
+            black_box(meter.feed(event.clone()));
+        }
+        let reading = meter.finish(Ended::Complete);
+        if reading.usage.input_tokens() != 2_006 {
+            return Err("it is not what was recorded".into());
+        }
+    }
+    Ok(())
+}
+
+/// An event passed on that says nothing of usage.
+fn text(times: u32) -> Outcome {
+    let event = Bytes::from_static(
+        b"data: {\"id\":\"chatcmpl-9\",\"object\":\"chat.completion.chunk\",\"created\":1763700000,\
+          \"model\":\"gpt-4o-mini-2024-07-18\",\"service_tier\":\"default\",\"system_fingerprint\":\
+          \"fp_1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" mountain\"},\"logprobs\":null,\
+          \"finish_reason\":null}],\"usage\":null}\n\n",
+    );
+    let mut meter = meter(&chat()?);
+    for _ in 0..times {
+        black_box(meter.feed(event.clone()));
+    }
+    Ok(())
+}
+
+fn chat() -> Result<Endpoint, Box<dyn Error>> {
+    let url = "https://api.openai.com/v1/chat/completions";
+    let endpoint = ProviderTable::builtin().resolve(&Method::POST, url);
+    endpoint.map_err(|_| "there is no such endpoint".into())
+}
+
+fn meter(endpoint: &Endpoint) -> ResponseMeter {
+    let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    let headers: HeaderMap = [(CONTENT_TYPE, content_type)].into_iter().collect();
+    let mut request = CallBody::empty();
+    request.stream = true;
+    ResponseMeter::new(endpoint, 200, &headers, &request, false)
+}
