@@ -1,5 +1,6 @@
 //! Rows as they stand in the tables, and the way from them to the domain's types.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
 use diesel::prelude::*;
@@ -29,7 +30,10 @@ pub(crate) fn from_json<'a, T: Deserialize<'a>>(
 
 /// The JSON of a domain type. It cannot fail for ours: no map among them has keys other than text.
 pub(crate) fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_default()
+    // What is written for every call has less than this, and is not moved while it grows.
+    let mut json = Vec::with_capacity(1_024);
+    let written = serde_json::to_writer(&mut json, value);
+    written.ok().and_then(|()| String::from_utf8(json).ok()).unwrap_or_default()
 }
 
 /// The word by which a domain enum is known everywhere, without quotes.
@@ -439,45 +443,45 @@ impl RequestRow {
 }
 
 /// What a settled call has beyond what was known at its admission.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Outcome {
+#[derive(Serialize, Deserialize)]
+struct Outcome<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    model: Option<String>,
+    model: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    response_id: Option<String>,
+    response_id: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     provider_status: Option<u16>,
     timestamp: Option<Timestamp>,
     priced: tollgate_domain::PricedUsage,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    applied: Vec<AppliedPrices>,
-    quote: tollgate_pricing::Quote,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    applied: Cow<'a, [AppliedPrices]>,
+    quote: Cow<'a, tollgate_pricing::Quote>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     service_charge_rate: Option<Rate>,
 }
 
-impl Outcome {
-    fn of(record: &RequestRecord) -> Self {
+impl<'a> Outcome<'a> {
+    fn of(record: &'a RequestRecord) -> Self {
         Self {
-            model: record.model.clone(),
-            response_id: record.response_id.clone(),
+            model: record.model.as_deref().map(Cow::Borrowed),
+            response_id: record.response_id.as_deref().map(Cow::Borrowed),
             provider_status: record.provider_status,
             timestamp: record.timestamp,
             priced: record.priced,
-            applied: record.applied.clone(),
-            quote: record.quote.clone(),
+            applied: Cow::Borrowed(&record.applied),
+            quote: Cow::Borrowed(&record.quote),
             service_charge_rate: record.service_charge_rate,
         }
     }
 
     fn apply(self, record: &mut RequestRecord) {
-        record.model = self.model;
-        record.response_id = self.response_id;
+        record.model = self.model.map(Cow::into_owned);
+        record.response_id = self.response_id.map(Cow::into_owned);
         record.provider_status = self.provider_status;
         record.timestamp = self.timestamp;
         record.priced = self.priced;
-        record.applied = self.applied;
-        record.quote = self.quote;
+        record.applied = self.applied.into_owned();
+        record.quote = self.quote.into_owned();
         record.service_charge_rate = self.service_charge_rate;
     }
 }

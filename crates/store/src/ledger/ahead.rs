@@ -84,11 +84,12 @@ impl Ahead {
         let now = context.clock.now();
         self.books.begin(now, context);
         let answers = self.books.book(conn, items, context, versions)?;
-        let (lines, changed) = (self.books.take_log(), self.books.take_changed());
+        let changed = self.books.take_changed();
+        let lines = self.books.log();
         if !lines.is_empty() {
             let node_id = context.node_id.to_string();
             let booked = Booked { node_id: node_id.into(), at: now };
-            self.log.append(&booked, &lines)?;
+            self.log.append(&booked, lines)?;
         }
         // A subscription that was renewed for a call that was refused is no line of the log: it will
         // be renewed again.

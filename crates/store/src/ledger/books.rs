@@ -62,6 +62,8 @@ pub(super) struct Books {
     accounts: Accounts,
     /// Calls on their way, and those that have ended and are not written.
     requests: BTreeMap<String, RequestRow>,
+    /// Those on their way that these books have admitted, as they were: to end them nothing is parsed.
+    pending: HashMap<RequestId, PendingRecord>,
     new_requests: BTreeSet<String>,
     changed_requests: BTreeSet<String>,
     counters: BTreeMap<CounterKey, i64>,
@@ -86,6 +88,7 @@ impl Books {
             parties: Parties::default(),
             accounts,
             requests: BTreeMap::new(),
+            pending: HashMap::new(),
             new_requests: BTreeSet::new(),
             changed_requests: BTreeSet::new(),
             counters: BTreeMap::new(),
@@ -99,7 +102,7 @@ impl Books {
         }
     }
 
-    /// From here on, what is booked is [told](Books::take_log) as lines of a log, too.
+    /// From here on, what is booked is [told](Books::log) as lines of a log, too.
     pub(super) fn log_from_now_on(&mut self) {
         self.log = Some(Vec::new());
     }
@@ -108,13 +111,17 @@ impl Books {
     /// must be written.
     pub(super) fn forget(&mut self, context: &Context) {
         let requests = std::mem::take(&mut self.requests);
-        *self = Self { requests, log: self.log.take(), ..Self::new(context) };
+        let pending = std::mem::take(&mut self.pending);
+        *self = Self { requests, pending, log: self.log.take(), ..Self::new(context) };
     }
 
     /// From here on, things are booked at `now`.
     pub(super) fn begin(&mut self, now: Timestamp, context: &Context) {
         self.now = now;
         self.accounts.begin(now, context);
+        if let Some(log) = &mut self.log {
+            log.clear();
+        }
     }
 
     /// Decides and books `items`; the answers come in their order. What they need and is not known is
@@ -192,7 +199,7 @@ impl Books {
                 let counters = counters.map(Cow::into_owned);
                 let admission = Admission { pending: pending.into_owned(), counters };
                 self.accounts.admit_again(&admission)?;
-                self.admit(admission.pending, node_id);
+                self.admit(&admission.pending, node_id);
             }
             Logged::Settled { request_id, report } => {
                 let report = report.map(Cow::into_owned);
@@ -208,9 +215,9 @@ impl Books {
         Ok(())
     }
 
-    /// What was booked since this was last asked, as lines of a log.
-    pub(super) fn take_log(&mut self) -> Vec<u8> {
-        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    /// What was booked since the last [`Books::begin`], as lines of a log.
+    pub(super) fn log(&self) -> &[u8] {
+        self.log.as_deref().unwrap_or_default()
     }
 
     /// The accounts that were changed since this was last asked; ask before they are written.
@@ -383,16 +390,18 @@ impl Books {
             Logged::Admitted { pending, counters }.append_to(log);
         }
         self.accounts.admit(&admission)?;
-        let pending = self.admit(admission.pending, &context.node_id.to_string());
-        Ok(Ok(Box::new(pending)))
+        self.admit(&admission.pending, &context.node_id.to_string());
+        Ok(Ok(Box::new(admission.pending)))
     }
 
-    fn admit(&mut self, pending: PendingRecord, node_id: &str) -> PendingRecord {
-        self.metadata.extend(RequestMetadataRow::of(&pending));
-        let row = RequestRow::pending(&pending, node_id);
+    fn admit(&mut self, pending: &PendingRecord, node_id: &str) {
+        self.metadata.extend(RequestMetadataRow::of(pending));
+        let row = RequestRow::pending(pending, node_id);
         self.new_requests.insert(row.request_id.clone());
         self.requests.insert(row.request_id.clone(), row);
-        pending
+        if self.log.is_some() {
+            self.pending.insert(pending.request_id, pending.clone());
+        }
     }
 
     /// Ends a call once.
@@ -404,19 +413,23 @@ impl Books {
         context: &Context,
     ) -> Result<SettleOutcome, StoreError> {
         let request_id = settlement.request_id.to_string();
-        let Some(mut row) = self.requests.get(&request_id).cloned() else {
+        let Some(mut row) = self.requests.remove(&request_id) else {
             return Ok(SettleOutcome::NotFound);
         };
         // The sweeper ends only what is pending; whoever knows better may correct the sweeper.
         let corrects = row.swept && settlement.report.is_some();
         if !row.is_pending() && !corrects {
+            self.requests.insert(request_id, row);
             return Ok(SettleOutcome::AlreadySettled);
         }
         if let Some(log) = &mut self.log {
             let report = settlement.report.as_ref().map(Cow::Borrowed);
             Logged::Settled { request_id: settlement.request_id, report }.append_to(log);
         }
-        let pending = row.to_pending()?;
+        let pending = match self.pending.remove(&settlement.request_id) {
+            Some(pending) => pending,
+            None => row.to_pending()?,
+        };
         let lost;
         let report = match &settlement.report {
             Some(report) => report,
