@@ -1,8 +1,9 @@
 //! How long lists and sums take among many records.
 //!
 //! `cargo run --release -p tollgate-store --example lists -- URL RECORDS` fills the empty database at
-//! URL with RECORDS records of 90 days, adds them up, and measures. The table has microseconds.
-//! What was filled once is measured again when RECORDS is 0, and nothing is when `fill` stands behind.
+//! URL with RECORDS records of 90 days and what was paid for them, adds them up, and measures. The table
+//! has microseconds. What was filled once is measured again when RECORDS is 0, and nothing is when `fill`
+//! stands behind.
 
 #![expect(
     clippy::indexing_slicing,
@@ -10,6 +11,7 @@
     reason = "a program of its own, for measuring"
 )]
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -57,9 +59,25 @@ mod tables {
             request_id -> Text,
         }
     }
+
+    diesel::table! {
+        transactions (wallet_id, number) {
+            transaction_id -> Text,
+            wallet_id -> Text,
+            account -> Text,
+            number -> BigInt,
+            kind -> Text,
+            amount -> BigInt,
+            balance_after -> BigInt,
+            request_id -> Nullable<Text>,
+            description -> Nullable<Text>,
+            idempotency_key -> Text,
+            created_at -> BigInt,
+        }
+    }
 }
 
-use tables::{request_metadata, requests};
+use tables::{request_metadata, requests, transactions};
 
 #[derive(Insertable)]
 #[diesel(table_name = requests, treat_none_as_default_value = false)]
@@ -93,6 +111,34 @@ struct Pair {
     value: String,
     request_id: String,
 }
+
+/// What a record was paid with.
+#[derive(Insertable)]
+#[diesel(table_name = transactions, treat_none_as_default_value = false)]
+struct LedgerLine {
+    transaction_id: String,
+    wallet_id: String,
+    account: &'static str,
+    number: i64,
+    kind: &'static str,
+    amount: i64,
+    balance_after: i64,
+    request_id: Option<String>,
+    description: Option<String>,
+    idempotency_key: String,
+    created_at: i64,
+}
+
+/// What is inserted together.
+#[derive(Default)]
+struct Rows {
+    records: Vec<Record>,
+    pairs: Vec<Pair>,
+    lines: Vec<LedgerLine>,
+}
+
+/// By wallet, how many lines it has, and its balance.
+type Wallets = HashMap<String, (i64, i64)>;
 
 const END: i64 = 1_795_219_200_000_000;
 const DAYS: i64 = 90;
@@ -218,15 +264,15 @@ fn fill(conn: &mut Conn, shops: &[Shop], count: usize) -> Result<()> {
     if let Conn::Sqlite(conn) = conn {
         conn.batch_execute("PRAGMA journal_mode = OFF; PRAGMA cache_size = -2000000")?;
     }
-    let mut made = 0;
+    let (mut made, mut wallets) = (0, Wallets::new());
     while made < count {
         let chunk = CHUNK.min(count - made);
-        let (mut rows, mut pairs) = (Vec::with_capacity(chunk), Vec::with_capacity(2 * chunk));
+        let mut rows = Rows::default();
         for number in made..made + chunk {
             let at = END - DAYS * DAY + (number as i64) * (DAYS * DAY / count as i64);
-            record(shops, &mut dice, at, &mut rows, &mut pairs);
+            record(shops, &mut dice, at, &mut wallets, &mut rows);
         }
-        insert(conn, &rows, &pairs)?;
+        insert(conn, &rows)?;
         made += chunk;
     }
     eprintln!("{made} records after {:?}", began.elapsed());
@@ -240,20 +286,26 @@ fn fill(conn: &mut Conn, shops: &[Shop], count: usize) -> Result<()> {
     Ok(())
 }
 
-fn insert(conn: &mut Conn, rows: &[Record], pairs: &[Pair]) -> Result<()> {
+fn insert(conn: &mut Conn, rows: &Rows) -> Result<()> {
     match conn {
         Conn::Sqlite(conn) => conn.transaction(|conn| {
-            for row in rows {
+            for row in &rows.records {
                 diesel::insert_into(requests::table).values(row).execute(conn)?;
             }
-            for row in pairs {
+            for row in &rows.pairs {
                 diesel::insert_into(request_metadata::table).values(row).execute(conn)?;
+            }
+            for row in &rows.lines {
+                diesel::insert_into(transactions::table).values(row).execute(conn)?;
             }
             diesel::QueryResult::Ok(())
         })?,
         Conn::Postgres(conn) => {
-            diesel::copy_from(requests::table).from_insertable(rows).execute(conn)?;
-            diesel::copy_from(request_metadata::table).from_insertable(pairs).execute(conn)?;
+            diesel::copy_from(requests::table).from_insertable(&rows.records).execute(conn)?;
+            diesel::copy_from(request_metadata::table)
+                .from_insertable(&rows.pairs)
+                .execute(conn)?;
+            diesel::copy_from(transactions::table).from_insertable(&rows.lines).execute(conn)?;
         }
     }
     Ok(())
@@ -277,7 +329,7 @@ fn metadata(dice: &mut Dice) -> Vec<(&'static str, String)> {
     pairs
 }
 
-fn record(shops: &[Shop], dice: &mut Dice, at: i64, rows: &mut Vec<Record>, pairs: &mut Vec<Pair>) {
+fn record(shops: &[Shop], dice: &mut Dice, at: i64, wallets: &mut Wallets, rows: &mut Rows) {
     let mut share = dice.below(100);
     let mut of = 0;
     while share >= MERCHANTS[of] {
@@ -321,16 +373,34 @@ fn record(shops: &[Shop], dice: &mut Dice, at: i64, rows: &mut Vec<Record>, pair
         counted_units: tokens,
     };
     let priced = serde_json::to_string(&priced).unwrap_or_default();
-    pairs.extend(metadata.into_iter().map(|(key, value)| Pair {
+    rows.pairs.extend(metadata.into_iter().map(|(key, value)| Pair {
         merchant_id: merchant_id.clone(),
         key,
         value,
         request_id: request_id.clone(),
     }));
-    rows.push(Record {
+    let wallet_id = connection.wallet_id.to_string();
+    let wallet_cost = quote.total_wallet_cost.units();
+    let (number, balance_after) = wallets.entry(wallet_id.clone()).or_default();
+    *number += 1;
+    *balance_after -= wallet_cost;
+    rows.lines.push(LedgerLine {
+        transaction_id: TransactionId::generate(at_time).to_string(),
+        wallet_id: wallet_id.clone(),
+        account: "balance",
+        number: *number,
+        kind: "usage",
+        amount: -wallet_cost,
+        balance_after: *balance_after,
+        request_id: Some(request_id.clone()),
+        description: None,
+        idempotency_key: format!("usage:{request_id}:Balance"),
+        created_at: at,
+    });
+    rows.records.push(Record {
         merchant_id,
         connection_id: connection.connection_id.to_string(),
-        wallet_id: connection.wallet_id.to_string(),
+        wallet_id,
         merchant_wallet_id: shop.merchant.wallet_id.to_string(),
         meter_id: meter.map(|id| id.to_string()),
         meter_version: meter.map(|_| 1),
@@ -339,7 +409,7 @@ fn record(shops: &[Shop], dice: &mut Dice, at: i64, rows: &mut Vec<Record>, pair
         spend_hold: 0,
         wallet_hold: 0,
         merchant_hold: 0,
-        wallet_cost: quote.total_wallet_cost.units(),
+        wallet_cost,
         merchant_cost: 0,
         counted_units: tokens as i64,
         swept: false,
