@@ -26,6 +26,8 @@ mod tls;
 pub use app::{App, Clients, InterfaceShape, OnDisconnect, Settings, Unpriced};
 pub use delivery::Courier;
 pub use forward::calls::Calls;
+#[doc(hidden)]
+pub use forward::credential::credential_hash;
 pub use http::error::{ApiError, ErrorCode};
 pub use openapi::{WebhookMessages, openapi};
 pub use resources::quote::{HoldView, QuoteView, usage};

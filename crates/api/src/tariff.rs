@@ -33,10 +33,12 @@ impl<'a> Tariff<'a> {
 
     /// What a call costs at its provider. A cost that no amount has room for leaves it unpriced.
     pub fn price(&self, served: &Served<'_>) -> Priced {
-        self.prices.price(served).unwrap_or_else(|Overflow| {
-            log::error!("a call at {} costs more than an amount can say", served.provider);
-            Priced::default()
-        })
+        priced(self.prices.price(served), served)
+    }
+
+    /// The same, by the row that was found for the call's own model.
+    pub(crate) fn price_by(&self, served: &Served<'_>, own: Option<Listed<'_>>) -> Priced {
+        priced(self.prices.price_by(served, own), served)
     }
 
     /// What a stated usage of a model costs at its provider, if either is named.
@@ -74,13 +76,21 @@ impl<'a> Tariff<'a> {
         let in_body = |refused: ApiError| refused.within("body");
         let body = CallBody::inspect(body, &endpoint, true)
             .map_err(|issues| in_body(body_invalid(issues)))?;
+        let listed = self.find(&endpoint.provider.name, body.model.as_deref());
         match endpoint.metered() {
-            true => price::bound(&endpoint, &body, true, self)
+            true => price::bound(&endpoint, &body, true, listed, self.unpriced)
                 .map(|bound| Bound(Some(bound)))
                 .map_err(in_body),
             false => Ok(Bound(None)),
         }
     }
+}
+
+fn priced(priced: Result<Priced, Overflow>, served: &Served<'_>) -> Priced {
+    priced.unwrap_or_else(|Overflow| {
+        log::error!("a call at {} costs more than an amount can say", served.provider);
+        Priced::default()
+    })
 }
 
 /// The most that a call can cost at its provider; none for one that is free.

@@ -28,14 +28,14 @@ impl MissingPrice {
     /// What is missing of a call that was priced so; nothing where the provider stated the cost
     /// itself, or where nothing was used.
     pub fn of(provider: &str, model: &str, usage: &Usage, priced: &Priced) -> Option<Self> {
-        let missing = Self::of_model(provider, model);
+        let missing = || Self::of_model(provider, model);
         match priced.source {
             _ if is_nothing(usage) => None,
             PriceSource::Provider => None,
-            PriceSource::Unpriced => Some(missing),
+            PriceSource::Unpriced => Some(missing()),
             PriceSource::Catalog | PriceSource::Custom => {
                 let unit = priced.unpriced_unit?.price_key().to_owned();
-                Some(Self { unit: Some(unit), ..missing })
+                Some(Self { unit: Some(unit), ..missing() })
             }
         }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use time::{Date, Time};
 
 use crate::hours::{Hours, Moment};
-use crate::model::{ModelPattern, forms};
+use crate::model::{ModelPattern, forms, lower_case};
 use crate::price_row::PriceRow;
 
 /// A price list: rows, and which providers' lists stand in for another's.
@@ -198,11 +198,18 @@ impl Catalog {
     fn find_at(&self, provider: &str, model: &str, at: Moment) -> Option<Listed<'_>> {
         let prices = self.0.providers.get(provider)?;
         let in_effect = |&place: &usize| self.0.file.rows.get(place).filter(|row| row.holds_at(at));
-        let forms = forms(provider, model);
-        let exact = forms.iter().enumerate().find_map(|(place, form)| {
+        let exactly = |form: &str| {
             let row = prices.exact.get(form)?.iter().find_map(in_effect)?;
             let named = |model: &&ModelPattern| model.as_str().eq_ignore_ascii_case(form);
-            Some((place, form.len(), row, row.models.iter().find(named)?))
+            Some((row, row.models.iter().find(named)?))
+        };
+        // Most ids are listed as they stand, and nothing goes before that.
+        if let Some((row, pattern)) = exactly(&lower_case(model.trim())) {
+            return Some(Listed { row, pattern, source: PriceSource::Catalog });
+        }
+        let forms = forms(provider, model);
+        let exact = forms.iter().enumerate().find_map(|(place, form)| {
+            exactly(form).map(|(row, named)| (place, form.len(), row, named))
         });
         // An id that is listed exactly counts, but what it is listed without (the date of a snapshot,
         // a region) a pattern may name: one that says more than the listed id goes before it.

@@ -24,10 +24,7 @@ impl ModelPattern {
     /// Whether an id in lower case matches. Looked up for every call, so nothing is copied that
     /// need not be.
     fn matches_lower(&self, model: &str) -> bool {
-        let pattern = match self.0.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            true => Cow::Owned(self.0.to_ascii_lowercase()),
-            false => Cow::Borrowed(self.0.as_str()),
-        };
+        let pattern = lower_case(&self.0);
         let Some((start, rest)) = pattern.split_once('*') else { return pattern == model };
         let Some(mut model) = model.strip_prefix(start) else { return false };
         let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
@@ -59,6 +56,14 @@ impl ModelPattern {
     /// Whether it matches one id only.
     pub fn is_exact(&self) -> bool {
         !self.0.contains('*')
+    }
+}
+
+/// An id in lower case, copied only if it is not.
+pub(crate) fn lower_case(id: &str) -> Cow<'_, str> {
+    match id.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(id.to_ascii_lowercase()),
+        false => Cow::Borrowed(id),
     }
 }
 

@@ -96,6 +96,19 @@ impl PriceBook {
     pub fn price(&self, served: &Served<'_>) -> Result<Priced, Overflow> {
         let at = Moment { day: served.on, time: served.time };
         let own = served.models.iter().find_map(|model| self.find(served.provider, model, at));
+        self.price_by(served, own)
+    }
+
+    /// The same, by the row that was found for the call's own model.
+    ///
+    /// # Errors
+    /// As [`PriceBook::price`].
+    pub fn price_by(
+        &self,
+        served: &Served<'_>,
+        own: Option<Listed<'_>>,
+    ) -> Result<Priced, Overflow> {
+        let at = Moment { day: served.on, time: served.time };
         let mut priced = Priced::default();
         let mut sources = Vec::new();
         let mut rest = served.usage.quantities;
@@ -121,6 +134,16 @@ impl PriceBook {
             priced.source = PriceSource::Provider;
         }
         Ok(priced)
+    }
+}
+
+impl Listed<'_> {
+    /// What a usage costs by the row, served as the standard.
+    ///
+    /// # Errors
+    /// [`Overflow`] when the cost is beyond the range of an [`Amount`].
+    pub fn base(&self, usage: &Usage) -> Result<BaseCost, Overflow> {
+        BaseCost::of(usage, &self.row.prices_for::<&str>(usage.input_tokens(), &[]).prices)
     }
 }
 

@@ -159,7 +159,8 @@ impl PriceRow {
         }
         let band = bands.iter().rev().find(|band| input_tokens > band.above_input_tokens);
         let mut prices = *band.map_or(prices, |band| &band.prices);
-        for &unit in Unit::ALL.iter().filter(|unit| unit.counts_tokens()) {
+        let in_tokens = Unit::ALL.iter().filter(|unit| unit.counts_tokens());
+        for &unit in in_tokens.filter(|_| !factors.is_empty()) {
             if let Some(price) = prices.get_mut(unit) {
                 *price = factors.iter().fold(*price, |price, factor| price.times(*factor));
             }
@@ -196,7 +197,9 @@ impl PriceRow {
         };
         let mut served: Vec<Vec<&str>> = vec![Vec::new()];
         served.extend(tiers.iter().map(|tier| vec![*tier]));
-        served.push(tiers);
+        if tiers.len() > 1 {
+            served.push(tiers);
+        }
         let mut lists = Vec::new();
         for tiers in &served {
             let own = tiers.iter().filter_map(|tier| match self.tiers.get(*tier)? {

@@ -11,6 +11,10 @@ const MAX_COUNT: u64 = 1_000_000_000_000;
 /// Read from the text, digit by digit: no float is involved, so nothing is rounded.
 pub(crate) fn count(json: &str) -> Option<u64> {
     let text = json.trim();
+    // As nearly all are written.
+    if text.len() <= 12 && text.bytes().all(|b| b.is_ascii_digit()) {
+        return text.parse().ok();
+    }
     let text = match text.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"')?.trim(),
         None => text,

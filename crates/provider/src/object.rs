@@ -8,6 +8,9 @@ use serde_json::value::RawValue;
 
 use crate::request::Key;
 
+/// Room for so many is made at once: an answer and its usage have no more.
+const USUAL_MEMBERS: usize = 12;
+
 /// The members of an object, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Object<'a>(Vec<(Key<'a>, &'a RawValue)>);
@@ -15,7 +18,8 @@ pub(crate) struct Object<'a>(Vec<(Key<'a>, &'a RawValue)>);
 impl<'a> Object<'a> {
     /// The object in a piece of JSON; none if it is something else.
     pub(crate) fn of(json: &'a [u8]) -> Option<Self> {
-        serde_json::from_slice(json).ok()
+        // Once for all of it, in place of once for each value.
+        serde_json::from_str(std::str::from_utf8(json).ok()?).ok()
     }
 
     /// The object in a value.
@@ -51,7 +55,12 @@ impl<'a> Object<'a> {
 
     /// The text under a key, if there is one and it is not empty.
     pub(crate) fn text(&self, key: &str) -> Option<String> {
-        let text: String = serde_json::from_str(self.get(key)?.get()).ok()?;
+        let json = self.get(key)?.get();
+        let quoted = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let text = match quoted.filter(|text| !text.contains('\\')) {
+            Some(text) => text.to_owned(),
+            None => serde_json::from_str(json).ok()?,
+        };
         Some(text).filter(|text| !text.is_empty())
     }
 
@@ -75,7 +84,7 @@ impl<'de> Deserialize<'de> for Object<'de> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
+                let mut members = Vec::with_capacity(USUAL_MEMBERS);
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }

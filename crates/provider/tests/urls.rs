@@ -203,7 +203,7 @@ fn of_two_providers_on_a_host_the_longer_prefix_is_meant() {
 fn a_recorded_url_has_no_secret() {
     let recorded = |query: &str| {
         let u = format!("https://api.openai.com/v1/models{query}");
-        resolve(Method::GET, &u).unwrap().recorded_url()
+        resolve(Method::GET, &u).unwrap().recorded_url().to_owned()
     };
     let secret = [
         "key",

@@ -1,5 +1,7 @@
 //! A call from its admission to its settlement: a task that nobody can drop.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use actix_web::http::header::CONTENT_LENGTH;
@@ -161,6 +163,16 @@ enum Next {
     Stop,
 }
 
+impl Next {
+    fn of(piece: Option<Result<Bytes, BodyError>>) -> Self {
+        match piece {
+            Some(Ok(piece)) => Self::Piece(piece),
+            Some(Err(why)) => Self::Broken(why),
+            None => Self::End,
+        }
+    }
+}
+
 impl<'a> Answer<'a> {
     fn new(
         app: &'a App,
@@ -239,6 +251,17 @@ impl<'a> Answer<'a> {
         }
         let deadline = self.left.map(|(since, _)| since + settings.disconnect_drain_max);
         let waits_for_client = deadline.is_none();
+        // Whatever ends the call comes first: pieces may be there without a pause.
+        if self.tracked.is_ending() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Next::Stop;
+        }
+        if waits_for_client && to_client.has_left() {
+            return Next::Left;
+        }
+        // Most pieces are there already, and then nothing is waited for.
+        if let Poll::Ready(piece) = poll_fn(|cx| Poll::Ready(self.incoming.poll_next(cx))).await {
+            return Next::of(piece);
+        }
         let too_late = async {
             match deadline {
                 Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -246,16 +269,11 @@ impl<'a> Answer<'a> {
             }
         };
         tokio::select! {
-            // Whatever ends the call comes first: pieces may be there without a pause.
             biased;
             () = self.tracked.must_end() => Next::Stop,
             () = too_late => Next::Stop,
             () = to_client.left(), if waits_for_client => Next::Left,
-            piece = self.incoming.next() => match piece {
-                Some(Ok(piece)) => Next::Piece(piece),
-                Some(Err(why)) => Next::Broken(why),
-                None => Next::End,
-            },
+            piece = self.incoming.next() => Next::of(piece),
         }
     }
 
@@ -300,13 +318,16 @@ impl<'a> Answer<'a> {
         if self.left.is_some() {
             return;
         }
-        let sent = tokio::select! {
-            biased;
-            sent = to_client.piece(piece) => sent,
-            () = self.tracked.must_end() => Err(ClientLeft),
-            () = tokio::time::sleep(self.app.settings.timeouts.idle) => Err(ClientLeft),
-        };
-        if sent.is_err() {
+        let mut sent = Ok(());
+        if to_client.is_full() {
+            sent = tokio::select! {
+                biased;
+                () = to_client.room() => Ok(()),
+                () = self.tracked.must_end() => Err(ClientLeft),
+                () = tokio::time::sleep(self.app.settings.timeouts.idle) => Err(ClientLeft),
+            };
+        }
+        if sent.and_then(|()| to_client.piece(piece)).is_err() {
             self.client_left();
         }
     }

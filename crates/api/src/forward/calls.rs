@@ -50,6 +50,11 @@ impl Drop for Tracked {
 }
 
 impl Tracked {
+    /// Whether the call must come to an end now.
+    pub(super) fn is_ending(&self) -> bool {
+        *self.stage.borrow() == Stage::Ending
+    }
+
     /// Resolves when the call must come to an end now.
     pub(super) async fn must_end(&mut self) {
         // It fails only when nobody can end anything any more.

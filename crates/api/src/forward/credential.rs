@@ -1,12 +1,16 @@
 //! Who calls, for which connection, under which meter, and with whose provider key.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use actix_web::HttpRequest;
 use actix_web::http::header::{AUTHORIZATION, HeaderValue};
 use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use serde_json::{Map, Value};
-use tollgate_domain::{Issue, Key, KeyKind};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use tollgate_domain::{Issue, Key, KeyHash, KeyKind};
 use tollgate_provider::ProviderKey;
 
 use crate::http::body::TWO_CUSTOMERS;
@@ -23,6 +27,10 @@ pub(crate) struct Credential {
     pub(super) provider_key: ProviderKey,
 }
 
+/// How many fields a token commonly has, and how many there are.
+const USUAL_FIELDS: usize = 4;
+const MOST_FIELDS: usize = 6;
+
 /// Headers in which SDKs put their key, after `Authorization`, in the order of precedence.
 const KEY_HEADERS: [&str; 3] = ["x-api-key", "x-goog-api-key", "xi-api-key"];
 
@@ -36,10 +44,15 @@ impl Credential {
                 "Send a forward token, or a key, in the header `Authorization: Bearer …`.",
             )
         })?;
+        Self::read(&shown)
+    }
+
+    /// The credential that is written so.
+    fn read(shown: &str) -> Result<Self, ApiError> {
         let is_key = [KeyKind::Secret, KeyKind::Spend].map(KeyKind::prefix);
         match is_key.iter().any(|prefix| shown.starts_with(prefix)) {
-            true => Self::bare(&shown),
-            false => Self::from_token(&shown),
+            true => Self::bare(shown),
+            false => Self::from_token(shown),
         }
     }
 
@@ -115,15 +128,27 @@ impl Credential {
     }
 }
 
-fn shown(http: &HttpRequest) -> Option<String> {
-    let text = |value: &HeaderValue| value.to_str().ok().map(|text| text.trim().to_owned());
+/// What the key of a credential is found by, if there can be such a key: for benchmarks.
+#[doc(hidden)]
+pub fn credential_hash(shown: &str) -> Option<KeyHash> {
+    Credential::read(shown).ok().map(|credential| credential.key.hash())
+}
+
+fn shown(http: &HttpRequest) -> Option<Cow<'_, str>> {
+    fn text(value: &HeaderValue) -> Option<&str> {
+        value.to_str().ok().map(str::trim)
+    }
     let bearer = http.headers().get(AUTHORIZATION).and_then(text).and_then(|header| {
         let (scheme, credential) = header.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| credential.trim().to_owned())
+        scheme.eq_ignore_ascii_case("bearer").then(|| credential.trim())
     });
     let header = || KEY_HEADERS.iter().find_map(|name| http.headers().get(*name).and_then(text));
-    let query = || Query::of(http).get("key").map(str::to_owned);
-    bearer.or_else(header).or_else(query).filter(|credential| !credential.is_empty())
+    let query = || Query::of(http).get("key").map(|key| key.to_owned().into());
+    bearer
+        .or_else(header)
+        .map(Cow::Borrowed)
+        .or_else(query)
+        .filter(|credential| !credential.is_empty())
 }
 
 fn token_invalid(issues: Vec<Issue>) -> ApiError {
@@ -131,20 +156,59 @@ fn token_invalid(issues: Vec<Issue>) -> ApiError {
     ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
 }
 
+const ANY_PADDING: GeneralPurposeConfig = GeneralPurposeConfig::new()
+    .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+    .with_decode_allow_trailing_bits(true);
+static BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, ANY_PADDING);
+static BASE64_URL_SAFE: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, ANY_PADDING);
+
 /// A JSON object in base64 of either alphabet, padded or not.
-fn decode(token: &str) -> Option<Map<String, Value>> {
-    const ANY_PADDING: GeneralPurposeConfig = GeneralPurposeConfig::new()
-        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
-        .with_decode_allow_trailing_bits(true);
-    let standard = GeneralPurpose::new(&STANDARD, ANY_PADDING);
-    let url_safe = GeneralPurpose::new(&URL_SAFE, ANY_PADDING);
-    let json = standard.decode(token).or_else(|_| url_safe.decode(token)).ok()?;
+fn decode(token: &str) -> Option<Written> {
+    let json = BASE64.decode(token).or_else(|_| BASE64_URL_SAFE.decode(token)).ok()?;
     serde_json::from_slice(&json).ok()
+}
+
+/// The fields of an object as they stand in it; of those of one name the last counts. There are a
+/// handful: no map finds them faster.
+struct Written(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WrittenVisitor;
+        impl<'de> Visitor<'de> for WrittenVisitor {
+            type Value = Written;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Written, A::Error> {
+                let mut fields: Vec<(String, Value)> = Vec::with_capacity(USUAL_FIELDS);
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    // Among more than there are nothing can be right, and none is sought.
+                    let mut first = fields.iter_mut().take(MOST_FIELDS);
+                    match first.find(|(known, _)| *known == name) {
+                        Some((_, known)) => *known = value,
+                        None => fields.push((name, value)),
+                    }
+                }
+                Ok(Written(fields))
+            }
+        }
+        deserializer.deserialize_map(WrittenVisitor)
+    }
+}
+
+impl Written {
+    fn remove(&mut self, name: &str) -> Option<Value> {
+        let place = self.0.iter().position(|(known, _)| known == name)?;
+        Some(self.0.swap_remove(place).1)
+    }
 }
 
 /// The fields of a token: absent and null mean the same.
 struct Fields {
-    fields: Map<String, Value>,
+    fields: Written,
     issues: Vec<Issue>,
 }
 
@@ -173,9 +237,10 @@ impl Fields {
 
     /// A field that nothing reads is nearly always a typing mistake, and one that costs money.
     fn finish(mut self) -> Vec<Issue> {
-        let unknown = self.fields.keys();
-        self.issues
-            .extend(unknown.map(|name| Issue::at([name], "is not a field of a forward token")));
+        let unknown = self.fields.0.iter();
+        self.issues.extend(
+            unknown.map(|(name, _)| Issue::at([name], "is not a field of a forward token")),
+        );
         self.issues
     }
 }

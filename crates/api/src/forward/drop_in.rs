@@ -122,7 +122,7 @@ impl Route {
             if whole.is_none() && named.is_none() {
                 continue;
             }
-            let Some(endpoint) = self.endpoint(http, provider, managed) else { continue };
+            let Some(endpoint) = self.endpoint(http, provider, managed, app) else { continue };
             found.extend(whole.into_iter().chain(named).map(|(rank, model)| {
                 (rank, Served { endpoint: endpoint.clone(), model: model.to_owned() })
             }));
@@ -135,7 +135,7 @@ impl Route {
     /// Whoever has the route: a body without a model is refused by what inspects it.
     fn any(&self, http: &HttpRequest, managed: bool, app: &App) -> Vec<Served> {
         let endpoints =
-            app.providers.iter().filter_map(|provider| self.endpoint(http, provider, managed));
+            app.providers.iter().filter_map(|provider| self.endpoint(http, provider, managed, app));
         let first = endpoints.take(1);
         first.map(|endpoint| Served { endpoint, model: String::new() }).collect()
     }
@@ -146,11 +146,13 @@ impl Route {
         http: &HttpRequest,
         provider: &Arc<Provider>,
         managed: bool,
-    ) -> Option<Endpoint> {
+        app: &App,
+    ) -> Option<Arc<Endpoint>> {
         if managed && !provider.takes_managed_calls() {
             return None;
         }
-        let endpoint = provider.endpoint(http.method(), &self.path, self.query.as_deref())?;
+        let query = self.query.as_deref();
+        let endpoint = app.providers.find_below(provider, http.method(), &self.path, query)?;
         (endpoint.shape() == Some(self.shape())).then_some(endpoint)
     }
 
@@ -184,7 +186,7 @@ enum Rank {
 
 /// A provider's endpoint, and the model as that provider knows it.
 struct Served {
-    endpoint: Endpoint,
+    endpoint: Arc<Endpoint>,
     model: String,
 }
 

@@ -13,7 +13,7 @@
 
 mod call;
 pub(crate) mod calls;
-mod credential;
+pub(crate) mod credential;
 mod drop_in;
 pub(crate) mod operations;
 pub(crate) mod outbound;
@@ -63,7 +63,8 @@ impl Inbound {
         }
         let (to_client, from_call) = relay::channel();
         let call = Call { app, client, outbound, admission, tracked: self.tracked };
-        actix_web::rt::spawn(call.run(to_client));
+        // In a box, for it is moved several times on its way.
+        actix_web::rt::spawn(Box::pin(call.run(to_client)));
         from_call.response().await
     }
 }

@@ -1,5 +1,7 @@
 //! What is sent: where to, with which headers and body, each checked before.
 
+use std::sync::Arc;
+
 use actix_web::HttpRequest;
 use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_TYPE, HeaderMap};
@@ -15,7 +17,7 @@ use crate::http::error::{ApiError, ErrorCode};
 
 /// A call that may be sent as it is, once it is admitted.
 pub(super) struct Outbound {
-    pub(super) endpoint: Endpoint,
+    pub(super) endpoint: Arc<Endpoint>,
     /// As they go to the provider.
     pub(super) headers: HeaderMap,
     /// As it goes to the provider.
@@ -50,7 +52,7 @@ impl Outbound {
 
     pub(super) fn new(
         http: &HttpRequest,
-        endpoint: Endpoint,
+        endpoint: Arc<Endpoint>,
         call_body: CallBody,
         body: Bytes,
         metadata: Metadata,
@@ -117,7 +119,7 @@ pub(crate) fn endpoint(
     url: &str,
     managed: bool,
     providers: &ProviderTable,
-) -> Result<Endpoint, ApiError> {
+) -> Result<Arc<Endpoint>, ApiError> {
     let refused = |why: String| {
         ApiError::with_issues(
             ErrorCode::ForwardEndpointNotSupported,
@@ -125,7 +127,7 @@ pub(crate) fn endpoint(
             vec![Issue::at([], why)],
         )
     };
-    let endpoint = providers.resolve(method, url).map_err(|why| refused(why.to_string()))?;
+    let endpoint = providers.find(method, url).map_err(|why| refused(why.to_string()))?;
     let provider = &endpoint.provider;
     if managed && !provider.takes_managed_calls() {
         return Err(refused(no_key(provider)));

@@ -11,7 +11,6 @@ use super::credential::Credential;
 use super::outbound::Outbound;
 use crate::app::{App, KeyOwner, Unpriced};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::tariff::Tariff;
 
 /// What a call is taken to answer at most when neither it nor the price list says.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
@@ -33,14 +32,16 @@ pub(super) fn admission(
     let (bound, input_estimate) = match metered {
         true => {
             let tariff = app.tariff(now);
-            let bound = bound(endpoint, call_body, *managed, &tariff).inspect_err(|refused| {
+            let listed = tariff.find(&endpoint.provider.name, call_body.model.as_deref());
+            let bound = bound(endpoint, call_body, *managed, listed, tariff.unpriced);
+            let bound = bound.inspect_err(|refused| {
                 if refused.code() == ErrorCode::ModelPriceUnknown {
                     let model = call_body.model.as_deref().unwrap_or_default();
                     let missing = MissingPrice::of_model(&endpoint.provider.name, model);
                     app.store.tell_missing_price(owner.merchant_id, missing);
                 }
             })?;
-            (bound, input_estimate(call_body, endpoint, &tariff))
+            (bound, input_estimate(call_body, listed))
         }
         false => (CostBound::default(), PricedUsage::nothing()),
     };
@@ -71,15 +72,15 @@ pub(super) fn admission(
     }))
 }
 
-/// The most that a metered call can use, and the prices that it can meet; refused when they are
-/// unknown and must not be.
+/// The most that a metered call can use, and the prices that it can meet by the row that is `listed`
+/// for its model; refused when they are unknown and must not be.
 pub(crate) fn bound(
     endpoint: &Endpoint,
     body: &CallBody,
     managed: bool,
-    tariff: &Tariff<'_>,
+    listed: Option<Listed<'_>>,
+    unpriced: Unpriced,
 ) -> Result<CostBound, ApiError> {
-    let listed = tariff.find(&endpoint.provider.name, body.model.as_deref());
     // A row of prices for another kind of use would make this one cost nothing.
     let prices = |row: &PriceRow| {
         let mut sets = endpoint.billed_units().iter();
@@ -87,7 +88,7 @@ pub(crate) fn bound(
     };
     let listed = listed.filter(|listed| prices(listed.row));
     if listed.is_none() {
-        refuse_unpriced(endpoint, managed, tariff.unpriced)?;
+        refuse_unpriced(endpoint, managed, unpriced)?;
     }
     Ok(bound_at(listed, endpoint, body))
 }
@@ -160,25 +161,13 @@ fn max_tokens_field(endpoint: &Endpoint) -> &'static str {
     }
 }
 
-/// What the input alone comes to, should no answer ever tell.
-fn input_estimate(body: &CallBody, endpoint: &Endpoint, tariff: &Tariff<'_>) -> PricedUsage {
+/// What the input alone comes to by the row of its model, should no answer ever tell.
+fn input_estimate(body: &CallBody, listed: Option<Listed<'_>>) -> PricedUsage {
     let usage = estimate_input(body);
-    let model = body.model.as_deref();
-    let priced = tariff.price(&Served {
-        provider: &endpoint.provider.name,
-        models: model.as_slice(),
-        tiers: &[],
-        on: tariff.at.date(),
-        time: Some(tariff.at.time()),
-        usage: &usage,
-        parts: &[],
-    });
-    PricedUsage {
-        usage,
-        usage_source: UsageSource::Estimated,
-        base: priced.base,
-        price_source: priced.source,
-    }
+    // A cost that no amount has room for leaves it unpriced.
+    let cost = listed.and_then(|listed| Some((listed.base(&usage).ok()?, listed.source)));
+    let (base, price_source) = cost.unwrap_or_default();
+    PricedUsage { usage, usage_source: UsageSource::Estimated, base, price_source }
 }
 
 /// What was used, and of an estimate no more than the model can answer: what comes beside the text is
@@ -213,7 +202,9 @@ pub(super) fn reading(
     let tariff = app.tariff(came_in);
     let listed = tariff.find(provider, models.first().copied());
     let used = believable(reading, outbound, listed);
-    let priced = tariff.price(&Served {
+    let others = || models.iter().skip(1).find_map(|model| tariff.find(provider, Some(*model)));
+    let own = listed.or_else(others);
+    let served = Served {
         provider,
         models: &models,
         tiers: &reading.tiers,
@@ -221,7 +212,8 @@ pub(super) fn reading(
         time: Some(came_in.time()),
         usage: &used,
         parts: &reading.parts,
-    });
+    };
+    let priced = tariff.price_by(&served, own);
     app.metrics.answered(provider, reading, &priced);
     let missing = MissingPrice::of(provider, models.first().unwrap_or(&""), &used, &priced);
     let usage = PricedUsage {

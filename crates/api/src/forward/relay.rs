@@ -1,22 +1,32 @@
 //! Between a call's task and the handler that answers its client.
+//!
+//! Both are tasks of one worker, which is one thread, so that what passes between them takes no lock
+//! and no atomic. A stream is many small pieces: what has come together leaves together.
 
+use std::cell::{RefCell, RefMut};
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
 
 use actix_web::HttpResponse;
-use actix_web::body::{BodySize, MessageBody};
+use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
-use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use bytes::{Bytes, BytesMut};
 use tollgate_domain::RequestId;
 
 use crate::http::error::{ApiError, ErrorCode};
 
-/// How many pieces may wait for a slow client before the provider is no longer read.
-const PIECES_IN_FLIGHT: usize = 4;
+/// How much may wait for a slow client before the provider is no longer read, in bytes and in
+/// pieces.
+const BYTES_IN_FLIGHT: usize = 32 * 1024;
+const PIECES_IN_FLIGHT: usize = 64;
+
+/// Pieces are joined up to the length of the longest that a provider's connection yields, so that no
+/// more waits in the server's buffer than without.
+const JOINED_BYTES: usize = 8 * 1024;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-service-request-id");
 
@@ -40,33 +50,79 @@ impl std::fmt::Display for BrokenOff {
 
 impl std::error::Error for BrokenOff {}
 
+/// What both ends share.
+#[derive(Default)]
+struct Shared {
+    head: Option<Result<Head, ApiError>>,
+    pieces: VecDeque<Bytes>,
+    /// How long they are together.
+    bytes: usize,
+    /// Whether all that was sent is the whole of the answer; none as long as more may come. Only what
+    /// says so is whole: a call may end anywhere, by a panic too.
+    ended: Option<bool>,
+    client_left: bool,
+    /// Whoever waits for the call.
+    handler: Option<Waker>,
+    /// Whoever waits for the client.
+    call: Option<Waker>,
+}
+
+impl Shared {
+    fn wake_handler(&mut self) {
+        if let Some(waker) = self.handler.take() {
+            waker.wake();
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= BYTES_IN_FLIGHT || self.pieces.len() >= PIECES_IN_FLIGHT
+    }
+
+    /// The pieces that wait, as one.
+    fn take(&mut self) -> Option<Bytes> {
+        let first = self.pieces.pop_front()?;
+        let mut piece = first;
+        if self.pieces.front().is_some_and(|next| joins(piece.len(), next)) {
+            let mut joined = BytesMut::with_capacity(self.bytes.min(JOINED_BYTES));
+            joined.extend_from_slice(&piece);
+            while self.pieces.front().is_some_and(|next| joins(joined.len(), next))
+                && let Some(next) = self.pieces.pop_front()
+            {
+                joined.extend_from_slice(&next);
+            }
+            piece = joined.freeze();
+        }
+        self.bytes = self.bytes.saturating_sub(piece.len());
+        if let Some(waker) = self.call.take() {
+            waker.wake();
+        }
+        Some(piece)
+    }
+}
+
+fn joins(length: usize, next: &Bytes) -> bool {
+    length.saturating_add(next.len()) <= JOINED_BYTES
+}
+
 /// The call's end.
 pub(super) struct ToClient {
-    answer: Option<oneshot::Sender<Result<Head, ApiError>>>,
+    shared: Rc<RefCell<Shared>>,
+    answered: bool,
     /// A head that leaves with the first piece of its body, in one write.
     waiting_head: Option<Head>,
-    body: mpsc::Sender<Bytes>,
-    /// Only what says so is whole: a call may end anywhere, by a panic too.
-    whole: Arc<AtomicBool>,
 }
 
 /// The handler's end.
-pub(super) struct FromCall {
-    head: oneshot::Receiver<Result<Head, ApiError>>,
-    body: mpsc::Receiver<Bytes>,
-    whole: Arc<AtomicBool>,
-}
+pub(super) struct FromCall(Rc<RefCell<Shared>>);
 
 /// The client is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClientLeft;
 
 pub(super) fn channel() -> (ToClient, FromCall) {
-    let (head, head_receiver) = oneshot::channel();
-    let (body, body_receiver) = mpsc::channel(PIECES_IN_FLIGHT);
-    let whole = Arc::new(AtomicBool::new(false));
-    let to_client = ToClient { answer: Some(head), waiting_head: None, body, whole: whole.clone() };
-    (to_client, FromCall { head: head_receiver, body: body_receiver, whole })
+    let shared = Rc::<RefCell<Shared>>::default();
+    let to_client = ToClient { shared: Rc::clone(&shared), answered: false, waiting_head: None };
+    (to_client, FromCall(shared))
 }
 
 /// A header that names the record of a call.
@@ -76,12 +132,21 @@ pub(super) fn request_id_header(request_id: RequestId) -> (HeaderName, HeaderVal
 }
 
 impl ToClient {
+    fn shared(&self) -> RefMut<'_, Shared> {
+        self.shared.borrow_mut()
+    }
+
+    fn answer(&mut self, answer: Result<Head, ApiError>) {
+        if !std::mem::replace(&mut self.answered, true) {
+            let mut shared = self.shared();
+            shared.head = Some(answer);
+            shared.wake_handler();
+        }
+    }
+
     /// Answers with an error of our own, in place of any answer of the provider.
     pub(super) fn refuse(&mut self, error: ApiError) {
-        if let Some(answer) = self.answer.take() {
-            // Nobody may be there to hear it.
-            let _ = answer.send(Err(error));
-        }
+        self.answer(Err(error));
     }
 
     /// Answers with the provider's head: at once where the body has no length, as streams have
@@ -93,67 +158,139 @@ impl ToClient {
     }
 
     /// Sends the head if it still waits.
-    pub(super) fn release_head(&mut self) -> Result<(), ClientLeft> {
-        match (self.waiting_head.take(), self.answer.take()) {
-            (Some(head), Some(answer)) => answer.send(Ok(head)).map_err(|_| ClientLeft),
-            (_, answer) => {
-                self.answer = answer;
-                Ok(())
-            }
+    fn release_head(&mut self) -> Result<(), ClientLeft> {
+        let Some(head) = self.waiting_head.take() else { return Ok(()) };
+        if self.has_left() {
+            return Err(ClientLeft);
         }
+        self.answer(Ok(head));
+        Ok(())
     }
 
-    /// Sends a piece of the body, and waits while the client is slow.
-    pub(super) async fn piece(&mut self, piece: Bytes) -> Result<(), ClientLeft> {
+    /// Sends a piece of the body, however slow the client is.
+    pub(super) fn piece(&mut self, piece: Bytes) -> Result<(), ClientLeft> {
         if piece.is_empty() {
             return Ok(());
         }
-        // The handler runs when this task waits, so it finds head and piece together.
+        // The handler runs when this task waits, so it finds head and pieces together.
         self.release_head()?;
-        self.body.send(piece).await.map_err(|_| ClientLeft)
+        let mut shared = self.shared();
+        if shared.client_left {
+            return Err(ClientLeft);
+        }
+        shared.bytes = shared.bytes.saturating_add(piece.len());
+        shared.pieces.push_back(piece);
+        shared.wake_handler();
+        Ok(())
     }
 
     /// Ends the answer. The client sees whether all that was sent is the whole of it.
     pub(super) fn end(mut self, whole: bool) {
-        self.whole.store(whole, Ordering::Release);
+        self.shared().ended = Some(whole);
         // A body that had a length and no byte of it has left its head behind. A client that has left
         // needs no telling.
         let _ = self.release_head();
     }
 
+    /// Whether as much waits for the client as may.
+    pub(super) fn is_full(&self) -> bool {
+        self.shared().is_full()
+    }
+
+    /// Resolves when the client has taken of what waits for it, or has left.
+    pub(super) async fn room(&self) {
+        self.until(|shared| shared.client_left || !shared.is_full()).await;
+    }
+
+    /// Whether the client has left.
+    pub(super) fn has_left(&self) -> bool {
+        self.shared().client_left
+    }
+
     /// Resolves when the client has left.
     pub(super) async fn left(&self) {
-        self.body.closed().await;
+        self.until(|shared| shared.client_left).await;
+    }
+
+    async fn until(&self, holds: impl Fn(&Shared) -> bool) {
+        poll_fn(|cx| {
+            let mut shared = self.shared();
+            if holds(&shared) {
+                return Poll::Ready(());
+            }
+            shared.call = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Drop for ToClient {
+    fn drop(&mut self) {
+        let mut shared = self.shared();
+        shared.ended.get_or_insert(false);
+        shared.wake_handler();
     }
 }
 
 impl FromCall {
     /// The answer to the client.
     pub(super) async fn response(self) -> Result<HttpResponse, ApiError> {
-        let head = self.head.await.unwrap_or_else(|_| {
-            Err(ApiError::new(ErrorCode::InternalError, "Something went wrong in the service."))
-        })?;
+        let head = poll_fn(|cx| self.poll_head(cx)).await?;
         let status = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
-        let mut response = HttpResponse::build(status);
-        for (name, value) in &head.headers {
-            if name != CONTENT_LENGTH {
-                response.append_header((name.clone(), value.clone()));
+        let body = match head.length {
+            Some(0) => BoxBody::new(()),
+            length => BoxBody::new(RelayBody { from_call: self, length, breaking: false }),
+        };
+        let mut response = HttpResponse::with_body(status, body);
+        *response.headers_mut() = head.headers;
+        // The server writes it.
+        response.headers_mut().remove(CONTENT_LENGTH);
+        Ok(response)
+    }
+
+    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Head, ApiError>> {
+        let mut shared = self.0.borrow_mut();
+        match shared.head.take() {
+            Some(answer) => Poll::Ready(answer),
+            None if shared.ended.is_some() => Poll::Ready(Err(ApiError::new(
+                ErrorCode::InternalError,
+                "Something went wrong in the service.",
+            ))),
+            None => {
+                shared.handler = Some(cx.waker().clone());
+                Poll::Pending
             }
         }
-        Ok(match head.length {
-            Some(0) => response.finish(),
-            length => {
-                let (pieces, whole) = (self.body, self.whole);
-                response.body(RelayBody { pieces, whole, length, breaking: false })
-            }
-        })
+    }
+
+    /// The next bytes, or at the end whether they were all.
+    fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes, bool>> {
+        let mut shared = self.0.borrow_mut();
+        if let Some(piece) = shared.take() {
+            return Poll::Ready(Ok(piece));
+        }
+        if let Some(whole) = shared.ended {
+            return Poll::Ready(Err(whole));
+        }
+        shared.handler = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for FromCall {
+    fn drop(&mut self) {
+        let mut shared = self.0.borrow_mut();
+        shared.client_left = true;
+        if let Some(waker) = shared.call.take() {
+            waker.wake();
+        }
     }
 }
 
 /// The body as it comes from the call. It ends when the call drops its end.
 struct RelayBody {
-    pieces: mpsc::Receiver<Bytes>,
-    whole: Arc<AtomicBool>,
+    from_call: FromCall,
     length: Option<u64>,
     breaking: bool,
 }
@@ -172,16 +309,72 @@ impl MessageBody for RelayBody {
         if self.breaking {
             return Poll::Ready(Some(Err(BrokenOff)));
         }
-        match ready!(self.pieces.poll_recv(cx)) {
-            Some(piece) => Poll::Ready(Some(Ok(piece))),
-            None if !self.whole.load(Ordering::Acquire) => {
+        match ready!(self.from_call.poll_piece(cx)) {
+            Ok(piece) => Poll::Ready(Some(Ok(piece))),
+            Err(true) => Poll::Ready(None),
+            Err(false) => {
                 // The server drops what it has not written yet when a body fails: it is given one
                 // turn to write first.
                 self.breaking = true;
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            None => Poll::Ready(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(text: &str) -> Bytes {
+        Bytes::copy_from_slice(text.as_bytes())
+    }
+
+    fn next(from_call: &FromCall) -> Poll<Result<Bytes, bool>> {
+        from_call.poll_piece(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn pieces_that_wait_leave_as_one_and_long_ones_as_they_are() {
+        let (mut to_client, from_call) = channel();
+        for text in ["one ", "two ", "", "three"] {
+            to_client.piece(piece(text)).unwrap();
+        }
+        let long = Bytes::from(vec![7; JOINED_BYTES]);
+        to_client.piece(long.clone()).unwrap();
+        assert_eq!(next(&from_call), Poll::Ready(Ok(piece("one two three"))));
+        assert_eq!(next(&from_call), Poll::Ready(Ok(long)));
+        assert_eq!(next(&from_call), Poll::Pending);
+        to_client.end(true);
+        assert_eq!(next(&from_call), Poll::Ready(Err(true)));
+    }
+
+    #[test]
+    fn no_more_waits_for_a_client_than_may() {
+        let (mut to_client, from_call) = channel();
+        for piece in [Bytes::from(vec![7; BYTES_IN_FLIGHT - 1]), piece("!")] {
+            assert!(!to_client.is_full());
+            to_client.piece(piece).unwrap();
+        }
+        assert!(to_client.is_full());
+        assert!(next(&from_call).is_ready() && !to_client.is_full());
+        assert!(next(&from_call).is_ready() && next(&from_call).is_pending());
+        for _ in 0..PIECES_IN_FLIGHT {
+            assert!(!to_client.is_full());
+            to_client.piece(piece("x")).unwrap();
+        }
+        assert!(to_client.is_full());
+    }
+
+    #[test]
+    fn a_client_that_has_left_is_noticed_and_a_call_that_is_dropped_is_not_whole() {
+        let (mut to_client, from_call) = channel();
+        drop(from_call);
+        assert!(to_client.has_left());
+        assert_eq!(to_client.piece(piece("late")), Err(ClientLeft));
+        let (to_client, from_call) = channel();
+        drop(to_client);
+        assert_eq!(next(&from_call), Poll::Ready(Err(false)));
     }
 }

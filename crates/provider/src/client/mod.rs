@@ -19,18 +19,21 @@ mod stream;
 mod webhook;
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use awc::error::{ConnectError, PayloadError, SendRequestError};
-use awc::http::header::{self, HeaderMap, HeaderValue};
-use awc::http::{Method, Uri, Version, uri};
+use awc::http::header::{self, HeaderMap};
+use awc::http::{Method, Uri, Version};
 use awc::{ClientResponse, Connector};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use rustls::ClientConfig;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use self::address::is_public;
 use self::body::CountedBody;
@@ -180,11 +183,7 @@ impl ProviderClient {
     /// body only the end of the connection ends cannot be read and counts as none; no provider is
     /// known to send one.
     pub async fn send(&self, call: Outgoing<'_>) -> Result<Incoming, SendError> {
-        let invalid = SendError::NotSent(NotSent::Invalid);
-        let target = pool_uri(&call.endpoint.uri).ok_or(invalid)?;
-        let host = call.endpoint.uri.authority().map(uri::Authority::as_str).ok_or(invalid)?;
-        let host = HeaderValue::from_str(host).map_err(|_| invalid)?;
-
+        let (target, host) = call.endpoint.target.clone();
         let bodiless = call.method == Method::HEAD;
         let mut request = self.lane(call.endpoint).request(call.method, target).no_decompress();
         *request.headers_mut() = call.headers;
@@ -261,7 +260,7 @@ impl Deadline {
 
 /// The URI by which awc keeps its connections. Its scheme is always `http`, so that awc leaves the
 /// whole connection, TLS included, to [`Connecting`]; the port is explicit for the same reason.
-fn pool_uri(uri: &Uri) -> Option<Uri> {
+pub(crate) fn pool_uri(uri: &Uri) -> Option<Uri> {
     let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
     let authority = format!("{}:{}", uri.host()?, uri.port_u16().unwrap_or(default_port));
     Uri::builder()
@@ -301,8 +300,8 @@ pub struct Incoming {
     /// All headers, as they came.
     pub headers: HeaderMap,
     response: Option<ClientResponse>,
-    idle: Duration,
     framing: Framing,
+    silence: Silence,
 }
 
 impl Incoming {
@@ -313,24 +312,59 @@ impl Incoming {
             framing,
             headers,
             response: Some(response),
-            idle,
+            silence: Silence { most: idle, since: None, timer: None },
         }
     }
 
     /// The next piece of the body as it came; `None` after the last one. After an error there is
     /// nothing more.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
-        let response = self.response.as_mut()?;
-        let error = match timeout(self.idle, response.next()).await {
-            Ok(Some(Ok(piece))) => return Some(Ok(piece)),
-            Ok(None) => None,
-            Ok(Some(Err(error))) if self.framing == Framing::UntilClosed && is_end(&error) => None,
-            Ok(Some(Err(_))) => Some(BodyError::Broken),
-            Err(_) => Some(BodyError::TimedOut),
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The same, for who waits for something else, too.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let Some(response) = &mut self.response else { return Poll::Ready(None) };
+        let error = match response.poll_next_unpin(cx) {
+            Poll::Ready(Some(Ok(piece))) => {
+                self.silence.since = None;
+                return Poll::Ready(Some(Ok(piece)));
+            }
+            Poll::Ready(None) => None,
+            Poll::Ready(Some(Err(error))) => match self.framing {
+                Framing::UntilClosed if is_end(&error) => None,
+                _ => Some(BodyError::Broken),
+            },
+            Poll::Pending => {
+                ready!(self.silence.poll_too_long(cx));
+                Some(BodyError::TimedOut)
+            }
         };
         // Dropping what is not read to its end closes the connection.
         self.response = None;
-        error.map(Err)
+        Poll::Ready(error.map(Err))
+    }
+}
+
+/// How long nothing has come. Its timer is set once and not for every piece: when it goes off, it is
+/// put off by what has come meanwhile.
+struct Silence {
+    most: Duration,
+    since: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Silence {
+    fn poll_too_long(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = *self.since.get_or_insert_with(Instant::now) + self.most;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            if timer.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(deadline);
+        }
     }
 }
 

@@ -67,17 +67,33 @@ impl Transport {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let room = buffer.remaining().min(PIECE_BYTES);
-        let mut piece = ReadBuf::new(buffer.initialize_unfilled_to(room));
-        ready!(match self {
-            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, &mut piece),
-            Self::Tls(tls) => Pin::new(tls).poll_read(cx, &mut piece),
-        })?;
-        let read = piece.filled().len();
+        // awc offers as much as a piece; a larger room is bounded by one that costs zeros.
+        let read = if room == buffer.remaining() {
+            let before = buffer.filled().len();
+            ready!(self.poll_read_into(cx, buffer))?;
+            buffer.filled().len().saturating_sub(before)
+        } else {
+            let mut piece = ReadBuf::new(buffer.initialize_unfilled_to(room));
+            ready!(self.poll_read_into(cx, &mut piece))?;
+            let read = piece.filled().len();
+            buffer.advance(read);
+            read
+        };
         if room > 0 && read == 0 {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
-        buffer.advance(read);
         Poll::Ready(Ok(()))
+    }
+
+    fn poll_read_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buffer),
+            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
+        }
     }
 }
 

@@ -1,12 +1,15 @@
 use std::fmt;
 use std::sync::Arc;
 
+use awc::http::header::HeaderValue;
+use awc::http::uri::Authority;
 use awc::http::{Method, Uri};
 use tollgate_domain::RequestShape;
 use tollgate_pricing::Unit;
 use url::Url;
 
 use super::{Mount, Provider, ProviderTable};
+use crate::client::pool_uri;
 use crate::dialect::{Api, Dialect, ModelIn, Operation, path_matches, path_model};
 
 /// Longer URLs are refused before they are parsed.
@@ -28,8 +31,10 @@ pub struct Endpoint {
     pub operation: Option<&'static Operation>,
     /// The path below the base URL and the mount.
     path: String,
-    /// The same URL as the client's parser understands it.
-    pub(crate) uri: Uri,
+    /// The URL without what may be a secret.
+    recorded: String,
+    /// What the client connects to and asks for there, and the name that it does so under.
+    pub(crate) target: (Uri, HeaderValue),
 }
 
 impl Endpoint {
@@ -132,13 +137,13 @@ impl Endpoint {
     }
 
     /// The URL without the query parameters that may carry a secret.
-    pub fn recorded_url(&self) -> String {
-        let mut recorded = self.url.clone();
-        let Some(query) = self.url.query() else { return recorded.into() };
-        // Kept pairs are copied as they are: the record shows what was called.
-        let kept: Vec<_> = query.split('&').filter(|pair| !carries_secret(pair)).collect();
-        recorded.set_query((!kept.is_empty()).then(|| kept.join("&")).as_deref());
-        recorded.into()
+    pub fn recorded_url(&self) -> &str {
+        &self.recorded
+    }
+
+    /// Whether something of the URL is not recorded.
+    pub(super) fn may_carry_secret(&self) -> bool {
+        self.recorded != self.url.as_str()
     }
 
     /// What `path` below a part of `provider` is, where `url` leads.
@@ -149,7 +154,10 @@ impl Endpoint {
         path: &str,
         url: &Url,
     ) -> Result<Self, EndpointError> {
+        let uri = client_uri(url).ok_or(EndpointError::NotNormal)?;
         Ok(Self {
+            recorded: recorded_url(url),
+            target: target(&uri).ok_or(EndpointError::NotNormal)?,
             provider: Arc::clone(provider),
             method: method.clone(),
             dialect: mount.dialect,
@@ -157,7 +165,6 @@ impl Endpoint {
                 .operations()
                 .find(|row| row.method == *method && path_matches(row.path, path)),
             path: path.to_owned(),
-            uri: client_uri(url).ok_or(EndpointError::NotNormal)?,
             url: url.clone(),
         })
     }
@@ -168,6 +175,16 @@ impl Endpoint {
             None => self.dialect.fallback_api(),
         }
     }
+}
+
+/// A URL without the pairs of its query that may carry a secret.
+fn recorded_url(url: &Url) -> String {
+    let mut recorded = url.clone();
+    let Some(query) = url.query() else { return recorded.into() };
+    // Kept pairs are copied as they are: the record shows what was called.
+    let kept: Vec<_> = query.split('&').filter(|pair| !carries_secret(pair)).collect();
+    recorded.set_query((!kept.is_empty()).then(|| kept.join("&")).as_deref());
+    recorded.into()
 }
 
 /// Whether a name in a query stands for a credential. Rather one too many than one too few: names
@@ -240,6 +257,31 @@ impl ProviderTable {
     ///
     /// # Errors
     /// [`EndpointError`] says which rule it breaks, or that no provider is there.
+    pub fn find(&self, method: &Method, u: &str) -> Result<Arc<Endpoint>, EndpointError> {
+        self.by_url.get_or(method, u, || self.resolve(method, u))
+    }
+
+    /// The same as [`Provider::endpoint`], without looking for what was found before.
+    pub fn find_below(
+        &self,
+        provider: &Arc<Provider>,
+        method: &Method,
+        path: &str,
+        query: Option<&str>,
+    ) -> Option<Arc<Endpoint>> {
+        let found = || provider.endpoint(method, path, query).ok_or(());
+        if query.is_some() {
+            return found().ok().map(Arc::new);
+        }
+        // No path has a space, so that no other name and path make the same text.
+        let text = format!("{} {path}", provider.name);
+        self.by_path.get_or(method, &text, found).ok()
+    }
+
+    /// What [`ProviderTable::find`] finds, each time anew.
+    ///
+    /// # Errors
+    /// As there.
     pub fn resolve(&self, method: &Method, u: &str) -> Result<Endpoint, EndpointError> {
         let url = &parse(u)?;
         let same_origin = |provider: &&Arc<Provider>| same_origin(&provider.base_url, url);
@@ -357,4 +399,10 @@ fn client_uri(url: &Url) -> Option<Uri> {
         && uri.port_u16() == url.port()
         && uri.path_and_query().map(|p| p.as_str()) == Some(path_and_query.as_str());
     same.then_some(uri)
+}
+
+/// What is asked for, where, and the name of the host as the caller wrote it.
+fn target(uri: &Uri) -> Option<(Uri, HeaderValue)> {
+    let host = uri.authority().map(Authority::as_str)?;
+    Some((pool_uri(uri)?, HeaderValue::from_str(host).ok()?))
 }

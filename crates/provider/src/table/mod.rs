@@ -3,6 +3,7 @@
 mod builtin;
 mod document;
 mod endpoint;
+mod known;
 mod settings;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use url::Url;
 use self::builtin::BUILTIN;
 pub use self::document::ProvidersDocument;
 pub use self::endpoint::{Endpoint, EndpointError};
+use self::known::Known;
 pub use self::settings::ProviderSettings;
 pub(crate) use self::settings::is_header_value;
 use crate::dialect::{Dialect, Operation, Rows};
@@ -111,6 +113,10 @@ pub struct ProviderTable {
     providers: Vec<Arc<Provider>>,
     /// How many are configured.
     configured: usize,
+    /// Endpoints by their URLs.
+    by_url: Known,
+    /// Endpoints by a provider and the path below it.
+    by_path: Known,
 }
 
 impl ProviderTable {
@@ -131,7 +137,12 @@ impl ProviderTable {
                 api_key: None,
             }))
         });
-        Self { providers: providers.collect(), configured: 0 }
+        Self {
+            providers: providers.collect(),
+            configured: 0,
+            by_url: Known::default(),
+            by_path: Known::default(),
+        }
     }
 
     /// Overrides a provider of the table, or adds one, which must have `base_url` and `dialect`.
@@ -147,6 +158,7 @@ impl ProviderTable {
             self.providers.remove(present);
         }
         self.providers.insert(place, provider);
+        (self.by_url, self.by_path) = (Known::default(), Known::default());
         self.configured = self.configured.max(place.saturating_add(1));
         Ok(())
     }

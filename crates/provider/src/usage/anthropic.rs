@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use tollgate_pricing::{Part, PerUnit};
 
 use super::extractor::Extract;
-use super::json::{Figure, mentions, part_of, text_bytes};
+use super::json::{Figure, look, part_of, text_bytes};
 use super::{EventKind, Facts, Found, MAX_PARTS, sides};
 use crate::object::Object;
 
@@ -144,12 +144,12 @@ impl Extract for Anthropic {
     }
 
     fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
-        self.text_bytes = self.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
+        let seen = look(data, TEXT_KEYS, &[b"usage", b"error", b"stop_reason"]);
+        self.text_bytes = self.text_bytes.saturating_add(seen.text_bytes);
         self.facts.provider_error |= name == b"error";
-        let telling = mentions(data, b"\"usage\"")
-            || mentions(data, b"\"error\"")
-            || mentions(data, b"\"stop_reason\"");
-        if telling && let Some(event) = Object::of(data) {
+        if seen.tells
+            && let Some(event) = Object::of(data)
+        {
             self.absorb(&event);
             for key in ["message", "delta"] {
                 if let Some(inner) = event.object(key) {
@@ -279,4 +279,4 @@ impl Figures {
     }
 }
 
-const TEXT_KEYS: &[&[u8]] = &[b"\"text\"", b"\"thinking\"", b"\"partial_json\""];
+const TEXT_KEYS: &[&[u8]] = &[b"text", b"thinking", b"partial_json"];

@@ -62,7 +62,7 @@ impl Extract for Converse {
     fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
         self.text_bytes = self.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
         self.facts.provider_error |= name == b"error";
-        if mentions(data, b"\"usage\"")
+        if mentions(data, b"usage")
             && let Some(event) = Object::of(data)
         {
             self.absorb(&event);
@@ -148,4 +148,4 @@ impl Figures {
 }
 
 /// Arguments of tools stand under `input`, as text in a stream.
-const TEXT_KEYS: &[&[u8]] = &[b"\"text\"", b"\"input\""];
+const TEXT_KEYS: &[&[u8]] = &[b"text", b"input"];

@@ -94,8 +94,8 @@ impl Extract for Cohere {
             self.text_bytes = self.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
         }
         let introduces = self.facts.response_id.is_none()
-            && (mentions(data, b"\"id\"") || mentions(data, b"\"generation_id\""));
-        if !ends && !introduces && !mentions(data, b"\"error\"") {
+            && (mentions(data, b"id") || mentions(data, b"generation_id"));
+        if !ends && !introduces && !mentions(data, b"error") {
             return EventKind::Content;
         }
         let Some(event) = Object::of(data) else { return EventKind::Content };
@@ -144,4 +144,4 @@ impl Extract for Cohere {
     }
 }
 
-const TEXT_KEYS: &[&[u8]] = &[b"\"text\"", b"\"thinking\"", b"\"arguments\""];
+const TEXT_KEYS: &[&[u8]] = &[b"text", b"thinking", b"arguments"];

@@ -17,7 +17,7 @@ use tollgate_pricing::PerUnit;
 use self::figures::Figures;
 use super::excerpt::Excerpt;
 use super::extractor::Extract;
-use super::json::{Figure, header, mentions, text_bytes, unix_seconds};
+use super::json::{Figure, header, look, text_bytes, unix_seconds};
 use super::{EventKind, Facts, Found};
 use crate::dialect::Api;
 use crate::object::Object;
@@ -163,13 +163,11 @@ impl Extract for Google {
     }
 
     fn event(&mut self, _: &[u8], data: &[u8]) -> EventKind {
-        self.text_bytes = self.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
-        let telling = mentions(data, b"\"usageMetadata\"")
-            || mentions(data, b"\"finishReason\"")
-            || mentions(data, b"\"blockReason\"")
-            || mentions(data, b"\"groundingMetadata\"")
-            || mentions(data, b"\"error\"");
-        if telling && let Some(event) = Object::of(data) {
+        let seen = look(data, TEXT_KEYS, TELLING_KEYS);
+        self.text_bytes = self.text_bytes.saturating_add(seen.text_bytes);
+        if seen.tells
+            && let Some(event) = Object::of(data)
+        {
             self.absorb(&event);
         }
         EventKind::Content
@@ -247,7 +245,9 @@ fn tier(word: String) -> String {
     }
 }
 
-const TEXT_KEYS: &[&[u8]] = &[b"\"text\""];
+const TEXT_KEYS: &[&[u8]] = &[b"text"];
+const TELLING_KEYS: &[&[u8]] =
+    &[b"usageMetadata", b"finishReason", b"blockReason", b"groundingMetadata", b"error"];
 
 #[cfg(test)]
 mod tests {

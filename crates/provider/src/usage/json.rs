@@ -1,7 +1,7 @@
 //! Cheap looks into JSON, and the small types that providers' figures are read with.
 
 use awc::http::header::HeaderMap;
-use memchr::{memchr2, memmem};
+use memchr::{memchr_iter, memchr2, memmem};
 use serde_json::value::RawValue;
 use tollgate_domain::Timestamp;
 
@@ -69,10 +69,41 @@ pub(super) fn unix_seconds(text: &str) -> Option<i64> {
     Some(at.unix_micros().div_euclid(1_000_000))
 }
 
-/// Whether `quoted_key`, with its quotes, stands in `json` with a value other than null. A key in
-/// the text of an answer does not: its quotes are escaped there.
-pub(super) fn mentions(json: &[u8], quoted_key: &[u8]) -> bool {
-    values(json, quoted_key).any(|value| value.first() != Some(&b'n'))
+/// What a look at a piece of JSON finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    /// How many bytes of text stand in it.
+    pub(super) text_bytes: u64,
+    /// Whether it has something to tell.
+    pub(super) tells: bool,
+}
+
+/// Looks through a piece of JSON once: for the text in the string values of `text_keys`, and for a
+/// value other than null under any of `telling_keys`, which are others.
+pub(super) fn look(json: &[u8], text_keys: &[&[u8]], telling_keys: &[&[u8]]) -> Look {
+    let mut seen = Look::default();
+    // Every event of a stream is looked through: going by the colons takes one pass, however many
+    // keys are sought.
+    for colon in memchr_iter(b':', json) {
+        let Some((before, after)) = json.split_at_checked(colon) else { continue };
+        let Some(before) = before.trim_ascii_end().strip_suffix(b"\"") else { continue };
+        let is_text = ends_in_key(before, text_keys);
+        if !is_text && !ends_in_key(before, telling_keys) {
+            continue;
+        }
+        let value = after.get(1..).unwrap_or_default().trim_ascii_start();
+        match value.strip_prefix(b"\"").filter(|_| is_text) {
+            Some(text) => seen.text_bytes = seen.text_bytes.saturating_add(string_bytes(text)),
+            None => seen.tells |= !is_text && value.first() != Some(&b'n'),
+        }
+    }
+    seen
+}
+
+/// Whether `key` stands in `json` with a value other than null. A key in the text of an answer does
+/// not: its quotes are escaped there.
+pub(super) fn mentions(json: &[u8], key: &[u8]) -> bool {
+    look(json, &[], &[key]).tells
 }
 
 /// The object that is the value of the last `quoted_key` in a piece of JSON that may begin anywhere.
@@ -91,19 +122,16 @@ pub(super) fn last_object<'a>(json: &'a [u8], quoted_key: &[u8]) -> Option<&'a s
 }
 
 /// How many bytes of text stand in the string values of the keys.
-pub(super) fn text_bytes(json: &[u8], quoted_keys: &[&[u8]]) -> u64 {
-    let strings = quoted_keys
-        .iter()
-        .flat_map(|key| values(json, key))
-        .filter_map(|value| value.strip_prefix(b"\""));
-    strings.map(string_bytes).fold(0, u64::saturating_add)
+pub(super) fn text_bytes(json: &[u8], keys: &[&[u8]]) -> u64 {
+    look(json, keys, &[]).text_bytes
 }
 
-/// What follows `quoted_key` and its colon, wherever it stands.
-fn values<'a>(json: &'a [u8], quoted_key: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-    memmem::find_iter(json, quoted_key).filter_map(|at| {
-        let after = json.get(at..)?.strip_prefix(quoted_key)?.trim_ascii_start();
-        after.strip_prefix(b":").map(<[u8]>::trim_ascii_start)
+/// Whether one of the keys stands at the end, behind its opening quote.
+fn ends_in_key(before: &[u8], keys: &[&[u8]]) -> bool {
+    keys.iter().any(|key| {
+        // The place of the quote decides nearly always, and costs nothing.
+        let quote = before.len().wrapping_sub(key.len()).wrapping_sub(1);
+        before.get(quote) == Some(&b'"') && before.ends_with(key)
     })
 }
 
@@ -130,7 +158,7 @@ mod tests {
     #[test]
     fn a_key_is_mentioned_when_it_has_a_value() {
         for json in [r#"{"usage":{}}"#, r#"{"usage" : 7}"#, "{\"usage\":\n\t{\"a\":1}}"] {
-            assert!(mentions(json.as_bytes(), b"\"usage\""), "{json}");
+            assert!(mentions(json.as_bytes(), b"usage"), "{json}");
         }
         let silent = [
             r#"{"usage":null}"#,
@@ -141,7 +169,7 @@ mod tests {
             r#"{"usage"#,
         ];
         for json in silent {
-            assert!(!mentions(json.as_bytes(), b"\"usage\""), "{json}");
+            assert!(!mentions(json.as_bytes(), b"usage"), "{json}");
         }
     }
 
@@ -158,7 +186,7 @@ mod tests {
 
     #[test]
     fn text_is_counted_as_it_reads() {
-        let bytes = |json: &str| text_bytes(json.as_bytes(), &[b"\"content\"", b"\"text\""]);
+        let bytes = |json: &str| text_bytes(json.as_bytes(), &[b"content", b"text"]);
         assert_eq!(bytes(r#"{"content":"Hello"}"#), 5);
         assert_eq!(bytes(r#"{"content": "a\"b\\","text":"\u20ac\n"}"#), 4 + 4);
         assert_eq!(bytes(r#"{"content":null,"text":{"content":"xy"}}"#), 2);

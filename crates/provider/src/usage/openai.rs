@@ -17,7 +17,7 @@ use self::figures::Figures;
 pub(super) use self::figures::Thoughts;
 pub(super) use self::media::Media;
 use super::extractor::Extract;
-use super::json::{Figure, mentions, text_bytes};
+use super::json::{Figure, look, mentions, text_bytes};
 use super::{EventKind, Facts, Found, sides};
 use crate::dialect::Api;
 use crate::number::amount;
@@ -71,7 +71,7 @@ impl OpenAi {
 
     fn stream_keys(&self) -> &'static [&'static [u8]] {
         // The events of a response repeat at its end what their deltas said.
-        if self.api == Api::Chat { BODY_KEYS } else { &[b"\"delta\""] }
+        if self.api == Api::Chat { BODY_KEYS } else { &[b"delta"] }
     }
 
     fn absorb(&mut self, answer: &Object<'_>) {
@@ -197,17 +197,17 @@ impl Extract for OpenAi {
             return EventKind::Content;
         }
         self.events = self.events.saturating_add(1);
-        self.text_bytes = self.text_bytes.saturating_add(text_bytes(data, self.stream_keys()));
+        let seen = look(data, self.stream_keys(), &[b"usage", b"error"]);
+        self.text_bytes = self.text_bytes.saturating_add(seen.text_bytes);
         let introduced = self.facts.model.is_some() || self.events > INTRODUCTORY_EVENTS;
-        let telling =
-            name == b"error" || mentions(data, b"\"usage\"") || mentions(data, b"\"error\"");
+        let telling = name == b"error" || seen.tells;
         if introduced && !telling {
             return EventKind::Content;
         }
         let Some(event) = Object::of(data) else { return EventKind::Content };
         let is_empty = event.get("choices").map(is_empty_list);
         if usage_of(&event).is_some() {
-            self.closed = is_empty != Some(false) || mentions(data, b"\"finish_reason\"");
+            self.closed = is_empty != Some(false) || mentions(data, b"finish_reason");
         }
         self.facts.provider_error |=
             name == b"error" || event.text("type").as_deref() == Some("error");
@@ -263,14 +263,8 @@ impl Extract for OpenAi {
     }
 }
 
-const BODY_KEYS: &[&[u8]] = &[
-    b"\"content\"",
-    b"\"reasoning_content\"",
-    b"\"reasoning\"",
-    b"\"arguments\"",
-    b"\"refusal\"",
-    b"\"text\"",
-];
+const BODY_KEYS: &[&[u8]] =
+    &[b"content", b"reasoning_content", b"reasoning", b"arguments", b"refusal", b"text"];
 
 fn is_end(event: &Object<'_>) -> bool {
     event.text("type").is_some_and(|kind| RESPONSE_ENDS.contains(&kind.as_bytes()))

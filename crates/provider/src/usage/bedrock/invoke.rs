@@ -232,5 +232,4 @@ const FLAT_KEYS: [&str; 6] = [
     "outputText",
 ];
 
-const TEXT_KEYS: &[&[u8]] =
-    &[b"\"text\"", b"\"generation\"", b"\"outputText\"", b"\"content\"", b"\"completion\""];
+const TEXT_KEYS: &[&[u8]] = &[b"text", b"generation", b"outputText", b"content", b"completion"];

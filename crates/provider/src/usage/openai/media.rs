@@ -139,7 +139,7 @@ impl Extract for Media {
     }
 
     fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
-        if mentions(data, b"\"usage\"") || mentions(data, b"\"error\"") {
+        if mentions(data, b"usage") || mentions(data, b"error") {
             self.usage.event(name, data);
             self.closed = true;
             self.usage.closed = true;
@@ -149,7 +149,7 @@ impl Extract for Media {
                 self.images = Some(self.images.unwrap_or(0).saturating_add(1));
             }
         } else {
-            let text = crate::usage::json::text_bytes(data, &[b"\"delta\""]);
+            let text = crate::usage::json::text_bytes(data, &[b"delta"]);
             self.usage.text_bytes = self.usage.text_bytes.saturating_add(text);
         }
         EventKind::Content

@@ -1,0 +1,24 @@
+//! How long it takes to read a credential and to know that it can be one.
+
+use std::hint::black_box;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use criterion::{Criterion, criterion_group, criterion_main};
+use tollgate_api::credential_hash;
+use tollgate_domain::{Key, KeyKind};
+
+fn a_credential(c: &mut Criterion) {
+    let key = Key::generate(KeyKind::Secret);
+    let key = key.reveal();
+    let token = STANDARD.encode(format!(
+        "{{\"secret_key\":\"{key}\",\"connection_id\":\"con_01K5QJ4X0000000000000000AB\",\
+         \"meter_slug\":\"standard\"}}"
+    ));
+    for (name, shown) in [("forward token", token.as_str()), ("bare key", key)] {
+        c.bench_function(name, |b| b.iter(|| credential_hash(black_box(shown))));
+    }
+}
+
+criterion_group!(benches, a_credential);
+criterion_main!(benches);
