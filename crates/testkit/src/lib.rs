@@ -30,21 +30,14 @@ pub mod provider;
 pub mod random;
 #[cfg(feature = "stores")]
 pub mod store;
-<<<<<<< HEAD
 pub mod tools;
-=======
 #[cfg(feature = "stores")]
->>>>>>> bench
 pub mod urls;
 
 #[cfg(feature = "stores")]
 pub use client::{Answer, Call, OpenAnswer};
 pub use postgres::TestDatabase;
-<<<<<<< HEAD
+#[cfg(feature = "stores")]
 pub use provider::{Gate, RecordedRequest, Reply, ScriptedProvider, without_tls};
-=======
 #[cfg(feature = "stores")]
-pub use provider::{Gate, RecordedRequest, Reply, ScriptedProvider};
-#[cfg(feature = "stores")]
->>>>>>> bench
 pub use store::{TestStore, each_store};

@@ -203,8 +203,6 @@ mod tests {
             database.execute(&check);
         }
     }
-<<<<<<< HEAD
-=======
 
     #[test]
     fn a_durable_server_waits_for_its_disk() {
@@ -215,16 +213,4 @@ mod tests {
                 ASSERT current_setting('full_page_writes') = 'on'; END $$",
         );
     }
-
-    #[test]
-    #[should_panic(expected = "NOT INSTALLED")]
-    fn a_missing_server_fails_in_continuous_integration() {
-        missing(true);
-    }
-
-    #[test]
-    fn a_missing_server_does_not_fail_at_home() {
-        missing(false);
-    }
->>>>>>> bench
 }

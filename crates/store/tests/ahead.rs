@@ -1,0 +1,204 @@
+//! Books that are ahead of SQLite: what is in their log is not lost, and not booked twice.
+
+use std::path::{Path, PathBuf};
+
+use diesel::Connection;
+use diesel::connection::SimpleConnection;
+use diesel::sqlite::SqliteConnection;
+use tollgate_domain::*;
+use tollgate_pricing::Amount;
+use tollgate_store::{DatabaseUrl, Options, Store, requests, wallets};
+use tollgate_testkit::store::{TestStore, amount, answered, each_store};
+
+/// A customer on SQLite whose calls cost one USD each.
+struct Customer {
+    file: PathBuf,
+    merchant_id: MerchantId,
+    wallet_id: WalletId,
+    spend_key: SpendKey,
+    key: Key,
+}
+
+impl Customer {
+    async fn of(store: &TestStore) -> Option<Self> {
+        let DatabaseUrl::Sqlite(file) = &store.url else { return None };
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let wallet_id = store.connection(merchant_id, "1000").await.wallet_id;
+        let (spend_key, key) =
+            store.spend_key(merchant_id, Some(wallet_id), SpendRules::default()).await;
+        Some(Self { file: file.clone(), merchant_id, wallet_id, spend_key, key })
+    }
+
+    async fn admitted(&self, store: &TestStore) -> RequestId {
+        let call = store.call_with(&self.spend_key, &self.key);
+        let request_id = call.request_id;
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        request_id
+    }
+
+    async fn calls(&self, store: &TestStore) {
+        let request_id = self.admitted(store).await;
+        store.store.settle(request_id, answered(1_000, "1")).await;
+    }
+
+    /// Keeps SQLite's writer, so that the database cannot catch up.
+    fn keeper(&self) -> SqliteConnection {
+        let mut keeper = SqliteConnection::establish(self.file.to_str().unwrap()).unwrap();
+        keeper.batch_execute("PRAGMA busy_timeout = 10000; BEGIN IMMEDIATE").unwrap();
+        keeper
+    }
+
+    fn log(&self) -> PathBuf {
+        PathBuf::from(format!("{}-ledger", self.file.display()))
+    }
+
+    /// What a process that dies now leaves behind, with so much of its log, opened by the next one.
+    async fn next_life(&self, store: &TestStore, folder: &Path, log: &[u8]) -> Store {
+        let copy = folder.join("tollgate.db");
+        for suffix in ["", "-wal"] {
+            let name = format!("{}{suffix}", self.file.display());
+            std::fs::copy(name, format!("{}{suffix}", copy.display())).unwrap();
+        }
+        let _ = std::fs::remove_file(format!("{}-shm", copy.display()));
+        std::fs::write(format!("{}-ledger", copy.display()), log).unwrap();
+        let options = Options { serve: true, clock: store.clock.clone(), ..Options::default() };
+        let next = Store::open(&DatabaseUrl::Sqlite(copy), &options).unwrap();
+        assert_eq!(next.audit().await.unwrap().differences, []);
+        next
+    }
+
+    /// The wallet in this life.
+    async fn wallet(&self, store: &Store) -> Wallet {
+        let (merchant_id, wallet_id) = (self.merchant_id, self.wallet_id);
+        let found = store.read(move |conn| wallets::find(conn, merchant_id, wallet_id)).await;
+        found.unwrap().unwrap()
+    }
+}
+
+#[test]
+fn a_log_is_booked_as_far_as_it_is_whole_wherever_it_was_cut() {
+    each_store(async |store| {
+        let Some(customer) = Customer::of(store).await else { return };
+        let mut keeper = customer.keeper();
+        for _ in 0..5 {
+            customer.calls(store).await;
+        }
+        let log = std::fs::read(customer.log()).unwrap();
+        let end = log.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        let mut booked = Vec::new();
+        for cut in (0..end).step_by(end / 40).chain([end - 1, end]) {
+            let folder = tempfile::tempdir().unwrap();
+            let next = customer.next_life(store, folder.path(), &log[..cut]).await;
+            let wallet = customer.wallet(&next).await;
+            let paid = amount("1000").checked_sub(wallet.balance).unwrap();
+            booked.push((paid.units() / amount("1").units(), wallet.held.is_positive()));
+            next.close().await.unwrap();
+        }
+        assert_eq!(booked.first(), Some(&(0, false)), "nothing of no log");
+        assert_eq!(booked.last(), Some(&(5, false)), "all of a whole one");
+        assert!(booked.is_sorted_by_key(|(paid, _)| *paid), "{booked:?}");
+        assert!(booked.contains(&(2, true)) || booked.contains(&(3, true)), "{booked:?}");
+        keeper.batch_execute("ROLLBACK").unwrap();
+    });
+}
+
+#[test]
+fn a_damaged_log_is_not_read_beyond_the_damage() {
+    each_store(async |store| {
+        let Some(customer) = Customer::of(store).await else { return };
+        let mut keeper = customer.keeper();
+        for _ in 0..5 {
+            customer.calls(store).await;
+        }
+        let log = std::fs::read(customer.log()).unwrap();
+        let end = log.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        for at in (0..end).step_by(end / 20) {
+            let mut damaged = log.clone();
+            damaged[at] ^= 0x10;
+            let folder = tempfile::tempdir().unwrap();
+            let next = customer.next_life(store, folder.path(), &damaged).await;
+            assert!(customer.wallet(&next).await.balance >= amount("995"));
+            next.close().await.unwrap();
+        }
+        keeper.batch_execute("ROLLBACK").unwrap();
+    });
+}
+
+#[test]
+fn a_log_that_the_database_has_is_not_booked_again() {
+    each_store(async |store| {
+        let Some(customer) = Customer::of(store).await else { return };
+        let mut keeper = customer.keeper();
+        customer.calls(store).await;
+        let open = customer.admitted(store).await;
+        let log = std::fs::read(customer.log()).unwrap();
+        keeper.batch_execute("ROLLBACK").unwrap();
+        drop(keeper);
+        // The database catches up; then the call that was open ends, too.
+        assert_eq!(customer.wallet(&store.store).await.balance, amount("999"));
+        store.store.settle(open, answered(1_000, "1")).await;
+        let wallet = customer.wallet(&store.store).await;
+        assert_eq!((wallet.balance, wallet.held), (amount("998"), Amount::ZERO));
+        for _ in 0..2 {
+            let folder = tempfile::tempdir().unwrap();
+            let next = customer.next_life(store, folder.path(), &log).await;
+            assert_eq!(customer.wallet(&next).await, wallet);
+            next.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_call_that_was_open_when_its_process_died_is_swept_by_the_next_one() {
+    each_store(async |store| {
+        let Some(customer) = Customer::of(store).await else { return };
+        let mut keeper = customer.keeper();
+        let open = customer.admitted(store).await;
+        let log = std::fs::read(customer.log()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let next = customer.next_life(store, folder.path(), &log).await;
+        assert!(customer.wallet(&next).await.held.is_positive());
+        assert_eq!(next.sweep().await.unwrap(), 1);
+        assert_eq!(customer.wallet(&next).await.held, Amount::ZERO);
+        let merchant_id = customer.merchant_id;
+        let found = next.read(move |conn| requests::find(conn, merchant_id, open)).await;
+        assert_eq!(found.unwrap().unwrap().status, RequestStatus::Error);
+        next.close().await.unwrap();
+        keeper.batch_execute("ROLLBACK").unwrap();
+    });
+}
+
+/// A command sees what a process that died has booked, without serving.
+#[test]
+fn a_command_after_a_crash_sees_what_was_booked() {
+    each_store(async |store| {
+        let Some(customer) = Customer::of(store).await else { return };
+        let mut keeper = customer.keeper();
+        customer.calls(store).await;
+        let log = std::fs::read(customer.log()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("tollgate.db");
+        for suffix in ["", "-wal"] {
+            let name = format!("{}{suffix}", customer.file.display());
+            std::fs::copy(name, format!("{}{suffix}", copy.display())).unwrap();
+        }
+        std::fs::write(format!("{}-ledger", copy.display()), log).unwrap();
+        let options = Options { clock: store.clock.clone(), ..Options::default() };
+        let command = Store::open(&DatabaseUrl::Sqlite(copy), &options).unwrap();
+        assert_eq!(customer.wallet(&command).await.balance, amount("999"));
+        command.close().await.unwrap();
+        keeper.batch_execute("ROLLBACK").unwrap();
+    });
+}
+
+#[test]
+fn whoever_reads_after_a_call_sees_it() {
+    each_store(async |store| {
+        let Some(customer) = Customer::of(store).await else { return };
+        for number in 1..=200 {
+            customer.calls(store).await;
+            let paid = amount("1000").checked_sub(customer.wallet(&store.store).await.balance);
+            assert_eq!(paid.unwrap().units(), number * amount("1").units());
+        }
+    });
+}
