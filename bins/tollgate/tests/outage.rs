@@ -165,6 +165,51 @@ fn a_server_that_says_nothing_is_asked_every_five_seconds_whether_it_is_there() 
     drop(service);
 }
 
+/// As when a standby has taken over and this one takes no writes any more: whoever keeps its connections
+/// never comes to the other.
+#[test]
+fn a_server_that_only_reads_is_away_and_its_connections_are_opened_anew() {
+    let Some((server, database)) = postgres::server() else { return };
+    let way = TcpWay::to(&database);
+    let site = Site::new(way.url(), Some(database));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let key = merchant_key(&site);
+        let node = site.serve();
+        let token = node.customer(&key, "1000").await;
+        let call = node.forward(&site.chat_url(), &token, false);
+        call.send().await.expect(200);
+
+        server.set_read_only(true);
+        let mut answers = Vec::new();
+        // Until the server's processes have read their settings again.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while answers.len() < 5 {
+            let calls = site.simulator.stats().calls;
+            let answer = call.send().await;
+            if answer.status == 200 {
+                assert!(Instant::now() < deadline, "it goes on writing");
+                continue;
+            }
+            assert_eq!(site.simulator.stats().calls, calls, "it was forwarded");
+            answers.push((answer.status, answer.error()));
+        }
+        assert_eq!(answers, vec![(503, "store_unavailable".to_owned()); 5]);
+        let change = node.call("POST", "/v1/connections", &key).json(&json!({})).send().await;
+        assert_eq!((change.status, change.error().as_str()), (503, "store_unavailable"));
+
+        let before = way.connections();
+        server.set_read_only(false);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while call.send().await.status != 200 {
+            assert!(Instant::now() < deadline, "it does not recover");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(way.connections() > before, "it writes on connections that had been refused");
+        settled(&site).await;
+    });
+}
+
 #[test]
 fn a_service_that_is_told_to_end_does_so_in_time_although_its_store_says_nothing() {
     let Some((server, database)) = postgres::server() else { return };

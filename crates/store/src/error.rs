@@ -44,7 +44,7 @@ const FULL: &str = "database or disk is full";
 
 impl From<diesel::result::Error> for StoreError {
     fn from(cause: diesel::result::Error) -> Self {
-        use diesel::result::DatabaseErrorKind::{ClosedConnection, Unknown};
+        use diesel::result::DatabaseErrorKind::{ClosedConnection, ReadOnlyTransaction, Unknown};
         // How libpq says that a server has gone in the middle of a statement.
         const GONE: [&str; 4] = [
             "server closed the connection",
@@ -54,17 +54,16 @@ impl From<diesel::result::Error> for StoreError {
         ];
         // How PostgreSQL says that somebody else has locked a row for too long.
         const LOCKED: [&str; 1] = ["canceling statement due to lock timeout"];
-        // How PostgreSQL says that another server has taken over, or an operator has stopped writes.
-        const READ_ONLY: [&str; 1] = ["in a read-only transaction"];
         // How either says that its disk takes nothing more, or gives nothing any more.
         const DISK: [&str; 4] =
             ["No space left on device", FULL, "disk I/O error", "unable to open database file"];
         match cause {
-            diesel::result::Error::DatabaseError(ClosedConnection, why) => {
+            // Another server has taken over, or an operator has stopped writes.
+            diesel::result::Error::DatabaseError(ClosedConnection | ReadOnlyTransaction, why) => {
                 Self::Unavailable(why.message().to_owned())
             }
             diesel::result::Error::DatabaseError(Unknown, why)
-                if [&GONE[..], &LOCKED, &READ_ONLY, &DISK]
+                if [&GONE[..], &LOCKED, &DISK]
                     .into_iter()
                     .flatten()
                     .any(|words| why.message().contains(words)) =>

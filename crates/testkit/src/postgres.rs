@@ -110,6 +110,17 @@ impl TestServer {
         self.cluster.signal("-STOP");
         Silence(self)
     }
+
+    /// Lets it take writes, or read only, on connections that stand, too.
+    pub fn set_read_only(&self, read_only: bool) {
+        let value = if read_only { "on" } else { "off" };
+        for sql in [
+            &format!("ALTER SYSTEM SET default_transaction_read_only = {value}"),
+            "SELECT pg_reload_conf()",
+        ] {
+            self.cluster.execute(sql).expect("the server's settings can be changed");
+        }
+    }
 }
 
 /// A server that stands still; dropped, it goes on.

@@ -1,14 +1,17 @@
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::{TestDatabase, cluster};
 
-/// A way to a database over TCP, as from another machine.
+/// A way to a database over TCP, as from another machine. It counts who comes.
 pub struct TcpWay {
     address: SocketAddr,
     url: String,
+    connections: Arc<AtomicUsize>,
 }
 
 impl TcpWay {
@@ -18,13 +21,16 @@ impl TcpWay {
         let address = listener.local_addr().unwrap();
         let url = format!("postgres://{}@{address}/{}", cluster::USER, database.name);
         let socket = database.cluster.socket();
+        let connections = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&connections);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                count.fetch_add(1, Ordering::SeqCst);
                 // Whoever cannot be served has nothing to wait for.
                 let _ = UnixStream::connect(&socket).and_then(|server| join(client, server));
             }
         });
-        Self { address, url }
+        Self { address, url, connections }
     }
 
     /// The URL of the database by this way.
@@ -35,6 +41,11 @@ impl TcpWay {
     /// Where it begins.
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// How many connections were opened by it so far.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 }
 
