@@ -109,6 +109,8 @@ fn whichever_system_call_of_the_ledger_the_disk_fails_a_call_is_booked_once() {
                     let saboteur =
                         Saboteur::start(ledger, system_call, fault, number, site.path()).unwrap();
                     let answer = call.send().await;
+                    // Whoever reads has the database catch up.
+                    service.call("GET", &format!("/v1/wallets/{wallet}"), &key).send().await;
                     let was_met = saboteur.stop();
                     let after = settled(&service, &key, wallet).await;
                     let calls = site.simulator.stats().calls - calls;

@@ -438,6 +438,7 @@ fn an_odd_or_missing_journal_folder_keeps_no_settlement_waiting() {
         let next = store.open_again();
         next.renew_lease().await.unwrap();
         assert_eq!(next.replay_journal().await.unwrap(), 1);
+        assert_eq!(next.audit().await.unwrap().differences, []);
         assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
         let mut left: Vec<_> = fs::read_dir(&journal)
             .unwrap()
