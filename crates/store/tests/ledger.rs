@@ -458,6 +458,7 @@ fn an_odd_or_missing_journal_folder_keeps_no_settlement_waiting() {
         );
         next.admit(Box::new(other)).await.unwrap().unwrap();
         next.settle(ids[1], answered(100_000, "0.5")).await;
+        assert_eq!(next.audit().await.unwrap().differences, []);
         assert_eq!(shop.wallet(store).await.balance, amount("17"));
         next.close().await.unwrap();
     });
