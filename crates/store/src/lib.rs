@@ -205,9 +205,8 @@ impl Store {
         if let Some(file) = manager.file() {
             // A process that died has left what a command, too, must see; one that lives writes it itself.
             let log = log_of(file);
-            let beside =
-                (!options.serve && !is_empty(&log)).then(|| lock_file(file).ok()).flatten();
-            if options.serve || beside.is_some() {
+            let alone = (!options.serve && !is_empty(&log)).then(|| lock_file(file).ok()).flatten();
+            if options.serve || alone.is_some() {
                 ledger::recover(&mut manager.connect()?, &log, &context)?;
             }
         }

@@ -129,7 +129,7 @@ fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints
     });
 }
 
-/// However long another program writes, what calls are booked by does not wait for it.
+/// However long another program writes, calls are booked beside it.
 #[test]
 fn a_writer_that_another_program_keeps_costs_time_and_nothing_else() {
     each_store(async |store| {
