@@ -89,13 +89,11 @@ pub(crate) fn version(conn: &mut Conn) -> QueryResult<i32> {
     }
 }
 
-/// Whether a connection to SQLite waits for others who write, as long as they are likely to take, or
-/// only a moment.
-pub(crate) fn be_patient(conn: &mut Conn, patient: bool) -> QueryResult<()> {
-    match (conn, patient) {
-        (Conn::Sqlite(conn), true) => conn.batch_execute("PRAGMA busy_timeout = 10000"),
-        (Conn::Sqlite(conn), false) => conn.batch_execute("PRAGMA busy_timeout = 50"),
-        (Conn::Postgres(_), _) => Ok(()),
+/// Moves what SQLite has committed from its log to where it belongs, as far as nobody reads it there.
+pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => conn.batch_execute("PRAGMA wal_checkpoint(PASSIVE)"),
+        Conn::Postgres(_) => Ok(()),
     }
 }
 

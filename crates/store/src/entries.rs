@@ -39,12 +39,6 @@ impl Entries {
         self.now = now;
     }
 
-    /// What was added is written.
-    pub(crate) fn written(&mut self) {
-        self.transactions.clear();
-        self.events.clear();
-    }
-
     /// Moves `amount` on a balance; nothing when that would leave the range of an amount.
     pub(crate) fn move_balance(
         &mut self,

@@ -95,6 +95,14 @@ impl StoreError {
         matches!(self, Self::Unavailable(_) | Self::Interrupted)
     }
 
+    /// The same, but a database that is busy, for longer than anybody waits, is away.
+    pub(crate) fn or_away(self) -> Self {
+        match self.is_transient() {
+            true => Self::Unavailable("another program keeps writing to it".to_owned()),
+            false => self,
+        }
+    }
+
     /// A row is not there that others say is.
     pub(crate) fn missing(noun: &str, id: &str) -> Self {
         Self::Corrupt { what: "row (it is missing)", value: format!("{noun} {id}") }

@@ -177,7 +177,6 @@ impl Store {
     /// # Errors
     /// [`OpenError`] says what to do about it.
     pub fn open(url: &DatabaseUrl, options: &Options) -> Result<Self, OpenError> {
-        use r2d2::ManageConnection;
         let mut temporary = None;
         let (manager, writers, readers) = match url {
             DatabaseUrl::Postgres(url) => (Manager::postgres(url), 2, 8),
@@ -205,9 +204,10 @@ impl Store {
         if let Some(file) = manager.file() {
             // A process that died has left what a command, too, must see; one that lives writes it itself.
             let log = log_of(file);
-            let alone = (!options.serve && !is_empty(&log)).then(|| lock_file(file).ok()).flatten();
+            let is_left = !log.iter().all(|file| is_empty(file));
+            let alone = (!options.serve && is_left).then(|| lock_file(file).ok()).flatten();
             if options.serve || alone.is_some() {
-                ledger::recover(&mut manager.connect()?, &log, &context)?;
+                ledger::recover(&manager, &log, &context)?;
             }
         }
         let (ledger, writers) = Ledger::start(&manager, writers, &context)?;
@@ -620,8 +620,8 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
 }
 
 /// Where the ledger of a process that serves from a SQLite file logs what it books.
-fn log_of(path: &Path) -> PathBuf {
-    beside(path, "-ledger")
+fn log_of(path: &Path) -> [PathBuf; 2] {
+    ["-ledger-0", "-ledger-1"].map(|suffix| beside(path, suffix))
 }
 
 fn is_empty(path: &Path) -> bool {

@@ -12,6 +12,9 @@ use tollgate_pricing::Amount;
 use tollgate_store::{DatabaseUrl, Options, Store, requests, wallets};
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
+/// What stands in the files of a ledger's log, by what is added to the database's name; the older first.
+type Log = Vec<(&'static str, Vec<u8>)>;
+
 /// A customer on SQLite whose calls cost one USD each.
 struct Customer {
     file: PathBuf,
@@ -50,23 +53,35 @@ impl Customer {
         keeper
     }
 
-    fn log(&self) -> PathBuf {
-        PathBuf::from(format!("{}-ledger", self.file.display()))
+    /// What is in the log: of each file as much as is not room for more.
+    fn log(&self) -> Log {
+        let mut files = ["-ledger-0", "-ledger-1"].map(|suffix| {
+            let mut text = std::fs::read(format!("{}{suffix}", self.file.display())).unwrap();
+            text.truncate(text.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+            (suffix, text)
+        });
+        // A file begins with the number of its generation.
+        files.sort_by_key(|(_, text)| {
+            text.first_chunk().map_or(0, |generation| u64::from_le_bytes(*generation))
+        });
+        files.into()
     }
 
     /// What a process that dies now leaves behind, with so much of its log.
-    fn left_behind(&self, folder: &Path, log: &[u8]) -> DatabaseUrl {
+    fn left_behind(&self, folder: &Path, log: &Log) -> DatabaseUrl {
         let copy = folder.join("tollgate.db");
         for suffix in ["", "-wal"] {
             let name = format!("{}{suffix}", self.file.display());
             std::fs::copy(name, format!("{}{suffix}", copy.display())).unwrap();
         }
-        std::fs::write(format!("{}-ledger", copy.display()), log).unwrap();
+        for (suffix, text) in log {
+            std::fs::write(format!("{}{suffix}", copy.display()), text).unwrap();
+        }
         DatabaseUrl::Sqlite(copy)
     }
 
     /// The same, opened by the next process.
-    async fn next_life(&self, store: &TestStore, folder: &Path, log: &[u8]) -> Store {
+    async fn next_life(&self, store: &TestStore, folder: &Path, log: &Log) -> Store {
         let options = Options { serve: true, clock: store.clock.clone(), ..Options::default() };
         let next = Store::open(&self.left_behind(folder, log), &options).unwrap();
         assert_eq!(next.audit().await.unwrap().differences, []);
@@ -81,6 +96,30 @@ impl Customer {
     }
 }
 
+fn length(log: &Log) -> usize {
+    log.iter().map(|(_, text)| text.len()).sum()
+}
+
+/// So much of the log as was there when this byte of it was not.
+fn cut_at(log: &Log, mut end: usize) -> Log {
+    let mut log = log.clone();
+    for (_, text) in &mut log {
+        text.truncate(end);
+        end -= text.len();
+    }
+    log
+}
+
+fn byte_of(log: &mut Log, mut at: usize) -> &mut u8 {
+    for (_, text) in log {
+        if at < text.len() {
+            return &mut text[at];
+        }
+        at -= text.len();
+    }
+    panic!("the log is shorter")
+}
+
 #[test]
 fn a_log_is_booked_as_far_as_it_is_whole_wherever_it_was_cut() {
     each_store(async |store| {
@@ -89,12 +128,12 @@ fn a_log_is_booked_as_far_as_it_is_whole_wherever_it_was_cut() {
         for _ in 0..5 {
             customer.calls(store).await;
         }
-        let log = std::fs::read(customer.log()).unwrap();
-        let end = log.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        let log = customer.log();
+        let end = length(&log);
         let mut booked = Vec::new();
         for cut in (0..end).step_by(end / 40).chain([end - 1, end]) {
             let folder = tempfile::tempdir().unwrap();
-            let next = customer.next_life(store, folder.path(), &log[..cut]).await;
+            let next = customer.next_life(store, folder.path(), &cut_at(&log, cut)).await;
             let wallet = customer.wallet(&next).await;
             let paid = amount("1000").checked_sub(wallet.balance).unwrap();
             booked.push((paid.units() / amount("1").units(), wallet.held.is_positive()));
@@ -116,11 +155,11 @@ fn a_damaged_log_is_not_read_beyond_the_damage() {
         for _ in 0..5 {
             customer.calls(store).await;
         }
-        let log = std::fs::read(customer.log()).unwrap();
-        let end = log.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        let log = customer.log();
+        let end = length(&log);
         for at in (0..end).step_by(end / 20) {
             let mut damaged = log.clone();
-            damaged[at] ^= 0x10;
+            *byte_of(&mut damaged, at) ^= 0x10;
             let folder = tempfile::tempdir().unwrap();
             let next = customer.next_life(store, folder.path(), &damaged).await;
             assert!(customer.wallet(&next).await.balance > amount("995"), "damaged at {at}");
@@ -137,7 +176,7 @@ fn a_log_that_the_database_has_is_not_booked_again() {
         let mut keeper = customer.keeper();
         customer.calls(store).await;
         let open = customer.admitted(store).await;
-        let log = std::fs::read(customer.log()).unwrap();
+        let log = customer.log();
         keeper.batch_execute("ROLLBACK").unwrap();
         drop(keeper);
         // The database catches up; then the call that was open ends, too.
@@ -160,7 +199,7 @@ fn a_call_that_was_open_when_its_process_died_is_swept_by_the_next_one() {
         let Some(customer) = Customer::of(store).await else { return };
         let mut keeper = customer.keeper();
         let open = customer.admitted(store).await;
-        let log = std::fs::read(customer.log()).unwrap();
+        let log = customer.log();
         let folder = tempfile::tempdir().unwrap();
         let next = customer.next_life(store, folder.path(), &log).await;
         assert!(customer.wallet(&next).await.held.is_positive());
@@ -181,7 +220,7 @@ fn a_command_after_a_crash_sees_what_was_booked() {
         let Some(customer) = Customer::of(store).await else { return };
         let mut keeper = customer.keeper();
         customer.calls(store).await;
-        let log = std::fs::read(customer.log()).unwrap();
+        let log = customer.log();
         let folder = tempfile::tempdir().unwrap();
         let options = Options { clock: store.clock.clone(), ..Options::default() };
         let command = Store::open(&customer.left_behind(folder.path(), &log), &options).unwrap();

@@ -2,6 +2,7 @@
 //! changed in memory, written back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use tollgate_domain::admission::{self, Account, Admission, Call, Facts, Refusal};
 use tollgate_domain::{
@@ -201,7 +202,7 @@ impl Accounts {
 
     /// What was changed since this was last asked.
     pub(super) fn take_changed(&mut self) -> Changed {
-        let changed = std::mem::take(&mut self.changed);
+        let changed = mem::take(&mut self.changed);
         self.unwritten.spend_keys.extend(changed.spend_keys.iter().cloned());
         self.unwritten.wallets.extend(changed.wallets.iter().cloned());
         changed
@@ -413,30 +414,41 @@ impl Accounts {
         });
     }
 
-    /// Writes back what was changed, one statement per table.
-    pub(super) fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
-        let Changed { spend_keys, wallets } = &self.unwritten;
-        if !spend_keys.is_empty() {
-            let keys = spend_keys.iter().filter_map(|id| self.spend_keys.get_key_value(id));
-            let rows: Vec<_> =
-                keys.map(|(id, key)| SpendCountersRow::new(id.clone(), &key.counters)).collect();
-            dialect::save_spend_counters(conn, &rows)?;
+    /// Takes what was changed, to write it.
+    pub(super) fn take(&mut self) -> ChangedAccounts {
+        let Changed { spend_keys, wallets } = mem::take(&mut self.unwritten);
+        let keys = spend_keys.into_iter().filter_map(|id| self.spend_keys.get_key_value(&id));
+        let wallets = wallets.iter().filter_map(|id| self.wallets.get(id));
+        ChangedAccounts {
+            spend_counters: keys
+                .map(|(id, key)| SpendCountersRow::new(id.clone(), &key.counters))
+                .collect(),
+            wallets: wallets.cloned().collect(),
+            renewed: mem::take(&mut self.renewed).into_values().collect(),
+            entries: mem::replace(&mut self.entries, Entries::new(self.now)),
         }
-        if !wallets.is_empty() {
-            let rows: Vec<_> =
-                wallets.iter().filter_map(|id| self.wallets.get(id)).cloned().collect();
-            dialect::save_wallets(conn, &rows)?;
-        }
-        let renewed: Vec<_> = self.renewed.values().cloned().collect();
-        subscriptions::save(conn, &renewed)?;
-        self.entries.write(conn)
     }
+}
 
-    /// What was changed is written, durably.
-    pub(super) fn written(&mut self) {
-        self.unwritten = Changed::default();
-        self.renewed.clear();
-        self.entries.written();
+/// What has become of accounts, to be written.
+pub(super) struct ChangedAccounts {
+    spend_counters: Vec<SpendCountersRow>,
+    wallets: Vec<WalletRow>,
+    renewed: Vec<SubscriptionRow>,
+    entries: Entries,
+}
+
+impl ChangedAccounts {
+    /// One statement per table.
+    pub(super) fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
+        if !self.spend_counters.is_empty() {
+            dialect::save_spend_counters(conn, &self.spend_counters)?;
+        }
+        if !self.wallets.is_empty() {
+            dialect::save_wallets(conn, &self.wallets)?;
+        }
+        subscriptions::save(conn, &self.renewed)?;
+        self.entries.write(conn)
     }
 }
 

@@ -1,95 +1,166 @@
 //! Books that run ahead of the database: for a process that has a SQLite file to itself.
 //!
 //! Nobody else books calls there, so what was read once still stands, and calls are decided in memory.
-//! A batch is durable when it is in the [log](redo), which costs one write; the database gets
-//! many batches in one transaction, soon: a call that came and went in between is one row inserted,
-//! and a wallet that a hundred calls drew on is one row updated.
+//! A batch is durable when it is in the [log](redo), which costs one write. The database gets many batches
+//! in one transaction, which a [thread of its own](scribe) writes while the next calls are decided: a
+//! call that came and went in between is one row inserted, and a wallet that a hundred calls drew on is
+//! one row updated.
 //!
-//! Whoever reads the database through this process, or writes to it, has what is booked
-//! written first. What other processes write (a subcommand, an operator) is noticed: then everything is
+//! Whoever reads the database through this process, or writes to it, waits until what was booked before
+//! is written. What other processes write (a subcommand, an operator) is noticed: then everything is
 //! read again, and what is not written yet is booked again from the log on what stands there now.
 //! The same happens after a crash, and after anything that went wrong.
 
 mod redo;
+mod scribe;
 
-use std::path::Path;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
 
 pub(super) use self::redo::Logged;
 use self::redo::{Booked, Log};
-use super::Context;
+use self::scribe::Scribe;
 use super::books::{Answer, Books, Item};
 use super::parties::Versions;
-use crate::conn::Conn;
+use super::{Context, Work};
+use crate::conn::{Conn, Manager, is_broken};
 use crate::dialect;
 use crate::error::StoreError;
 
-/// The database is never further behind than this, unless it is written to by somebody else.
+/// What is booked is on its way to the database after so long, unless that is written to just then.
 const BEHIND: Duration = Duration::from_millis(20);
-/// How many bytes the log has before it is written: some hundred calls. What waits for
-/// them waits for a few milliseconds.
-const MOST_LOGGED: u64 = 256 * 1024;
+/// How often somebody looks whether the scribe is back, when nothing else happens.
+const LOOK: Duration = Duration::from_millis(1);
+/// After so many bytes of log, some hundred calls, what is in SQLite's own log is moved to where it
+/// belongs.
+const CHECKPOINT: usize = 1024 * 1024;
 /// How many rows are remembered; then everything is forgotten, which costs a few reads.
 const REMEMBERED: usize = 200_000;
+
+/// Who waits until all that is booked by now is written.
+pub(super) enum Waiter {
+    /// Somebody who will read.
+    Reader(oneshot::Sender<()>),
+    /// Something to be written that changes nothing by which calls are decided.
+    Work(Work),
+}
+
+/// What the scribe is away for.
+enum Out {
+    Posting,
+    Other,
+}
 
 pub(super) struct Ahead {
     books: Books,
     log: Log,
-    /// What the database said when it was last read that others have not written since.
+    scribe: Scribe,
+    out: Option<Out>,
+    /// What the database tells the scribe as long as nobody else writes to it.
     version: i32,
-    /// Since when the database lacks something.
+    /// What it told whoever reads here when that was last so.
+    seen: i32,
+    /// Since when something is booked that is neither written nor being written.
     behind_since: Option<Instant>,
+    /// How often something was taken to be written, and how often that was done.
+    taken: u64,
+    written: u64,
+    /// Who waits until so much is written; the numbers ascend.
+    waiting: VecDeque<(u64, Waiter)>,
+    /// How many bytes were logged since the last checkpoint.
+    logged: usize,
 }
 
 impl Ahead {
     /// Begins with what the database has, after the log of whoever was ahead before is written to it.
+    /// `reader` is the connection that will read.
     pub(super) fn begin(
-        conn: &mut Conn,
-        log: &Path,
+        manager: &Manager,
+        reader: &mut Conn,
+        log: &[PathBuf; 2],
         context: &Context,
         versions: &mut Versions,
     ) -> Result<Self, StoreError> {
-        let mut log = Log::open(log, context.clock.now())?;
-        let batches = log.read()?;
+        let mut scribe = Scribe::start(manager)?;
+        let (mut log, batches) = Log::open(log, context.clock.now())?;
         let mut books = Books::new(context);
-        let version = conn.write(|conn| {
+        let conn = scribe.conn().ok_or(StoreError::Interrupted)?;
+        let (posting, version) = conn.write(|conn| {
             for batch in &batches {
                 book_again(&mut books, conn, batch, context, versions)?;
             }
             books.take_changed();
-            books.write(conn)?;
-            Ok::<_, StoreError>(dialect::version(conn)?)
+            let posting = books.take();
+            posting.write(conn)?;
+            Ok::<_, StoreError>((posting, dialect::version(conn)?))
         })?;
-        books.written(context);
+        posting.written(context);
+        books.written();
         books.log_from_now_on();
-        log.clear();
+        log.turn();
         context.set_behind(false);
-        Ok(Self { books, log, version, behind_since: None })
+        Ok(Self {
+            books,
+            log,
+            scribe,
+            out: None,
+            version,
+            seen: dialect::version(reader)?,
+            behind_since: None,
+            taken: 0,
+            written: 0,
+            waiting: VecDeque::new(),
+            logged: 0,
+        })
     }
 
     /// Whether nobody else has written to the database since it was read.
-    pub(super) fn is_current(&self, conn: &mut Conn) -> Result<bool, StoreError> {
-        Ok(dialect::version(conn)? == self.version)
+    pub(super) fn is_current(
+        &mut self,
+        reader: &mut Conn,
+        context: &Context,
+    ) -> Result<bool, StoreError> {
+        let seen = dialect::version(reader)?;
+        if seen == self.seen {
+            return Ok(true);
+        }
+        // The scribe has written, or somebody else: his own connection tells who.
+        self.wait(context)?;
+        let version = self.scribe.conn().map(dialect::version).transpose()?;
+        self.seen = seen;
+        Ok(version == Some(self.version))
     }
 
     /// Decides and books `items`, durably; the answers come in their order. After an error,
     /// [begin](Ahead::begin) again; unless that was [`StoreError::Interrupted`], nothing of them is booked.
     pub(super) fn book(
         &mut self,
-        conn: &mut Conn,
+        reader: &mut Conn,
         items: &[Item],
         context: &Context,
         versions: &mut Versions,
     ) -> Result<Vec<Answer>, StoreError> {
+        let is_leaving = |item: &Item| match item {
+            Item::Settle(settlement) => self.books.is_leaving(settlement),
+            Item::Admit(_) => false,
+        };
+        if items.iter().any(is_leaving) {
+            self.wait(context)?;
+        }
         let now = context.clock.now();
         self.books.begin(now, context);
-        let answers = self.books.book(conn, items, context, versions)?;
+        let answers = self.books.book(reader, items, context, versions)?;
         let changed = self.books.take_changed();
         let lines = self.books.log();
         if !lines.is_empty() {
             let node_id = context.node_id.to_string();
             let booked = Booked { node_id: node_id.into(), at: now };
             self.log.append(&booked, lines)?;
+            self.logged = self.logged.saturating_add(lines.len());
         }
         // A subscription that was renewed for a call that was refused is no line of the log: it will
         // be renewed again.
@@ -103,56 +174,156 @@ impl Ahead {
         Ok(answers)
     }
 
-    /// When the database must catch up, if it lacks something.
+    /// When somebody must [attend](Ahead::attend) to the database, though nothing else happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        let since = self.behind_since?;
-        Some(if self.log.len() < MOST_LOGGED { since + BEHIND } else { since })
+        match self.out {
+            Some(_) => Some(Instant::now() + LOOK),
+            None => Some(self.behind_since? + BEHIND),
+        }
     }
 
-    /// Writes what the database lacks; whether it could, for somebody else may be writing. After an error,
+    /// Lets somebody wait until all that is booked by now is written.
+    pub(super) fn wait_for_all(&mut self, waiter: Waiter) {
+        let after = self.taken.saturating_add(u64::from(self.behind_since.is_some()));
+        self.waiting.push_back((after, waiter));
+    }
+
+    /// Those who still wait: they may go on when it has [begun](Ahead::begin) again.
+    pub(super) fn into_waiting(self) -> impl Iterator<Item = Waiter> {
+        self.waiting.into_iter().map(|(_, waiter)| waiter)
+    }
+
+    /// Has the database written to as far as it is time for that, without waiting for it. After an error,
     /// [begin](Ahead::begin) again.
-    pub(super) fn catch_up(
-        &mut self,
-        conn: &mut Conn,
-        context: &Context,
-    ) -> Result<bool, StoreError> {
-        if self.behind_since.is_none() {
-            return Ok(true);
-        }
-        let written = conn.write(|conn| {
-            if dialect::version(conn)? != self.version {
-                // Written over it, what somebody else did would be lost.
-                return Err(StoreError::Interrupted);
-            }
-            self.books.write(conn)
-        });
-        match written {
-            Err(cause) if cause.is_transient() => {
-                self.behind_since = Some(Instant::now());
-                return Ok(false);
-            }
-            written => written?,
-        }
-        self.books.written(context);
-        self.log.clear();
-        self.behind_since = None;
-        context.set_behind(false);
+    pub(super) fn attend(&mut self, context: &Arc<Context>) -> Result<(), StoreError> {
         if self.books.len() > REMEMBERED {
-            self.forget(context);
+            self.settle_up(context)?;
+            self.books.forget(context);
         }
-        Ok(true)
+        loop {
+            if self.out.is_some() {
+                let Some(outcome) = self.scribe.look() else { return Ok(()) };
+                self.returned(outcome, context)?;
+            }
+            let is_due = self.behind_since.is_some_and(|since| since.elapsed() >= BEHIND);
+            if !self.send_scribe(is_due, context) {
+                return Ok(());
+            }
+        }
     }
 
-    /// Forgets what was read: this process has changed it. The database must have caught up.
-    pub(super) fn forget(&mut self, context: &Context) {
-        self.books.forget(context);
+    /// Waits until everything is written. After an error, [begin](Ahead::begin) again.
+    pub(super) fn settle_up(&mut self, context: &Arc<Context>) -> Result<(), StoreError> {
+        loop {
+            self.wait(context)?;
+            if !self.send_scribe(true, context) {
+                return Ok(());
+            }
+        }
     }
 
-    /// Nobody goes on from here. The database must have caught up.
+    /// Does what nobody else may write beside, or decide calls by. The database must be
+    /// [settled up](Ahead::settle_up).
+    pub(super) fn run_alone(&mut self, work: Work, context: &Context) -> Result<(), StoreError> {
+        let conn = self.scribe.conn().ok_or(StoreError::Interrupted)?;
+        (work.run)(conn);
+        if is_broken(conn) {
+            return Err(StoreError::Interrupted);
+        }
+        if work.concerns_calls {
+            self.books.forget(context);
+        }
+        Ok(())
+    }
+
+    /// Nobody goes on from here. The database must be [settled up](Ahead::settle_up).
     pub(super) fn end(self) {
         if let Err(cause) = self.log.close() {
             log::warn!("the log of the ledger cannot be emptied: {cause}");
         }
+    }
+
+    /// Sends the scribe on what comes next, if anything does. He must be here.
+    fn send_scribe(&mut self, is_due: bool, context: &Arc<Context>) -> bool {
+        while let Some((_, waiter)) = self.waiting.pop_front_if(|(after, _)| *after <= self.written)
+        {
+            match waiter {
+                // Whoever asked may have left.
+                Waiter::Reader(reader) => drop(reader.send(())),
+                Waiter::Work(work) => {
+                    self.out = Some(Out::Other);
+                    self.scribe.send(Box::new(|conn| {
+                        (work.run)(conn);
+                        if is_broken(conn) { Err(StoreError::Interrupted) } else { Ok(()) }
+                    }));
+                    return true;
+                }
+            }
+        }
+        if self.behind_since.is_some() && (is_due || !self.waiting.is_empty()) {
+            self.post(context);
+            return true;
+        }
+        if self.logged >= CHECKPOINT {
+            self.logged = 0;
+            self.out = Some(Out::Other);
+            self.scribe.send(Box::new(|conn| {
+                if let Err(cause) = dialect::checkpoint(conn) {
+                    log::warn!("SQLite's log is not emptied: {cause}");
+                }
+                Ok(())
+            }));
+            return true;
+        }
+        false
+    }
+
+    fn post(&mut self, context: &Arc<Context>) {
+        let (posting, version) = (self.books.take(), self.version);
+        let context = Arc::clone(context);
+        self.log.turn();
+        self.behind_since = None;
+        self.taken += 1;
+        self.out = Some(Out::Posting);
+        self.scribe.send(Box::new(move |conn| {
+            conn.write(|conn| {
+                if dialect::version(conn)? != version {
+                    // Written over it, what somebody else did would be lost.
+                    return Err(StoreError::Interrupted);
+                }
+                posting.write(conn)
+            })?;
+            posting.written(&context);
+            Ok(())
+        }));
+    }
+
+    /// Waits until the scribe is here.
+    fn wait(&mut self, context: &Context) -> Result<(), StoreError> {
+        match self.out {
+            Some(_) => {
+                let outcome = self.scribe.wait();
+                self.returned(outcome, context)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn returned(
+        &mut self,
+        outcome: Result<(), StoreError>,
+        context: &Context,
+    ) -> Result<(), StoreError> {
+        let out = self.out.take();
+        outcome?;
+        if matches!(out, Some(Out::Posting)) {
+            self.written = self.taken;
+            self.books.written();
+            if self.behind_since.is_none() {
+                context.set_behind(false);
+            }
+        }
+        Ok(())
     }
 }
 

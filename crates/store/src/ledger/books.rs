@@ -7,7 +7,9 @@
 //! Settlements come before admissions: they free what admissions may need.
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::mem;
 
 use tollgate_domain::admission::{Admission, Call, Refusal};
 use tollgate_domain::settlement::{self, Ending, Report, Settled};
@@ -19,15 +21,16 @@ use tollgate_pricing::Amount;
 use super::accounts::{AccountIds, Accounts, Held};
 use super::ahead::Logged;
 use super::parties::{Parties, Versions, known_version, may_touch_merchant};
+use super::posting::Posting;
 use super::rollups::Rollups;
 use super::storms::Changed;
 use super::{Context, SettleOutcome};
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
-use crate::journal::Entry;
+use crate::journal;
 use crate::missing_prices::{self, Missing};
-use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow};
+use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, parsed};
 use crate::usage::Sums;
 use crate::webhooks;
 
@@ -42,8 +45,8 @@ pub(super) struct Settlement {
     pub(super) report: Option<Report>,
 }
 
-impl From<&Entry> for Settlement {
-    fn from(entry: &Entry) -> Self {
+impl From<&journal::Entry> for Settlement {
+    fn from(entry: &journal::Entry) -> Self {
         Self { request_id: entry.request_id, report: Some(entry.report.clone()) }
     }
 }
@@ -56,16 +59,31 @@ pub(super) enum Answer {
 /// Owner, meter and period of a tier counter.
 type CounterKey = (String, String, String);
 
+/// A call on its way, or one that has ended and is not taken to the database yet.
+struct Entered {
+    row: RequestRow,
+    /// The call as these books have admitted it: to end it nothing is parsed.
+    pending: Option<PendingRecord>,
+    stands: Stands,
+}
+
+/// What the database knows of a row, or will once what was [taken](Books::take) is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    Written,
+    Changed,
+    New,
+}
+
 /// See the module.
 pub(super) struct Books {
     parties: Parties,
     accounts: Accounts,
-    /// Calls on their way, and those that have ended and are not written.
-    requests: BTreeMap<String, RequestRow>,
-    /// Those on their way that these books have admitted, as they were: to end them nothing is parsed.
-    pending: HashMap<RequestId, PendingRecord>,
-    new_requests: BTreeSet<String>,
-    changed_requests: BTreeSet<String>,
+    requests: HashMap<RequestId, Entered>,
+    /// Those of them that are new or changed.
+    unwritten: Vec<RequestId>,
+    /// Calls that have ended and are being written: what the database says of them is not true yet.
+    leaving: HashSet<RequestId>,
     counters: BTreeMap<CounterKey, i64>,
     changed_counters: BTreeSet<CounterKey>,
     metadata: Vec<RequestMetadataRow>,
@@ -87,10 +105,9 @@ impl Books {
         Self {
             parties: Parties::default(),
             accounts,
-            requests: BTreeMap::new(),
-            pending: HashMap::new(),
-            new_requests: BTreeSet::new(),
-            changed_requests: BTreeSet::new(),
+            requests: HashMap::new(),
+            unwritten: Vec::new(),
+            leaving: HashSet::new(),
             counters: BTreeMap::new(),
             changed_counters: BTreeSet::new(),
             metadata: Vec::new(),
@@ -110,9 +127,8 @@ impl Books {
     /// Forgets what was read, but for the calls on their way, which only these books end. Everything
     /// must be written.
     pub(super) fn forget(&mut self, context: &Context) {
-        let requests = std::mem::take(&mut self.requests);
-        let pending = std::mem::take(&mut self.pending);
-        *self = Self { requests, pending, log: self.log.take(), ..Self::new(context) };
+        let requests = mem::take(&mut self.requests);
+        *self = Self { requests, log: self.log.take(), ..Self::new(context) };
     }
 
     /// From here on, things are booked at `now`.
@@ -184,9 +200,8 @@ impl Books {
     ) -> Result<(), StoreError> {
         match logged {
             Logged::Admitted { pending, counters } => {
-                let request_id = pending.request_id.to_string();
-                self.read_requests(conn, [request_id.clone()])?;
-                if self.requests.contains_key(&request_id) {
+                self.read_requests(conn, [pending.request_id])?;
+                if self.requests.contains_key(&pending.request_id) {
                     return Ok(());
                 }
                 let key = pending.spend_key_id.map(|id| id.to_string());
@@ -225,44 +240,48 @@ impl Books {
         self.accounts.take_changed()
     }
 
-    /// Writes everything that was changed, one statement per table.
-    pub(super) fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
-        let rows = |ids: &BTreeSet<String>| {
-            ids.iter().filter_map(|id| self.requests.get(id)).cloned().collect::<Vec<_>>()
-        };
-        if !self.new_requests.is_empty() {
-            dialect::insert_requests(conn, &rows(&self.new_requests))?;
-        }
-        if !self.metadata.is_empty() {
-            dialect::insert_metadata(conn, &self.metadata)?;
-        }
-        if !self.changed_requests.is_empty() {
-            dialect::save_requests(conn, &rows(&self.changed_requests))?;
-        }
-        self.accounts.write(conn)?;
-        if !self.changed_counters.is_empty() {
-            let changed = self.changed_counters.iter();
-            let rows = changed.filter_map(|key| Some((key.clone(), *self.counters.get(key)?)));
-            let rows: Vec<_> = rows.map(|(key, used)| counter_row(key, used)).collect();
-            dialect::save_counters(conn, &rows)?;
-        }
-        self.rollups.write(conn)?;
-        missing_prices::tell(conn, &self.missing, self.now)
-    }
-
-    /// What was changed is written, durably. Calls that have ended are nobody's business any more.
-    pub(super) fn written(&mut self, context: &Context) {
-        let new = std::mem::take(&mut self.new_requests);
-        for id in new.into_iter().chain(std::mem::take(&mut self.changed_requests)) {
-            if self.requests.get(&id).is_some_and(|row| !row.is_pending()) {
-                self.requests.remove(&id);
+    /// Takes all that was changed, to write it. Calls that have ended go with it: until it is
+    /// [written](Books::written), nobody knows how the database has them.
+    pub(super) fn take(&mut self) -> Posting {
+        let (mut new_requests, mut changed_requests) = (Vec::new(), Vec::new());
+        for id in mem::take(&mut self.unwritten) {
+            let Entry::Occupied(mut entry) = self.requests.entry(id) else { continue };
+            let stands = mem::replace(&mut entry.get_mut().stands, Stands::Written);
+            let row = match entry.get().row.is_pending() {
+                true => entry.get().row.clone(),
+                false => {
+                    self.leaving.insert(id);
+                    entry.remove().row
+                }
+            };
+            match stands {
+                Stands::New => new_requests.push(row),
+                Stands::Changed => changed_requests.push(row),
+                Stands::Written => {}
             }
         }
-        self.changed_counters.clear();
-        self.metadata.clear();
-        self.accounts.written();
-        self.rollups.written(&context.series);
-        context.told.learn(std::mem::take(&mut self.missing), self.now);
+        let changed = mem::take(&mut self.changed_counters).into_iter();
+        let counters = changed.filter_map(|key| Some((self.counters.get(&key).copied()?, key)));
+        Posting {
+            at: self.now,
+            new_requests,
+            metadata: mem::take(&mut self.metadata),
+            changed_requests,
+            accounts: self.accounts.take(),
+            counters: counters.map(|(used, key)| counter_row(key, used)).collect(),
+            rollups: mem::take(&mut self.rollups),
+            missing: mem::take(&mut self.missing),
+        }
+    }
+
+    /// What was taken is written, durably.
+    pub(super) fn written(&mut self) {
+        self.leaving.clear();
+    }
+
+    /// Whether the database is about to learn how the call of this settlement has ended.
+    pub(super) fn is_leaving(&self, settlement: &Settlement) -> bool {
+        self.leaving.contains(&settlement.request_id)
     }
 
     /// How many rows are remembered.
@@ -306,11 +325,10 @@ impl Books {
         settlements: impl Iterator<Item = &'a Settlement> + Clone,
         versions: &mut Versions,
     ) -> Result<Touched, StoreError> {
-        let ids: BTreeSet<_> = settlements.clone().map(|one| one.request_id.to_string()).collect();
-        self.read_requests(conn, ids)?;
+        self.read_requests(conn, settlements.clone().map(|one| one.request_id))?;
         let mut touched = Touched::default();
         for settlement in settlements {
-            let Some(row) = self.requests.get(&settlement.request_id.to_string()) else {
+            let Some(Entered { row, .. }) = self.requests.get(&settlement.request_id) else {
                 continue;
             };
             let version = match (&row.meter_id, row.meter_version) {
@@ -333,15 +351,18 @@ impl Books {
     fn read_requests(
         &mut self,
         conn: &mut Conn,
-        ids: impl IntoIterator<Item = String>,
+        ids: impl IntoIterator<Item = RequestId>,
     ) -> Result<(), StoreError> {
         let unknown = ids.into_iter().filter(|id| !self.requests.contains_key(id));
-        let unknown: Vec<_> = unknown.collect();
+        let unknown: BTreeSet<_> = unknown.map(|id| id.to_string()).collect();
         if unknown.is_empty() {
             return Ok(());
         }
-        let rows = dialect::lock_requests(conn, &unknown)?.into_iter();
-        self.requests.extend(rows.map(|row| (row.request_id.clone(), row)));
+        let unknown: Vec<_> = unknown.into_iter().collect();
+        for row in dialect::lock_requests(conn, &unknown)? {
+            let id = parsed("requests.request_id", &row.request_id)?;
+            self.requests.insert(id, Entered { row, pending: None, stands: Stands::Written });
+        }
         Ok(())
     }
 
@@ -377,11 +398,10 @@ impl Books {
             }
         };
         let Admission { pending, counters } = &admission;
-        let request_id = pending.request_id.to_string();
-        if self.requests.contains_key(&request_id) {
+        if self.requests.contains_key(&pending.request_id) {
             return Err(StoreError::Corrupt {
                 what: "id of a call (it is taken)",
-                value: request_id,
+                value: pending.request_id.to_string(),
             });
         }
         if let Some(log) = &mut self.log {
@@ -396,12 +416,13 @@ impl Books {
 
     fn admit(&mut self, pending: &PendingRecord, node_id: &str) {
         self.metadata.extend(RequestMetadataRow::of(pending));
-        let row = RequestRow::pending(pending, node_id);
-        self.new_requests.insert(row.request_id.clone());
-        self.requests.insert(row.request_id.clone(), row);
-        if self.log.is_some() {
-            self.pending.insert(pending.request_id, pending.clone());
-        }
+        let entered = Entered {
+            row: RequestRow::pending(pending, node_id),
+            pending: self.log.is_some().then(|| pending.clone()),
+            stands: Stands::New,
+        };
+        self.requests.insert(pending.request_id, entered);
+        self.unwritten.push(pending.request_id);
     }
 
     /// Ends a call once.
@@ -412,21 +433,21 @@ impl Books {
         versions: &Versions,
         context: &Context,
     ) -> Result<SettleOutcome, StoreError> {
-        let request_id = settlement.request_id.to_string();
-        let Some(mut row) = self.requests.remove(&request_id) else {
+        let Entry::Occupied(entry) = self.requests.entry(settlement.request_id) else {
             return Ok(SettleOutcome::NotFound);
         };
         // The sweeper ends only what is pending; whoever knows better may correct the sweeper.
-        let corrects = row.swept && settlement.report.is_some();
-        if !row.is_pending() && !corrects {
-            self.requests.insert(request_id, row);
+        let corrects = entry.get().row.swept && settlement.report.is_some();
+        if !entry.get().row.is_pending() && !corrects {
             return Ok(SettleOutcome::AlreadySettled);
         }
+        let Entered { mut row, pending, stands } = entry.remove();
+        let request_id = row.request_id.clone();
         if let Some(log) = &mut self.log {
             let report = settlement.report.as_ref().map(Cow::Borrowed);
             Logged::Settled { request_id: settlement.request_id, report }.append_to(log);
         }
-        let pending = match self.pending.remove(&settlement.request_id) {
+        let pending = match pending {
             Some(pending) => pending,
             None => row.to_pending()?,
         };
@@ -483,10 +504,14 @@ impl Books {
         }
         self.rollups.add(&context.series, &row, &record.metadata, Sums::of(&record) - before);
         row.finish(&record, counted, settlement.report.is_none());
-        if !self.new_requests.contains(&request_id) {
-            self.changed_requests.insert(request_id.clone());
-        }
-        self.requests.insert(request_id, row);
+        let stands = match stands {
+            Stands::Written => {
+                self.unwritten.push(settlement.request_id);
+                Stands::Changed
+            }
+            stands => stands,
+        };
+        self.requests.insert(settlement.request_id, Entered { row, pending: None, stands });
         self.tell_of_call(conn, pending.merchant_id, pending.request_id, record.status)?;
         Ok(match overflowed {
             true => SettleOutcome::LetGo(Box::new(record)),

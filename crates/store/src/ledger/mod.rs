@@ -9,13 +9,14 @@ mod accounts;
 mod ahead;
 mod books;
 mod parties;
+mod posting;
 mod reported;
 mod rollups;
 mod storms;
 mod writer;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -27,6 +28,7 @@ use tollgate_domain::settlement::Report;
 use tollgate_domain::{
     Clock, MerchantId, MissingPrice, NodeId, PendingRecord, RequestId, RequestRecord,
 };
+use r2d2::ManageConnection;
 use tollgate_pricing::Rate;
 
 use crate::conn::{Conn, Manager};
@@ -103,7 +105,7 @@ pub(crate) struct Context {
     /// to wait here: new ones are not admitted then.
     pub(crate) unkept: Mutex<Vec<Entry>>,
     /// Where what is booked is logged, by a process that is alone and may be ahead of its database.
-    pub(crate) log: Option<PathBuf>,
+    pub(crate) log: Option<[PathBuf; 2]>,
     /// Whether the database lacks something that is booked.
     pub(crate) behind: AtomicBool,
 }
@@ -285,8 +287,13 @@ impl Ledger {
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) fn recover(conn: &mut Conn, log: &Path, context: &Context) -> Result<(), StoreError> {
-    Ahead::begin(conn, log, context, &mut Versions::new())?.end();
+pub(crate) fn recover(
+    manager: &Manager,
+    log: &[PathBuf; 2],
+    context: &Context,
+) -> Result<(), StoreError> {
+    let mut conn = manager.connect()?;
+    Ahead::begin(manager, &mut conn, log, context, &mut Versions::new())?.end();
     Ok(())
 }
 

@@ -120,7 +120,7 @@ pub(crate) fn book(
     let mut books = Books::new(context);
     let answers = books.book(conn, &items, context, &mut Versions::new())?;
     books.take_changed();
-    books.write(conn)?;
+    books.take().write(conn)?;
     match answers.into_iter().next() {
         Some(Answer::Settled(SettleOutcome::Settled(record))) => Ok(Reported::Booked(record)),
         Some(Answer::Settled(SettleOutcome::LetGo(_))) => Ok(Reported::OutOfRange),

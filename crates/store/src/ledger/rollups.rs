@@ -199,10 +199,8 @@ impl Rollups {
     }
 
     /// What was added is written, durably: its series need not be written again.
-    pub(super) fn written(&mut self, known: &Series) {
-        known.learn(std::mem::take(&mut self.series).into_iter().map(|row| row.series_id));
-        self.tags.clear();
-        self.sums.clear();
+    pub(super) fn written(self, known: &Series) {
+        known.learn(self.series.into_iter().map(|row| row.series_id));
     }
 }
 

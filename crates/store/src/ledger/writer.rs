@@ -1,19 +1,20 @@
 //! The threads that take what waits for the ledger, book it, and answer.
 
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use r2d2::ManageConnection;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::PendingRecord;
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, Waiter};
 use super::books::{Answer, Books, Item, Settlement};
 use super::parties::Versions;
 use super::{Context, Decision, Job, SettleOutcome, Work, gave_up, not_sent};
 use crate::conn::{Conn, Manager, is_broken};
-use crate::dialect;
 use crate::error::StoreError;
 use crate::journal::Entry;
 
@@ -38,6 +39,8 @@ pub(super) struct Writer {
     failed_at: Instant,
     /// The books, where they may be ahead of the database; they need a connection to begin.
     ahead: Option<Ahead>,
+    /// Who waits for them.
+    waiting: Vec<Waiter>,
     /// Waits for the next job, but not for ever.
     runtime: Runtime,
 }
@@ -58,6 +61,7 @@ impl Writer {
             context: Arc::clone(context),
             versions: Versions::new(),
             ahead: None,
+            waiting: Vec::new(),
             runtime: tokio::runtime::Builder::new_current_thread().enable_time().build()?,
         })
     }
@@ -68,8 +72,8 @@ impl Writer {
             // A panic costs the calls of one batch an error, not the service its ledger.
             if catch_unwind(AssertUnwindSafe(|| self.process(jobs))).is_err() {
                 log::error!("the ledger failed on a batch; its connection is opened anew");
+                self.distrust();
                 self.conn = None;
-                self.ahead = None;
             }
         }
     }
@@ -123,104 +127,108 @@ impl Writer {
                 Job::CatchUp(reader) => readers.push(reader),
             }
         }
-        let is_due = self.due().is_some_and(|due| due <= Instant::now());
-        if !works.is_empty() {
-            // What is not done is dropped, and who asked for it learns that.
-            self.patiently(|writer| {
-                if writer.catch_up() {
-                    works.into_iter().for_each(|work| writer.run_alone(work));
-                }
-            });
-        } else if is_due || !readers.is_empty() {
-            self.catch_up();
-        }
-        for reader in readers {
-            // Whoever asked may have left.
-            let _ = reader.send(());
+        if self.context.log.is_some() {
+            let (alone, beside): (Vec<_>, Vec<_>) =
+                works.into_iter().partition(|work| work.concerns_calls);
+            self.waiting.extend(beside.into_iter().map(Waiter::Work));
+            self.waiting.extend(readers.into_iter().map(Waiter::Reader));
+            self.attend(alone);
+        } else {
+            // Nothing is ever behind that a reader could wait for.
+            works.into_iter().for_each(|work| self.run(work));
         }
         self.commit(&items, replies);
     }
 
-    /// When the database must catch up with the books, if it lacks something.
+    /// When the books that are ahead must be attended to, though nothing comes.
     fn due(&self) -> Option<Instant> {
         match &self.ahead {
             Some(ahead) => ahead.due(),
-            None => self.context.is_behind().then(|| self.failed_at + PAUSE),
+            None => {
+                let is_awaited = self.context.is_behind() || !self.waiting.is_empty();
+                is_awaited.then(|| self.failed_at + PAUSE)
+            }
         }
     }
 
-    /// Does what must be done, however long others write to the database; books need not wait for them.
-    fn patiently(&mut self, work: impl FnOnce(&mut Self)) {
-        let be_patient = |writer: &mut Self, patient| {
-            if let Self { conn: Some(conn), ahead: Some(_), .. } = writer
-                && let Err(cause) = dialect::be_patient(conn, patient)
-            {
-                log::error!("the ledger cannot tell its database to wait: {cause}");
-                writer.conn = None;
-            }
+    /// Attends to the books that are ahead, and does what must be `alone`. What is not done is dropped,
+    /// and who asked for it learns that.
+    fn attend(&mut self, alone: Vec<Work>) {
+        let attend = |writer: &mut Self| {
+            let (ahead, context) = writer.ahead()?;
+            if alone.is_empty() { ahead.attend(context) } else { ahead.settle_up(context) }
         };
-        let _ = self.connect();
-        be_patient(self, true);
-        work(self);
-        be_patient(self, false);
+        let attended = attend(self).or_else(|_| {
+            self.distrust();
+            attend(self)
+        });
+        match attended {
+            Ok(()) => alone.into_iter().for_each(|work| self.run(work)),
+            Err(cause) => {
+                // Said when it begins, not each time.
+                if !mem::replace(&mut self.away, true) {
+                    log::error!("the database does not take what the ledger has booked: {cause}");
+                }
+                self.failed_at = Instant::now();
+                self.waiting.clear();
+            }
+        }
     }
 
-    /// Has the database catch up with the books; whether it has.
-    fn catch_up(&mut self) -> bool {
-        let caught_up = self.connect().and_then(|()| match self {
-            Self { conn: Some(conn), ahead: Some(ahead), context, .. } => {
-                ahead.catch_up(conn, context)
-            }
-            _ => Ok(true),
-        });
-        // Nothing in memory is believed after a failure. What the database lacks is in the log, with
-        // which the books begin again.
-        let caught_up = caught_up.or_else(|_| {
-            self.ahead = None;
-            if self.conn.as_mut().is_some_and(is_broken) {
-                self.conn = None;
-            }
-            self.connect().map(|()| true)
-        });
-        caught_up.unwrap_or_else(|cause| {
-            // Said when it begins, not each time.
-            if !std::mem::replace(&mut self.away, true) {
-                log::error!("the database does not take what the ledger has booked: {cause}");
-            }
-            self.failed_at = Instant::now();
-            false
-        })
+    /// The books that are ahead, as the database stands.
+    fn ahead(&mut self) -> Result<(&mut Ahead, &Arc<Context>), StoreError> {
+        self.connect()?;
+        let ahead = self.ahead.as_mut().ok_or_else(gave_up)?;
+        Ok((ahead, &self.context))
+    }
+
+    /// After a failure, nothing in memory is believed. What the database lacks is in the log, with which
+    /// the books begin again.
+    fn distrust(&mut self) {
+        self.waiting.extend(self.ahead.take().into_iter().flat_map(Ahead::into_waiting));
     }
 
     /// The queue has ended.
     fn end(&mut self) {
-        let mut caught_up = false;
-        self.patiently(|writer| caught_up = writer.catch_up());
-        if let Some(ahead) = self.ahead.take().filter(|_| caught_up) {
-            ahead.end();
+        if self.context.log.is_none() {
+            return;
+        }
+        let settle_up = |writer: &mut Self| {
+            let (ahead, context) = writer.ahead()?;
+            ahead.settle_up(context)
+        };
+        let settled = settle_up(self).or_else(|_| {
+            self.distrust();
+            settle_up(self)
+        });
+        match settled {
+            Ok(()) => self.ahead.take().into_iter().for_each(Ahead::end),
+            Err(cause) => log::error!("the database lacks what is in the ledger's log: {cause}"),
         }
     }
 
-    fn run_alone(&mut self, work: Work) {
-        // Without a connection, or before what is booked, the work is dropped, and who asked for it
-        // learns that.
+    /// Does what nothing may be decided beside. Without a connection, the work is dropped, and who asked
+    /// for it learns that.
+    fn run(&mut self, work: Work) {
         if let Err(cause) = self.connect() {
             log::debug!("a write is not done: {cause}");
             return;
         }
-        if let Some(conn) = &mut self.conn {
-            // What fails here must not take the calls of the batch with it.
-            let panicked = catch_unwind(AssertUnwindSafe(|| (work.run)(conn))).is_err();
-            if panicked {
-                log::error!("the ledger failed on a write; its connection is opened anew");
+        // What fails here must not take the calls of the batch with it.
+        let done = catch_unwind(AssertUnwindSafe(|| match self {
+            Self { ahead: Some(ahead), context, .. } => ahead.run_alone(work, context),
+            Self { conn: Some(conn), .. } => {
+                (work.run)(conn);
+                if is_broken(conn) { Err(StoreError::Interrupted) } else { Ok(()) }
             }
-            if panicked || is_broken(conn) {
-                self.conn = None;
-                self.ahead = None;
-            }
+            _ => Err(gave_up()),
+        }));
+        if done.is_err() {
+            log::error!("the ledger failed on a write; its connection is opened anew");
         }
-        if let Some(ahead) = self.ahead.as_mut().filter(|_| work.concerns_calls) {
-            ahead.forget(&self.context);
+        if !matches!(done, Ok(Ok(()))) {
+            self.distrust();
+            self.conn = None;
         }
     }
 
@@ -248,7 +256,7 @@ impl Writer {
             }
             Err(StoreError::Unavailable(why)) => {
                 // Said when it begins, not for every call in between.
-                if !std::mem::replace(&mut self.away, true) {
+                if !mem::replace(&mut self.away, true) {
                     log::error!("the ledger books nothing: {why}");
                 }
                 for reply in replies {
@@ -288,10 +296,10 @@ impl Writer {
                 Some(ahead) => ahead.book(conn, items, context, versions),
                 None => through(conn, items, context, versions),
             };
-            if result.is_err() {
-                self.ahead = None;
-            }
             let broken = result.is_err() && is_broken(conn);
+            if result.is_err() {
+                self.distrust();
+            }
             match result {
                 Err(cause) if cause.is_away() => {
                     self.conn = None;
@@ -308,11 +316,10 @@ impl Writer {
         }
     }
 
-    /// Makes sure of a connection, and of books as the database stands where they may be ahead of it.
+    /// Makes sure of a connection, and of books where they may be ahead of it.
     /// A connection that was idle for a while is asked for a sign of life first: a database that was
     /// restarted must not cost a call.
     fn connect(&mut self) -> Result<(), StoreError> {
-        use r2d2::ManageConnection;
         const IDLE: Duration = Duration::from_secs(1);
         let idle = self.last_used.elapsed() > IDLE;
         self.last_used = Instant::now();
@@ -324,25 +331,33 @@ impl Writer {
         }
         if self.conn.is_none() {
             self.conn = Some(self.manager.connect()?);
-            self.ahead = None;
+            self.distrust();
             self.context.series.forget();
             self.context.told.forget();
         }
-        let Self { conn: Some(conn), ahead, context, versions, .. } = self else {
-            return Ok(());
+        self.stand_ahead()
+    }
+
+    /// Makes sure of books as the database stands, where they may be ahead of it: what others have written
+    /// is read again.
+    fn stand_ahead(&mut self) -> Result<(), StoreError> {
+        if let Self { conn: Some(conn), ahead: Some(ahead), context, .. } = self
+            && !ahead.is_current(conn, context).unwrap_or(false)
+        {
+            self.distrust();
+        }
+        let Self { conn: Some(conn), ahead, context, versions, manager, waiting, .. } = self else {
+            return Err(gave_up());
         };
         let Some(log) = &context.log else { return Ok(()) };
-        // What others have written is read again.
-        if let Some(known) = ahead
-            && !known.is_current(conn)?
-        {
-            *ahead = None;
-        }
-        if ahead.is_none() {
-            dialect::be_patient(conn, true)?;
-            *ahead = Some(Ahead::begin(conn, log, context, versions)?);
-            dialect::be_patient(conn, false)?;
-        }
+        let ahead = match ahead {
+            Some(ahead) => ahead,
+            None => {
+                let began = Ahead::begin(manager, conn, log, context, versions);
+                ahead.insert(began.map_err(StoreError::or_away)?)
+            }
+        };
+        waiting.drain(..).for_each(|waiter| ahead.wait_for_all(waiter));
         Ok(())
     }
 }
@@ -355,13 +370,14 @@ fn through(
     versions: &mut Versions,
 ) -> Result<Vec<Answer>, StoreError> {
     let mut books = Books::new(context);
-    let (answers, changed) = conn.write(|conn| {
+    let (answers, changed, posting) = conn.write(|conn| {
         let answers = books.book(conn, items, context, versions)?;
         let changed = books.take_changed();
-        books.write(conn)?;
-        Ok::<_, StoreError>((answers, changed))
+        let posting = books.take();
+        posting.write(conn)?;
+        Ok::<_, StoreError>((answers, changed, posting))
     })?;
-    books.written(context);
+    posting.written(context);
     if !changed.is_empty() {
         context.storms.forget(&changed);
     }

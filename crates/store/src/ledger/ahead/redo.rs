@@ -1,18 +1,19 @@
 //! The log of books that run ahead of the database: what was booked and is not in the database yet,
 //! each batch made durable before anybody is told of it.
 //!
-//! One file. A batch is a head of generation, length and checksum, and lines of JSON. Once all of it
-//! is in the database the file is written from its beginning again, under the next generation, so that
-//! its blocks are there already and a batch costs one write and one `fdatasync`. What is read
-//! back are the batches from the beginning on whose heads have one generation and whose checksums
-//! agree: one that was cut off was told to nobody. To book again what the database has does nothing,
-//! so old batches do no harm.
+//! Two files, which are written in turn: while the database takes what is in one, batches go to the other.
+//! A batch is a head of generation, length and checksum, and lines of JSON. Each turn is another
+//! generation and begins at the beginning of its file, so its blocks are there already and a batch costs
+//! one write and one `fdatasync`. What is read back are, of both files, the batches from the beginning on
+//! whose heads have one generation and whose checksums agree, the older generation first: a batch that
+//! was cut off was told to nobody. To book again what the database has does nothing, so old batches
+//! do no harm.
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tollgate_domain::settlement::Report;
@@ -56,53 +57,44 @@ const HEAD_SIZE: u64 = 8 + 4 + 4;
 const GROWTH: u64 = 256 * 1024;
 
 pub(super) struct Log {
-    file: File,
+    /// That of even generations and that of odd ones.
+    files: [Space; 2],
     generation: u64,
     /// Where the next batch goes.
     end: u64,
-    /// How long the file is.
-    length: u64,
     buffer: Vec<u8>,
 }
 
-impl Log {
-    /// Opens the log, or makes it. Batches of other processes can be [read](Log::read) until the first
-    /// is added.
-    pub(super) fn open(path: &Path, now: Timestamp) -> Result<Self, StoreError> {
-        let options = File::options().create(true).truncate(false).read(true).write(true).clone();
-        let file = options.open(path).map_err(unusable)?;
-        let length = file.metadata().map_err(unusable)?.len();
-        // Beyond any generation that a process before has come to.
-        let generation = now.unix_micros().unsigned_abs();
-        Ok(Self { file, generation, end: 0, length, buffer: Vec::new() })
-    }
+/// A file, and how long it is.
+struct Space {
+    file: File,
+    length: u64,
+}
 
-    /// The batches that were made durable and not [cleared](Log::clear), in their order.
-    pub(super) fn read(&self) -> Result<Vec<Vec<u8>>, StoreError> {
-        let mut batches = Vec::new();
-        let (mut at, mut first) = (0, None);
-        loop {
-            let mut head = [0; HEAD];
-            if at + HEAD_SIZE > self.length {
-                return Ok(batches);
-            }
-            self.file.read_exact_at(&mut head, at).map_err(unusable)?;
-            let (generation, length, checksum) = parse(&head);
-            at += HEAD_SIZE;
-            if *first.get_or_insert(generation) != generation
-                || generation == 0
-                || at + u64::from(length) > self.length
-            {
-                return Ok(batches);
-            }
-            let mut lines = vec![0; usize::try_from(length).unwrap_or_default()];
-            self.file.read_exact_at(&mut lines, at).map_err(unusable)?;
-            if check(generation, &lines) != checksum {
-                return Ok(batches);
-            }
-            at += u64::from(length);
-            batches.push(lines);
+/// What stands in a file: batches of one generation.
+struct Found {
+    generation: u64,
+    batches: Vec<Vec<u8>>,
+}
+
+impl Log {
+    /// Opens the files of the log, or makes them; with the batches that were made durable, in their order.
+    pub(super) fn open(
+        paths: &[PathBuf; 2],
+        now: Timestamp,
+    ) -> Result<(Self, Vec<Vec<u8>>), StoreError> {
+        let [even, odd] = paths;
+        let files = [Space::open(even)?, Space::open(odd)?];
+        let mut found = Vec::with_capacity(2);
+        for file in &files {
+            found.push(file.read()?);
         }
+        found.sort_unstable_by_key(|found| found.generation);
+        // Beyond any generation that was.
+        let known = found.last().map_or(0, |found| found.generation);
+        let generation = known.saturating_add(1).max(now.unix_micros().unsigned_abs());
+        let log = Self { files, generation, end: 0, buffer: Vec::new() };
+        Ok((log, found.into_iter().flat_map(|found| found.batches).collect()))
     }
 
     /// Adds a batch and makes it durable.
@@ -116,8 +108,10 @@ impl Log {
         serde_json::to_writer(&mut self.buffer, booked).map_err(|cause| unusable(cause.into()))?;
         self.buffer.push(b'\n');
         self.buffer.extend_from_slice(lines);
+        let [even, odd] = &mut self.files;
+        let space = if self.generation.is_multiple_of(2) { even } else { odd };
         let end = self.end.saturating_add(size(&self.buffer));
-        self.make_room(end).map_err(unusable)?;
+        space.make_room(end).map_err(unusable)?;
         let (head, body) = self.buffer.split_at_mut(HEAD);
         let length =
             u32::try_from(body.len()).map_err(|cause| unusable(io::Error::other(cause)))?;
@@ -125,8 +119,8 @@ impl Log {
         let fields = self.generation.to_le_bytes().into_iter();
         let fields = fields.chain(length.to_le_bytes()).chain(checksum.to_le_bytes());
         head.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
-        let written = self.file.write_all_at(&self.buffer, self.end);
-        written.and_then(|()| self.file.sync_data()).map_err(|cause| {
+        let written = space.file.write_all_at(&self.buffer, self.end);
+        written.and_then(|()| space.file.sync_data()).map_err(|cause| {
             log::error!("the log of the ledger cannot be written: {cause}");
             StoreError::Interrupted
         })?;
@@ -134,21 +128,54 @@ impl Log {
         Ok(())
     }
 
-    /// How many bytes wait in it.
-    pub(super) const fn len(&self) -> u64 {
-        self.end
-    }
-
-    /// Everything in it is in the database.
-    pub(super) const fn clear(&mut self) {
+    /// From here on batches go to the other file. What stood there must be in the database.
+    pub(super) const fn turn(&mut self) {
         self.generation += 1;
         self.end = 0;
     }
 
     /// Everything in it is in the database, and nobody goes on writing it.
     pub(super) fn close(self) -> io::Result<()> {
-        self.file.set_len(0)?;
-        self.file.sync_all()
+        self.files.iter().try_for_each(|space| {
+            space.file.set_len(0)?;
+            space.file.sync_all()
+        })
+    }
+}
+
+impl Space {
+    fn open(path: &Path) -> Result<Self, StoreError> {
+        let options = File::options().create(true).truncate(false).read(true).write(true).clone();
+        let file = options.open(path).map_err(unusable)?;
+        let length = file.metadata().map_err(unusable)?.len();
+        Ok(Self { file, length })
+    }
+
+    fn read(&self) -> Result<Found, StoreError> {
+        let mut found = Found { generation: 0, batches: Vec::new() };
+        let mut at = 0;
+        while at + HEAD_SIZE <= self.length {
+            let mut head = [0; HEAD];
+            self.file.read_exact_at(&mut head, at).map_err(unusable)?;
+            let (generation, length, checksum) = parse(&head);
+            at += HEAD_SIZE;
+            let is_first = found.batches.is_empty();
+            if generation == 0
+                || !(is_first || generation == found.generation)
+                || at + u64::from(length) > self.length
+            {
+                break;
+            }
+            let mut lines = vec![0; usize::try_from(length).unwrap_or_default()];
+            self.file.read_exact_at(&mut lines, at).map_err(unusable)?;
+            if check(generation, &lines) != checksum {
+                break;
+            }
+            at += u64::from(length);
+            found.generation = generation;
+            found.batches.push(lines);
+        }
+        Ok(found)
     }
 
     /// Room that is there on the disk, and not only in the name of the file: a batch must not fail for
