@@ -36,6 +36,17 @@ fn millis(at: Timestamp) -> u64 {
     u64::try_from(at.unix_micros().div_euclid(1_000)).unwrap_or(0)
 }
 
+/// A prefix of four letters and a ULID.
+const LENGTH: usize = 4 + ulid::ULID_LEN;
+
+/// The text of an id, in one piece: ids are written and compared for every call.
+fn text<'a>(prefix: &str, ulid: Ulid, buffer: &'a mut [u8; LENGTH]) -> &'a str {
+    let mut letters = [0; ulid::ULID_LEN];
+    let text = prefix.bytes().chain(ulid.array_to_str(&mut letters).bytes());
+    buffer.iter_mut().zip(text).for_each(|(place, byte)| *place = byte);
+    str::from_utf8(buffer).unwrap_or_default()
+}
+
 macro_rules! ids {
     ($( $(#[$doc:meta])* $Id:ident = $prefix:literal; )*) => { $(
         $(#[$doc])*
@@ -57,9 +68,7 @@ macro_rules! ids {
 
         impl fmt::Display for $Id {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let mut text = [0; ulid::ULID_LEN];
-                f.write_str($prefix)?;
-                f.write_str(self.0.array_to_str(&mut text))
+                f.write_str(text($prefix, self.0, &mut [0; LENGTH]))
             }
         }
 
@@ -76,13 +85,14 @@ macro_rules! ids {
                 let ulid = text.strip_prefix($prefix).ok_or(ParseIdError)?;
                 let id = Self(Ulid::from_string(ulid).map_err(|_| ParseIdError)?);
                 // One id has one spelling: lower case and look-alike letters are other texts.
-                (id.to_string() == text).then_some(id).ok_or(ParseIdError)
+                let spelled = id.0.array_to_str(&mut [0; ulid::ULID_LEN]) == ulid;
+                spelled.then_some(id).ok_or(ParseIdError)
             }
         }
 
         impl serde::Serialize for $Id {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                serializer.serialize_str(text($prefix, self.0, &mut [0; LENGTH]))
             }
         }
 

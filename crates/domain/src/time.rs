@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use time::format_description::well_known::Rfc3339;
 use time::{Date, OffsetDateTime, Time};
@@ -72,9 +73,23 @@ impl From<Timestamp> for Moment {
     }
 }
 
+/// The longest date-time: to the nanosecond, in UTC.
+const LONGEST: usize = "2026-11-21T12:00:00.123456789Z".len();
+
+impl Timestamp {
+    /// The text of the instant, made in `buffer`; `None` outside the years 0000 to 9999.
+    fn text(self, buffer: &mut [u8; LONGEST]) -> Option<&str> {
+        let mut room = &mut buffer[..];
+        self.to_datetime().format_into(&mut room, &Rfc3339).ok()?;
+        // What it answers is less than what it has written.
+        let length = LONGEST - room.len();
+        str::from_utf8(buffer.get(..length)?).ok()
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.to_datetime().format(&Rfc3339).map_err(|_| fmt::Error)?)
+        f.write_str(self.text(&mut [0; LONGEST]).ok_or(fmt::Error)?)
     }
 }
 
@@ -107,7 +122,9 @@ impl std::str::FromStr for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        let mut buffer = [0; LONGEST];
+        let text = self.text(&mut buffer).ok_or_else(|| S::Error::custom("a year beyond 9999"))?;
+        serializer.serialize_str(text)
     }
 }
 

@@ -8,3 +8,4 @@ mod money;
 mod repricing;
 mod spend_keys;
 mod subscriptions;
+mod texts;

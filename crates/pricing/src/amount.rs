@@ -99,12 +99,42 @@ impl Amount {
     }
 }
 
+/// The longest amount: a sign, nine digits, a point, ten digits.
+const LONGEST: usize = 21;
+
+impl Amount {
+    /// The text of the amount, made in `buffer` from its end. Records of calls are full of amounts, and
+    /// the formatting machinery takes several times as long.
+    fn text(self, buffer: &mut [u8; LONGEST]) -> &str {
+        let mut digits = self.0.unsigned_abs();
+        let mut written = 0;
+        let mut places = buffer.iter_mut().rev();
+        // At least one digit stands before the point.
+        while digits > 0 || written <= DECIMALS {
+            if written == DECIMALS
+                && let Some(place) = places.next()
+            {
+                *place = b'.';
+            }
+            if let (Some(place), Ok(digit)) = (places.next(), u8::try_from(digits % 10)) {
+                *place = b'0' + digit;
+            }
+            digits /= 10;
+            written += 1;
+        }
+        if self.0 < 0
+            && let Some(place) = places.next()
+        {
+            *place = b'-';
+        }
+        let unused = places.len();
+        buffer.get(unused..).and_then(|text| str::from_utf8(text).ok()).unwrap_or_default()
+    }
+}
+
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sign = if self.0 < 0 { "-" } else { "" };
-        let units = self.0.unsigned_abs();
-        let usd = UNITS_PER_USD.unsigned_abs();
-        write!(f, "{sign}{}.{:0width$}", units / usd, units % usd, width = DECIMALS)
+        f.write_str(self.text(&mut [0; LONGEST]))
     }
 }
 
@@ -167,7 +197,7 @@ impl FromStr for Amount {
 
 impl Serialize for Amount {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(self.text(&mut [0; LONGEST]))
     }
 }
 

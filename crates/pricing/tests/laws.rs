@@ -179,6 +179,25 @@ fn what_is_too_precise_or_too_large_is_an_error_and_never_rounded() {
 }
 
 #[test]
+fn an_amount_is_written_with_ten_decimals_however_small_or_large() {
+    for (units, text) in [
+        (0, "0.0000000000"),
+        (1, "0.0000000001"),
+        (-1, "-0.0000000001"),
+        (9_999_999_999, "0.9999999999"),
+        (-10_000_000_000, "-1.0000000000"),
+        (i64::MAX, "922337203.6854775807"),
+        (i64::MIN, "-922337203.6854775808"),
+    ] {
+        assert_eq!(Amount::from_units(units).to_string(), text);
+        assert_eq!(
+            serde_json::to_string(&Amount::from_units(units)).unwrap(),
+            format!("\"{text}\"")
+        );
+    }
+}
+
+#[test]
 fn tiers_are_checked_and_every_fault_is_named() {
     use tollgate_pricing::MeterError::{FirstStart, NoTiers, NotAscending};
     let tiers = |starts: &[u64]| -> Vec<Tier> {

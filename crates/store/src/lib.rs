@@ -338,13 +338,15 @@ impl Store {
     /// it within two seconds is not waited for: the settlement is kept in the journal and booked
     /// when the database is back.
     pub async fn settle(&self, request_id: RequestId, report: Report) -> SettleOutcome {
-        let booking = self.book(request_id, report.clone());
+        let report = Arc::new(report);
+        let booking = self.book(request_id, Arc::clone(&report));
         match tokio::time::timeout(SETTLE_TIMEOUT, booking).await {
             Ok(Ok(outcome)) => return outcome,
             Ok(Err(cause)) => log::error!("{request_id} is not settled yet: {cause}"),
             Err(_) => log::error!("{request_id} is not settled yet: the database is slow"),
         }
-        let (context, entry) = (Arc::clone(&self.0.context), Entry { request_id, report });
+        let entry = Entry { request_id, report: Arc::unwrap_or_clone(report) };
+        let context = Arc::clone(&self.0.context);
         let kept = tokio::task::spawn_blocking(move || context.keep(entry));
         match kept.await.unwrap_or(false) {
             true => SettleOutcome::Journaled,
@@ -388,7 +390,7 @@ impl Store {
     async fn book(
         &self,
         request_id: RequestId,
-        report: Report,
+        report: Arc<Report>,
     ) -> Result<SettleOutcome, StoreError> {
         self.ledger()?.settle(request_id, Some(report)).await
     }
@@ -408,7 +410,7 @@ impl Store {
             let Entry { request_id, ref report } = entry;
             let certainly_sent = report.ending != Ending::NotSent;
             let may_come = entry.may_come(self.0.context.clock.now());
-            match self.book(request_id, report.clone()).await {
+            match self.book(request_id, Arc::new(report.clone())).await {
                 Ok(SettleOutcome::NotFound) if may_come => {}
                 // Of a call that was perhaps never admitted there may be no record; of any other
                 // there must be one, here or in the database that this one has replaced.
@@ -439,7 +441,7 @@ impl Store {
             // It stays in memory until it is elsewhere: whoever waits for this may be dropped.
             let Some(entry) = held(&context.unkept).first().cloned() else { return Ok(booked) };
             let request_id = entry.request_id;
-            match self.book(request_id, entry.report.clone()).await {
+            match self.book(request_id, Arc::new(entry.report.clone())).await {
                 Ok(_) => booked += 1,
                 Err(cause) => match context.journal.as_ref().map(|journal| journal.write(&entry)) {
                     Some(Ok(())) => {}

@@ -32,7 +32,7 @@ use crate::dialect;
 use crate::error::StoreError;
 
 /// What is booked is on its way to the database after so long, unless that is written to just then.
-const BEHIND: Duration = Duration::from_millis(20);
+const BEHIND: Duration = Duration::from_millis(50);
 /// How often somebody looks whether the scribe is back, when nothing else happens.
 const LOOK: Duration = Duration::from_millis(1);
 /// After so many bytes of log, some hundred calls, what is in SQLite's own log is moved to where it

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::mem;
+use std::sync::Arc;
 
 use tollgate_domain::admission::{Admission, Call, Refusal};
 use tollgate_domain::settlement::{self, Ending, Report, Settled};
@@ -42,12 +43,12 @@ pub(super) enum Item {
 pub(super) struct Settlement {
     pub(super) request_id: RequestId,
     /// What became of the call; `None` from the sweeper, who knows nothing.
-    pub(super) report: Option<Report>,
+    pub(super) report: Option<Arc<Report>>,
 }
 
 impl From<&journal::Entry> for Settlement {
     fn from(entry: &journal::Entry) -> Self {
-        Self { request_id: entry.request_id, report: Some(entry.report.clone()) }
+        Self { request_id: entry.request_id, report: Some(Arc::new(entry.report.clone())) }
     }
 }
 
@@ -217,7 +218,7 @@ impl Books {
                 self.admit(&admission.pending, node_id);
             }
             Logged::Settled { request_id, report } => {
-                let report = report.map(Cow::into_owned);
+                let report = report.map(|report| Arc::new(report.into_owned()));
                 let settlement = Settlement { request_id, report };
                 let ending = self.read_ending(conn, std::iter::once(&settlement), versions)?;
                 let keys = ending.accounts.spend_keys.iter().cloned();
@@ -341,7 +342,7 @@ impl Books {
             };
             touched.accounts.wallets.extend(row.wallet_id.clone());
             touched.accounts.spend_keys.extend(row.spend_key_id.clone());
-            if may_touch_merchant(row, settlement.report.as_ref(), version) {
+            if may_touch_merchant(row, settlement.report.as_deref(), version) {
                 touched.accounts.wallets.insert(row.merchant_wallet_id.clone());
             }
         }
@@ -444,7 +445,7 @@ impl Books {
         let Entered { mut row, pending, stands } = entry.remove();
         let request_id = row.request_id.clone();
         if let Some(log) = &mut self.log {
-            let report = settlement.report.as_ref().map(Cow::Borrowed);
+            let report = settlement.report.as_deref().map(Cow::Borrowed);
             Logged::Settled { request_id: settlement.request_id, report }.append_to(log);
         }
         let pending = match pending {
@@ -452,7 +453,7 @@ impl Books {
             None => row.to_pending()?,
         };
         let lost;
-        let report = match &settlement.report {
+        let report = match settlement.report.as_deref() {
             Some(report) => report,
             None => {
                 lost = Report::unknown(&pending, Ending::Lost, self.now);

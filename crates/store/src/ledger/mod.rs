@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use r2d2::ManageConnection;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::admission::{Call, Refusal};
@@ -28,7 +29,6 @@ use tollgate_domain::settlement::Report;
 use tollgate_domain::{
     Clock, MerchantId, MissingPrice, NodeId, PendingRecord, RequestId, RequestRecord,
 };
-use r2d2::ManageConnection;
 use tollgate_pricing::Rate;
 
 use crate::conn::{Conn, Manager};
@@ -186,7 +186,7 @@ impl Ledger {
     pub(crate) async fn settle(
         &self,
         request_id: RequestId,
-        report: Option<Report>,
+        report: Option<Arc<Report>>,
     ) -> Result<SettleOutcome, StoreError> {
         let (reply, answer) = oneshot::channel();
         let settlement = Box::new(Settlement { request_id, report });

@@ -1,6 +1,8 @@
 //! Usage that did not pass through this service: a call that was never asked for admission, told
 //! when it was over. It is booked at once, by the same rules as any other.
 
+use std::sync::Arc;
+
 use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::{
     ConnectionId, ConnectionStatus, CreditHold, Forwarded, MerchantId, MeterVersion, MissingPrice,
@@ -115,7 +117,7 @@ pub(crate) fn book(
         missing: reported.missing.clone(),
         timestamp: now,
     };
-    let settlement = Settlement { request_id: pending.request_id, report: Some(report) };
+    let settlement = Settlement { request_id: pending.request_id, report: Some(Arc::new(report)) };
     let items = [Item::Settle(Box::new(settlement))];
     let mut books = Books::new(context);
     let answers = books.book(conn, &items, context, &mut Versions::new())?;

@@ -161,8 +161,9 @@ impl Rollups {
         found_by: &[(String, String)],
     ) -> String {
         let identity = Sha256::digest(to_json(&(owner_id, connection_id, pairs, found_by)));
-        let series_id: String =
-            identity.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let identity =
+            identity.iter().take(16).fold(0_u128, |all, byte| (all << 8) | u128::from(*byte));
+        let series_id = format!("{identity:032x}");
         if !known.series.contains(&series_id) {
             self.series.insert(SeriesRow {
                 series_id: series_id.clone(),
