@@ -45,6 +45,10 @@ instructions *options:
 bench-proxy *options:
     cargo run --release -p tollgate-bench -- proxy {{options}}
 
+# What the ledger takes of a call, by thread, with nothing around it: `just bench-ledger 64 5`.
+bench-ledger callers="16" seconds="5":
+    cargo run --release -p tollgate-store --example ledger -- {{callers}} {{seconds}}
+
 # How that cost grows with bodies, spend keys and records, and what refusals cost.
 bench-growth *options:
     cargo run --release -p tollgate-bench -- bodies keys records refusals {{options}}

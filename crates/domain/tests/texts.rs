@@ -1,7 +1,5 @@
 //! How instants and ids are written and read.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use tollgate_domain::{MerchantId, Timestamp, WalletId};
 
 #[test]

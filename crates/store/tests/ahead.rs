@@ -110,14 +110,8 @@ fn cut_at(log: &Log, mut end: usize) -> Log {
     log
 }
 
-fn byte_of(log: &mut Log, mut at: usize) -> &mut u8 {
-    for (_, text) in log {
-        if at < text.len() {
-            return &mut text[at];
-        }
-        at -= text.len();
-    }
-    panic!("the log is shorter")
+fn byte_of(log: &mut Log, at: usize) -> &mut u8 {
+    log.iter_mut().flat_map(|(_, text)| text).nth(at).unwrap()
 }
 
 #[test]

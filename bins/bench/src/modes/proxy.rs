@@ -27,6 +27,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
             lines.push(Line::new(&name, target, stand.load(target, &call, concurrency)?));
         }
     }
+    anyhow::ensure!(!lines.is_empty(), "no load has the text of --only in its name");
     line::drive(stand, &mut lines, options).await?;
     let under_calls = peaks(stand)?;
     let host = stand.service(0)?.database.host;

@@ -35,9 +35,9 @@ use crate::error::StoreError;
 const BEHIND: Duration = Duration::from_millis(50);
 /// How often somebody looks whether the scribe is back, when nothing else happens.
 const LOOK: Duration = Duration::from_millis(1);
-/// After so many bytes of log, some hundred calls, what is in SQLite's own log is moved to where it
+/// After so many bytes of log, a thousand calls, what is in SQLite's own log is moved to where it
 /// belongs.
-const CHECKPOINT: usize = 1024 * 1024;
+const CHECKPOINT: usize = 2 * 1024 * 1024;
 /// How many rows are remembered; then everything is forgotten, which costs a few reads.
 const REMEMBERED: usize = 200_000;
 
@@ -118,21 +118,26 @@ impl Ahead {
         })
     }
 
-    /// Whether nobody else has written to the database since it was read.
-    pub(super) fn is_current(
-        &mut self,
-        reader: &mut Conn,
-        context: &Context,
-    ) -> Result<bool, StoreError> {
-        let seen = dialect::version(reader)?;
-        if seen == self.seen {
-            return Ok(true);
+    /// Fails with [`StoreError::Interrupted`] if somebody else has written to the database since it was
+    /// read.
+    pub(super) fn check(&mut self, reader: &mut Conn, context: &Context) -> Result<(), StoreError> {
+        if dialect::version(reader)? == self.seen {
+            return Ok(());
         }
-        // The scribe has written, or somebody else: his own connection tells who.
-        self.wait(context)?;
+        match self.out {
+            // He has written, and is about to come back.
+            Some(_) => self.wait(reader, context),
+            None => self.look_who_wrote(reader),
+        }
+    }
+
+    /// Whoever reads sees that something was written; the connection of the scribe, who must be here,
+    /// tells whether it was by somebody else.
+    fn look_who_wrote(&mut self, reader: &mut Conn) -> Result<(), StoreError> {
+        // In this order: what is written between the two is noticed now or the next time.
+        self.seen = dialect::version(reader)?;
         let version = self.scribe.conn().map(dialect::version).transpose()?;
-        self.seen = seen;
-        Ok(version == Some(self.version))
+        if version == Some(self.version) { Ok(()) } else { Err(StoreError::Interrupted) }
     }
 
     /// Decides and books `items`, durably; the answers come in their order. After an error,
@@ -149,7 +154,7 @@ impl Ahead {
             Item::Admit(_) => false,
         };
         if items.iter().any(is_leaving) {
-            self.wait(context)?;
+            self.wait(reader, context)?;
         }
         let now = context.clock.now();
         self.books.begin(now, context);
@@ -195,15 +200,19 @@ impl Ahead {
 
     /// Has the database written to as far as it is time for that, without waiting for it. After an error,
     /// [begin](Ahead::begin) again.
-    pub(super) fn attend(&mut self, context: &Arc<Context>) -> Result<(), StoreError> {
+    pub(super) fn attend(
+        &mut self,
+        reader: &mut Conn,
+        context: &Arc<Context>,
+    ) -> Result<(), StoreError> {
         if self.books.len() > REMEMBERED {
-            self.settle_up(context)?;
+            self.settle_up(reader, context)?;
             self.books.forget(context);
         }
         loop {
             if self.out.is_some() {
                 let Some(outcome) = self.scribe.look() else { return Ok(()) };
-                self.returned(outcome, context)?;
+                self.returned(outcome, reader, context)?;
             }
             let is_due = self.behind_since.is_some_and(|since| since.elapsed() >= BEHIND);
             if !self.send_scribe(is_due, context) {
@@ -213,9 +222,13 @@ impl Ahead {
     }
 
     /// Waits until everything is written. After an error, [begin](Ahead::begin) again.
-    pub(super) fn settle_up(&mut self, context: &Arc<Context>) -> Result<(), StoreError> {
+    pub(super) fn settle_up(
+        &mut self,
+        reader: &mut Conn,
+        context: &Arc<Context>,
+    ) -> Result<(), StoreError> {
         loop {
-            self.wait(context)?;
+            self.wait(reader, context)?;
             if !self.send_scribe(true, context) {
                 return Ok(());
             }
@@ -245,7 +258,9 @@ impl Ahead {
 
     /// Sends the scribe on what comes next, if anything does. He must be here.
     fn send_scribe(&mut self, is_due: bool, context: &Arc<Context>) -> bool {
-        while let Some((_, waiter)) = self.waiting.pop_front_if(|(after, _)| *after <= self.written)
+        let may_go_on = |(after, _): &(u64, Waiter)| *after <= self.written;
+        while self.waiting.front().is_some_and(may_go_on)
+            && let Some((_, waiter)) = self.waiting.pop_front()
         {
             match waiter {
                 // Whoever asked may have left.
@@ -299,11 +314,11 @@ impl Ahead {
     }
 
     /// Waits until the scribe is here.
-    fn wait(&mut self, context: &Context) -> Result<(), StoreError> {
+    fn wait(&mut self, reader: &mut Conn, context: &Context) -> Result<(), StoreError> {
         match self.out {
             Some(_) => {
                 let outcome = self.scribe.wait();
-                self.returned(outcome, context)
+                self.returned(outcome, reader, context)
             }
             None => Ok(()),
         }
@@ -312,10 +327,12 @@ impl Ahead {
     fn returned(
         &mut self,
         outcome: Result<(), StoreError>,
+        reader: &mut Conn,
         context: &Context,
     ) -> Result<(), StoreError> {
         let out = self.out.take();
         outcome?;
+        self.look_who_wrote(reader)?;
         if matches!(out, Some(Out::Posting)) {
             self.written = self.taken;
             self.books.written();

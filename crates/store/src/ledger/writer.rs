@@ -155,8 +155,11 @@ impl Writer {
     /// and who asked for it learns that.
     fn attend(&mut self, alone: Vec<Work>) {
         let attend = |writer: &mut Self| {
-            let (ahead, context) = writer.ahead()?;
-            if alone.is_empty() { ahead.attend(context) } else { ahead.settle_up(context) }
+            let (ahead, conn, context) = writer.ahead()?;
+            match alone.is_empty() {
+                true => ahead.attend(conn, context),
+                false => ahead.settle_up(conn, context),
+            }
         };
         let attended = attend(self).or_else(|_| {
             self.distrust();
@@ -175,11 +178,15 @@ impl Writer {
         }
     }
 
-    /// The books that are ahead, as the database stands.
-    fn ahead(&mut self) -> Result<(&mut Ahead, &Arc<Context>), StoreError> {
+    /// The books that are ahead, as the database stands, and what they need.
+    fn ahead(&mut self) -> Result<(&mut Ahead, &mut Conn, &Arc<Context>), StoreError> {
         self.connect()?;
-        let ahead = self.ahead.as_mut().ok_or_else(gave_up)?;
-        Ok((ahead, &self.context))
+        match self {
+            Self { ahead: Some(ahead), conn: Some(conn), context, .. } => {
+                Ok((ahead, conn, context))
+            }
+            _ => Err(gave_up()),
+        }
     }
 
     /// After a failure, nothing in memory is believed. What the database lacks is in the log, with which
@@ -194,8 +201,8 @@ impl Writer {
             return;
         }
         let settle_up = |writer: &mut Self| {
-            let (ahead, context) = writer.ahead()?;
-            ahead.settle_up(context)
+            let (ahead, conn, context) = writer.ahead()?;
+            ahead.settle_up(conn, context)
         };
         let settled = settle_up(self).or_else(|_| {
             self.distrust();
@@ -342,7 +349,7 @@ impl Writer {
     /// is read again.
     fn stand_ahead(&mut self) -> Result<(), StoreError> {
         if let Self { conn: Some(conn), ahead: Some(ahead), context, .. } = self
-            && !ahead.is_current(conn, context).unwrap_or(false)
+            && ahead.check(conn, context).is_err()
         {
             self.distrust();
         }
