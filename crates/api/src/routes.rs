@@ -23,11 +23,12 @@ pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
         config
             .app_data(app)
             .app_data(web::Data::new(client))
+            // First, for routes are tried in their order.
+            .service(scope("/v1").configure(v1))
             .service(route("/healthz").route(get().to(health::healthz)))
             .service(route("/readyz").route(get().to(health::readyz)))
             .service(route("/metrics").route(get().to(metrics::metrics)))
             .service(route("/openapi.json").route(get().to(openapi::get)))
-            .service(scope("/v1").configure(v1))
             .default_service(web::to(not_found));
     }
 }

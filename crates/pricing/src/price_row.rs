@@ -6,7 +6,7 @@ use time::Date;
 use crate::hours::{Hours, Moment};
 use crate::model::ModelPattern;
 use crate::rate::Rate;
-use crate::usage::{Unit, UnitPrices};
+use crate::usage::{Side, Unit, UnitPrices};
 
 /// Other prices for a call whose whole prompt, cached tokens included, is longer than a bound.
 /// They apply to all tokens of that call.
@@ -159,10 +159,11 @@ impl PriceRow {
         }
         let band = bands.iter().rev().find(|band| input_tokens > band.above_input_tokens);
         let mut prices = *band.map_or(prices, |band| &band.prices);
-        let in_tokens = Unit::ALL.iter().filter(|unit| unit.counts_tokens());
-        for &unit in in_tokens.filter(|_| !factors.is_empty()) {
-            if let Some(price) = prices.get_mut(unit) {
-                *price = factors.iter().fold(*price, |price, factor| price.times(*factor));
+        if !factors.is_empty() {
+            for &unit in Unit::ALL.iter().filter(|unit| unit.counts_tokens()) {
+                if let Some(price) = prices.get_mut(unit) {
+                    *price = factors.iter().fold(*price, |price, factor| price.times(*factor));
+                }
             }
         }
         if tiers.iter().any(|tier| is_provisioned(&tier)) {
@@ -200,39 +201,32 @@ impl PriceRow {
         if tiers.len() > 1 {
             served.push(tiers);
         }
-        let mut lists = Vec::new();
+        let mut dearest = UnitPrices::default();
+        let mut meet = |list: &UnitPrices| {
+            for &unit in Unit::ALL {
+                let price = dearest.get_mut(bounded_by(unit));
+                *price = list.price(unit).max(*price);
+            }
+        };
         for tiers in &served {
             let own = tiers.iter().filter_map(|tier| match self.tiers.get(*tier)? {
                 TierPrices::Prices { bands, .. } => Some(reached(bands)),
                 TierPrices::Factor { .. } => None,
             });
-            let mut lengths: Vec<u64> = own.flatten().chain(reached(&self.bands)).collect();
-            lengths.push(0);
-            lists.extend(lengths.into_iter().map(|length| self.prices_for(length, tiers).prices));
+            let lengths = own.flatten().chain(reached(&self.bands)).chain([0]);
+            lengths.for_each(|length| meet(&self.prices_for(length, tiers).prices));
         }
-        let dearest = |units: &[Unit]| lists.iter().filter_map(|list| list.dearest(units)).max();
-        let group = |token: bool, of: Unit| -> Option<Rate> {
-            let units = Unit::ALL.iter().copied();
-            let alike = |unit: &Unit| match token {
-                true => unit.counts_tokens() && unit.side() == of.side(),
-                false => *unit == of || unit.parent() == Some(of),
-            };
-            dearest(&units.filter(alike).collect::<Vec<_>>())
-        };
-        let mut prices = UnitPrices {
-            input: group(true, Unit::Input),
-            output: group(true, Unit::Output),
-            tool_call: group(false, Unit::ToolCall),
-            ..UnitPrices::default()
-        };
-        let others = Unit::ALL.iter().filter(|unit| {
-            !unit.counts_tokens()
-                && **unit != Unit::ToolCall
-                && unit.parent() != Some(Unit::ToolCall)
-        });
-        for &unit in others {
-            *prices.get_mut(unit) = dearest(&[unit]);
-        }
-        prices
+        dearest
+    }
+}
+
+/// The unit by whose price an upper bound reckons this one: those that can take each other's place
+/// are one there.
+const fn bounded_by(unit: Unit) -> Unit {
+    match (unit.counts_tokens(), unit.side(), unit.parent()) {
+        (true, Side::Input, _) => Unit::Input,
+        (true, Side::Output, _) => Unit::Output,
+        (false, _, Some(Unit::ToolCall)) => Unit::ToolCall,
+        (false, ..) => unit,
     }
 }

@@ -131,7 +131,10 @@ impl PartialOrd for Rate {
 
 impl Ord for Rate {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.attos().cmp(&other.attos())
+        match self.decimals == other.decimals {
+            true => self.mantissa.cmp(&other.mantissa),
+            false => self.attos().cmp(&other.attos()),
+        }
     }
 }
 

@@ -70,6 +70,13 @@ macro_rules! units {
                 match unit { $( Unit::$Unit => &mut self.$field, )* }
             }
         }
+
+        impl PerUnit<u64> {
+            /// Both together, unit by unit.
+            pub const fn sum(one: &Self, other: &Self) -> Self {
+                Self { $( $field: one.$field.saturating_add(other.$field), )* }
+            }
+        }
     };
 }
 
@@ -150,15 +157,6 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl PerUnit<u64> {
-    /// Both together, unit by unit.
-    pub fn sum(one: &Self, other: &Self) -> Self {
-        let mut sum = *one;
-        for &unit in Unit::ALL {
-            *sum.get_mut(unit) = one.get(unit).saturating_add(*other.get(unit));
-        }
-        sum
-    }
-
     /// Those of the input alone.
     pub fn inputs(&self) -> Self {
         self.of_side(Side::Input)
@@ -186,12 +184,6 @@ impl UnitPrices {
     /// The price of `unit`, its own or that of its nearest priced ancestor.
     pub fn price(&self, unit: Unit) -> Option<Rate> {
         self.get(unit).or_else(|| unit.parent().and_then(|parent| self.price(parent)))
-    }
-
-    /// The dearest price among the units that can take the place of `unit` on the prompt: for
-    /// upper bounds.
-    pub fn dearest(&self, units: &[Unit]) -> Option<Rate> {
-        units.iter().filter_map(|&unit| self.price(unit)).max()
     }
 }
 

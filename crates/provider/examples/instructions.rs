@@ -22,11 +22,13 @@ type Outcome = Result<(), Box<dyn Error>>;
 /// Does a thing so often.
 type Program = fn(u32) -> Outcome;
 
-const PROGRAMS: [(&str, Program); 6] = [
+const PROGRAMS: [(&str, Program); 8] = [
     ("quote-three-tiers", quote),
     ("price-of-usage", price),
+    ("dearest-prices", dearest),
     ("parse-and-hash-key", key),
     ("inspect-chat-request", request),
+    ("measure-chat-answer", answer),
     ("measure-chat-stream", stream),
     ("pass-text-event", text),
 ];
@@ -89,6 +91,16 @@ fn price(times: u32) -> Outcome {
     Ok(())
 }
 
+/// The most that a unit of each kind can cost in a call.
+fn dearest(times: u32) -> Outcome {
+    let book = PriceBook::new(Catalog::default(), Catalog::embedded()?);
+    let listed = book.find("openai", "gpt-4o-mini", date!(2026 - 11 - 21)).ok_or("no price")?;
+    for _ in 0..times {
+        black_box(listed.row.dearest::<&str>(black_box(2_006), &[]));
+    }
+    Ok(())
+}
+
 /// A key checked by its shape and checksum, and hashed to be found.
 fn key(times: u32) -> Outcome {
     for _ in 0..times {
@@ -115,6 +127,18 @@ fn request(times: u32) -> Outcome {
     Ok(())
 }
 
+/// A whole answer measured, as it comes in one piece.
+fn answer(times: u32) -> Outcome {
+    let body = Bytes::from_static(include_bytes!("../tests/golden/openai_chat_details.json"));
+    let endpoint = chat()?;
+    for _ in 0..times {
+        let mut meter = meter(&endpoint, "application/json");
+        black_box(meter.feed(body.clone()));
+        black_box(meter.finish(Ended::Complete));
+    }
+    Ok(())
+}
+
 /// A recorded stream measured to its end, event by event.
 fn stream(times: u32) -> Outcome {
     let recorded = include_str!("../tests/golden/openai_chat_details_stream.sse");
@@ -122,7 +146,7 @@ fn stream(times: u32) -> Outcome {
     let events: Vec<_> = events.collect();
     let endpoint = chat()?;
     for _ in 0..times {
-        let mut meter = meter(&endpoint);
+        let mut meter = meter(&endpoint, EVENT_STREAM);
         for event in &events {
             black_box(meter.feed(event.clone()));
         }
@@ -142,7 +166,7 @@ fn text(times: u32) -> Outcome {
           \"fp_1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" mountain\"},\"logprobs\":null,\
           \"finish_reason\":null}],\"usage\":null}\n\n",
     );
-    let mut meter = meter(&chat()?);
+    let mut meter = meter(&chat()?, EVENT_STREAM);
     for _ in 0..times {
         black_box(meter.feed(event.clone()));
     }
@@ -155,10 +179,11 @@ fn chat() -> Result<Endpoint, Box<dyn Error>> {
     endpoint.map_err(|_| "there is no such endpoint".into())
 }
 
-fn meter(endpoint: &Endpoint) -> ResponseMeter {
-    let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
+const EVENT_STREAM: &str = "text/event-stream; charset=utf-8";
+
+fn meter(endpoint: &Endpoint, content_type: &'static str) -> ResponseMeter {
+    let content_type = HeaderValue::from_static(content_type);
     let headers: HeaderMap = [(CONTENT_TYPE, content_type)].into_iter().collect();
-    let mut request = CallBody::empty();
-    request.stream = true;
+    let request = CallBody::empty();
     ResponseMeter::new(endpoint, 200, &headers, &request, false)
 }

@@ -160,26 +160,23 @@ fn add_key(outgoing: &mut HeaderMap, endpoint: &Endpoint, key: &ProviderKey) {
     }
 }
 
-/// The headers of the provider's answer that reach the client.
+/// Leaves those of the headers of the provider's answer that reach the client.
 ///
 /// `content-length` is kept, because the body is not changed; with `usage_inserted` an event is
 /// removed from it, so the length goes, and with it the digests of the body.
-pub fn response_headers(incoming: &HeaderMap, usage_inserted: bool) -> HeaderMap {
+pub fn response_headers(mut headers: HeaderMap, usage_inserted: bool) -> HeaderMap {
     const OF_THE_WHOLE_BODY: [&str; 5] =
         ["content-length", "content-digest", "repr-digest", "digest", "content-md5"];
-    let listed = connection_listed(incoming);
-    let mut outgoing = HeaderMap::with_capacity(incoming.len());
-    for (name, value) in incoming {
+    let listed = connection_listed(&headers);
+    headers.retain(|name, _| {
         let text = name.as_str();
         let stays = HOP_BY_HOP.contains(&text)
             || NOT_RETURNED.contains(&text)
             || (usage_inserted && OF_THE_WHOLE_BODY.contains(&text))
             || listed.iter().any(|listed| listed == text);
-        if !stays {
-            outgoing.append(name.clone(), value.clone());
-        }
-    }
-    outgoing
+        !stays
+    });
+    headers
 }
 
 /// The header names that `Connection` lists: they are of that connection as well.

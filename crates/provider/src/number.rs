@@ -10,11 +10,11 @@ const MAX_COUNT: u64 = 1_000_000_000_000;
 ///
 /// Read from the text, digit by digit: no float is involved, so nothing is rounded.
 pub(crate) fn count(json: &str) -> Option<u64> {
-    let text = json.trim();
     // As nearly all are written.
-    if text.len() <= 12 && text.bytes().all(|b| b.is_ascii_digit()) {
-        return text.parse().ok();
+    if json.len() <= 12 && json.bytes().all(|b| b.is_ascii_digit()) {
+        return json.parse().ok();
     }
+    let text = json.trim();
     let text = match text.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"')?.trim(),
         None => text,

@@ -1,9 +1,10 @@
 //! A JSON object taken apart one level deep: its values stay the text that they are.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::request::Key;
@@ -12,25 +13,67 @@ use crate::request::Key;
 const USUAL_MEMBERS: usize = 12;
 
 /// The members of an object, in their order.
-#[derive(Debug, Default)]
-pub(crate) struct Object<'a>(Vec<(Key<'a>, &'a RawValue)>);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Object<'a>(Vec<(Key<'a>, Value<'a>)>);
+
+/// The value of a member.
+#[derive(Clone, Debug)]
+enum Value<'a> {
+    /// As it stands.
+    Text(&'a RawValue),
+    /// An object that was taken apart together with the one around it.
+    Object(Object<'a>),
+    /// What stands in place of such an object.
+    Null,
+    Other,
+}
 
 impl<'a> Object<'a> {
     /// The object in a piece of JSON; none if it is something else.
     pub(crate) fn of(json: &'a [u8]) -> Option<Self> {
+        Self::with_inner(json, &[])
+    }
+
+    /// The same, with those objects within it taken apart that stand below any of `inner`: what is
+    /// looked into in any case is read but once.
+    pub(crate) fn with_inner(json: &'a [u8], inner: Inner) -> Option<Self> {
         // Once for all of it, in place of once for each value.
-        serde_json::from_str(std::str::from_utf8(json).ok()?).ok()
+        Self::parse(std::str::from_utf8(json).ok()?, inner)
     }
 
     /// The object in a value.
     pub(crate) fn in_value(value: &'a RawValue) -> Option<Self> {
-        serde_json::from_str(value.get()).ok()
+        Self::parse(value.get(), &[])
+    }
+
+    fn parse(json: &'a str, inner: Inner) -> Option<Self> {
+        let mut json = serde_json::Deserializer::from_str(json);
+        let object = Members(inner).deserialize(&mut json).ok()?;
+        json.end().is_ok().then_some(object)
     }
 
     /// The value of a key: the last one, if it stands there twice. Null is no value.
-    pub(crate) fn get(&self, key: &str) -> Option<&'a RawValue> {
+    fn value(&self, key: &str) -> Option<&Value<'a>> {
         let (_, value) = self.0.iter().rev().find(|(name, _)| name.0 == key)?;
-        Some(*value).filter(|value| value.get() != "null")
+        let is_null = match value {
+            Value::Text(value) => value.get() == "null",
+            Value::Null => true,
+            Value::Object(_) | Value::Other => false,
+        };
+        Some(value).filter(|_| !is_null)
+    }
+
+    /// Whether a key has a value.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.value(key).is_some()
+    }
+
+    /// The text of the value of a key, unless it is taken apart.
+    pub(crate) fn get(&self, key: &str) -> Option<&'a RawValue> {
+        match self.value(key)? {
+            Value::Text(value) => Some(value),
+            Value::Object(_) | Value::Null | Value::Other => None,
+        }
     }
 
     /// The value of the first of several keys that has one.
@@ -39,8 +82,12 @@ impl<'a> Object<'a> {
     }
 
     /// The object under a key.
-    pub(crate) fn object(&self, key: &str) -> Option<Self> {
-        Self::in_value(self.get(key)?)
+    pub(crate) fn object(&self, key: &str) -> Option<Cow<'_, Self>> {
+        match self.value(key)? {
+            Value::Text(value) => Self::in_value(value).map(Cow::Owned),
+            Value::Object(object) => Some(Cow::Borrowed(object)),
+            Value::Null | Value::Other => None,
+        }
     }
 
     /// The objects in the list under a key; what is no object in it is left out.
@@ -73,25 +120,89 @@ impl<'a> Object<'a> {
     }
 }
 
-impl<'de> Deserialize<'de> for Object<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ObjectVisitor;
-        impl<'de> Visitor<'de> for ObjectVisitor {
-            type Value = Object<'de>;
+/// Keys below which objects are taken apart together with the one in which they stand.
+pub(crate) type Inner = &'static [&'static str];
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
+/// Reads an object.
+struct Members(Inner);
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::with_capacity(USUAL_MEMBERS);
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Object(members))
-            }
+/// Reads what stands below such a key.
+struct Within(Inner);
+
+impl<'de> DeserializeSeed<'de> for Members {
+    type Value = Object<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Object<'de>, D::Error> {
+        json.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Object<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
+        let mut members = Vec::with_capacity(USUAL_MEMBERS);
+        while let Some(key) = map.next_key::<Key<'de>>()? {
+            let value = match self.0.contains(&&*key.0) {
+                true => map.next_value_seed(Within(self.0))?,
+                false => Value::Text(map.next_value()?),
+            };
+            members.push((key, value));
         }
-        deserializer.deserialize_map(ObjectVisitor)
+        Ok(Object(members))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Within {
+    type Value = Value<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Value<'de>, D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Within {
+    type Value = Value<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Value<'de>, A::Error> {
+        Members(self.0).visit_map(map).map(Value::Object)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value<'de>, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Value::Other)
+    }
+
+    fn visit_unit<E>(self) -> Result<Value<'de>, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Value<'de>, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Value<'de>, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Value<'de>, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Value<'de>, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Value<'de>, E> {
+        Ok(Value::Other)
     }
 }
 
@@ -111,6 +222,20 @@ mod tests {
         assert_eq!((object.text("f"), object.text("c")), (None, None));
         for json in ["[]", "7", "{", ""] {
             assert!(Object::of(json.as_bytes()).is_none(), "{json}");
+        }
+    }
+
+    #[test]
+    fn an_object_reads_the_same_whether_it_is_taken_apart_at_once_or_later() {
+        for usage in [r#"{"a":1}"#, "null", "7", "-7", "1.5", "true", r#""a""#, r#"[1,{"a":1}]"#] {
+            let json = format!(r#"{{"usage":{{"a":0}},"usage":{usage},"b":{{"usage":1}}}}"#);
+            let read = |inner: Inner| {
+                let object = Object::with_inner(json.as_bytes(), inner).unwrap();
+                let usage = object.object("usage");
+                let figure = usage.as_ref().and_then(|usage| usage.get("a")).map(RawValue::get);
+                (object.has("usage"), usage.is_some(), figure, object.get("b").map(RawValue::get))
+            };
+            assert_eq!(read(&["usage"]), read(&[]), "{usage}");
         }
     }
 }

@@ -166,7 +166,7 @@ fn answers_come_back_without_what_binds_to_the_providers_origin() {
         "x-ratelimit-remaining-tokens: 9",
         "x-request-id: r-1",
     ];
-    assert_eq!(lines(&response_headers(&incoming, true)), kept);
+    assert_eq!(lines(&response_headers(incoming.clone(), true)), kept);
     let whole = ["content-digest: x", "content-encoding: gzip", "content-length: 10"];
-    assert_eq!(lines(&response_headers(&incoming, false)), [&whole[..], &kept[1..]].concat());
+    assert_eq!(lines(&response_headers(incoming, false)), [&whole[..], &kept[1..]].concat());
 }

@@ -228,10 +228,11 @@ impl<'a> Answer<'a> {
         to_client.end(ended == Ended::Complete);
     }
 
-    fn head(&self) -> Head {
+    fn head(&mut self) -> Head {
         // An event is taken out of a stream that we asked for usage, so its length is not known.
         let strips = self.outbound.call_body.inserts_usage();
-        let mut headers = response_headers(&self.incoming.headers, strips);
+        let headers = std::mem::take(&mut self.incoming.headers);
+        let mut headers = response_headers(headers, strips);
         if let Some((open, _)) = &self.unsettled {
             let (name, value) = request_id_header(open.pending.request_id);
             headers.insert(name, value);

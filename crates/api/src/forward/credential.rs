@@ -135,8 +135,10 @@ pub fn credential_hash(shown: &str) -> Option<KeyHash> {
 }
 
 fn shown(http: &HttpRequest) -> Option<Cow<'_, str>> {
+    // As `to_str` has it, which looks at one byte after the other, and tokens are long.
     fn text(value: &HeaderValue) -> Option<&str> {
-        value.to_str().ok().map(str::trim)
+        let text = std::str::from_utf8(value.as_bytes()).ok().filter(|text| text.is_ascii());
+        text.map(str::trim)
     }
     let bearer = http.headers().get(AUTHORIZATION).and_then(text).and_then(|header| {
         let (scheme, credential) = header.split_once(' ')?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use actix_web::HttpRequest;
 use actix_web::http::Method;
-use actix_web::http::header::{CONTENT_TYPE, HeaderMap};
+use actix_web::http::header::{CONTENT_TYPE, HeaderMap, HeaderName};
 use bytes::Bytes;
 use tollgate_domain::{Issue, Metadata, MetadataError};
 use tollgate_provider::{
@@ -28,7 +28,7 @@ pub(super) struct Outbound {
     pub(super) metadata: Metadata,
 }
 
-const METADATA_HEADER: &str = "x-service-metadata";
+const METADATA_HEADER: HeaderName = HeaderName::from_static("x-service-metadata");
 
 impl Outbound {
     /// What `/forward` sends: the caller names the URL, and nothing of it is trusted before.

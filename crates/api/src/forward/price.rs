@@ -55,7 +55,7 @@ pub(super) fn admission(
         disable_billing: credential.disable_billing,
         forwarded: Forwarded {
             provider: endpoint.provider.name.clone(),
-            endpoint: format!("{} {}", endpoint.method, endpoint.recorded_url()),
+            endpoint: [endpoint.method.as_str(), " ", endpoint.recorded_url()].concat(),
             metered,
             provider_key_type: match managed {
                 true => ProviderKeyType::Managed,

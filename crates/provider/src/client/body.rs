@@ -1,26 +1,27 @@
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use awc::body::{BodySize, MessageBody};
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
 /// awc copies what a body yields into its write buffer; pieces keep that buffer small.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// A request body that says when the first of it is taken to be written: from then on the provider
+/// A request body that says whether the first of it was taken to be written: from then on the provider
 /// may have seen the call.
 pub(super) struct CountedBody {
     rest: Bytes,
     length: u64,
-    started: Option<oneshot::Sender<()>>,
+    started: Rc<Cell<bool>>,
 }
 
 impl CountedBody {
-    pub(super) fn new(body: Bytes, started: oneshot::Sender<()>) -> Self {
+    pub(super) fn new(body: Bytes, started: Rc<Cell<bool>>) -> Self {
         let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
-        Self { rest: body, length, started: Some(started) }
+        Self { rest: body, length, started }
     }
 }
 
@@ -35,10 +36,7 @@ impl MessageBody for CountedBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Infallible>>> {
-        if let Some(started) = self.started.take() {
-            // Nobody listening means that nobody waits any more.
-            let _ = started.send(());
-        }
+        self.started.set(true);
         let count = self.rest.len().min(PIECE_BYTES);
         Poll::Ready((count > 0).then(|| Ok(self.rest.split_to(count))))
     }

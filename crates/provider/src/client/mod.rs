@@ -18,9 +18,11 @@ mod resolver;
 mod stream;
 mod webhook;
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -32,7 +34,6 @@ use awc::{ClientResponse, Connector};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use rustls::ClientConfig;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use self::address::is_public;
@@ -194,13 +195,14 @@ impl ProviderClient {
             // answer can be missing.
             (request.send(), Deadline::After(self.timeouts.connect + self.timeouts.first_byte))
         } else {
-            let (started, start) = oneshot::channel();
-            let body = CountedBody::new(call.body, started);
-            (request.send_body(body), Deadline::AfterStart(start, self.timeouts.first_byte))
+            let started = Rc::new(Cell::new(false));
+            let body = CountedBody::new(call.body, Rc::clone(&started));
+            (request.send_body(body), Deadline::AfterStart(started, self.timeouts.first_byte))
         };
         let response = tokio::select! {
             biased;
             result = sending => result.map_err(|error| send_error(&error))?,
+            // It is looked at whenever something was written, for that is what comes before it here.
             () = deadline.passed() => return Err(SendError::NoAnswer { timed_out: true }),
         };
         let framing = Framing::of(&response, bodiless);
@@ -240,18 +242,16 @@ fn client(
 enum Deadline {
     After(Duration),
     /// After the first byte of the body was taken to be written.
-    AfterStart(oneshot::Receiver<()>, Duration),
+    AfterStart(Rc<Cell<bool>>, Duration),
 }
 
 impl Deadline {
     async fn passed(self) {
         match self {
             Self::After(wait) => tokio::time::sleep(wait).await,
-            Self::AfterStart(start, wait) => {
-                if start.await.is_err() {
-                    // It was never written; the error of sending it will tell why.
-                    std::future::pending::<()>().await;
-                }
+            Self::AfterStart(started, wait) => {
+                let start = || if started.get() { Poll::Ready(()) } else { Poll::Pending };
+                poll_fn(|_| start()).await;
                 tokio::time::sleep(wait).await;
             }
         }
@@ -293,6 +293,9 @@ fn send_error(error: &SendRequestError) -> SendError {
     SendError::NotSent(not_sent)
 }
 
+/// Room for so many is made in what is used for the next answer's.
+const USUAL_HEADERS: usize = 12;
+
 /// The answer of a provider.
 pub struct Incoming {
     /// The HTTP status.
@@ -306,7 +309,12 @@ pub struct Incoming {
 
 impl Incoming {
     fn new(response: ClientResponse, idle: Duration, framing: Framing) -> Self {
-        let headers = response.headers().clone();
+        // They are taken out of the answer, of which nothing but the body is read from here on.
+        let mut headers = HeaderMap::with_capacity(USUAL_HEADERS);
+        let response = response.map_body(|head, body| {
+            std::mem::swap(&mut headers, &mut head.headers);
+            body
+        });
         Self {
             status: response.status().as_u16(),
             framing,

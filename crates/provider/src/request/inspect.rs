@@ -1,5 +1,7 @@
 use std::fmt;
+use std::sync::LazyLock;
 
+use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -55,6 +57,9 @@ struct TopLevel<'a> {
     handles: Vec<Vec<String>>,
     findings: Findings,
 }
+
+/// How long a cache entry is asked to live, if it is for longer than usual.
+static HOUR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(r#""1h""#));
 
 /// What is wrong with naming something stored.
 pub(super) const STORED_STATE: &str =
@@ -184,7 +189,12 @@ pub(super) fn inspect(
     endpoint: &Endpoint,
     managed: bool,
 ) -> Result<CallBody, Vec<Issue>> {
-    let mut top: TopLevel<'_> = serde_json::from_slice(body).map_err(|error| {
+    // Its texts are checked for UTF-8 all at once. Where they are none, the parser says where.
+    let parsed = match std::str::from_utf8(body) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_) => serde_json::from_slice(body),
+    };
+    let mut top: TopLevel<'_> = parsed.map_err(|error| {
         let message = if error.is_data() {
             "the body must be a JSON object".to_owned()
         } else {
@@ -223,7 +233,7 @@ pub(super) fn inspect(
         audio_micros: 0,
         audio_is_exact: false,
         tiers: Vec::new(),
-        hour_cache: memchr::memmem::find(body, br#""1h""#).is_some(),
+        hour_cache: HOUR.find(body).is_some(),
         max_tool_calls,
         findings: top.findings,
         open_ended: stored.into_iter().next().or(endless),

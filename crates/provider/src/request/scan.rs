@@ -46,8 +46,10 @@ impl Findings {
     }
 
     pub(super) fn or(mut self, later: Self) -> Self {
-        for (kind, path) in later.first {
-            self.first.entry(kind).or_insert(path);
+        if self.first.is_empty() {
+            self.first = later.first;
+        } else {
+            later.first.into_iter().for_each(|(kind, path)| self.note(kind, path));
         }
         self.images = self.images.saturating_add(later.images);
         self.tools = self.tools.saturating_add(later.tools);
@@ -367,7 +369,7 @@ fn is_tool(name: &str, tool: &str) -> bool {
 }
 
 /// A key, borrowed where it has no escapes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Key<'de>(pub(crate) Cow<'de, str>);
 
 impl<'de> serde::Deserialize<'de> for Key<'de> {

@@ -9,11 +9,13 @@
 //! Some servers speak this format and report as their own format does: with `total_tokens`, and
 //! what was cached within the input. Those fields say so.
 
+use std::sync::LazyLock;
+
 use serde_json::value::RawValue;
 use tollgate_pricing::{Part, PerUnit};
 
 use super::extractor::Extract;
-use super::json::{Figure, look, part_of, text_bytes};
+use super::json::{Figure, Keys, part_of};
 use super::{EventKind, Facts, Found, MAX_PARTS, sides};
 use crate::object::Object;
 
@@ -144,7 +146,7 @@ impl Extract for Anthropic {
     }
 
     fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
-        let seen = look(data, TEXT_KEYS, &[b"usage", b"error", b"stop_reason"]);
+        let seen = KEYS.look(data);
         self.text_bytes = self.text_bytes.saturating_add(seen.text_bytes);
         self.facts.provider_error |= name == b"error";
         if seen.tells
@@ -161,7 +163,7 @@ impl Extract for Anthropic {
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
-        self.text_bytes = text_bytes(body, TEXT_KEYS);
+        self.text_bytes = KEYS.text_bytes(body);
         let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
         self.absorb(&answer);
         // A body is whole, whatever it says of the reason.
@@ -279,4 +281,6 @@ impl Figures {
     }
 }
 
-const TEXT_KEYS: &[&[u8]] = &[b"text", b"thinking", b"partial_json"];
+static KEYS: LazyLock<Keys> = LazyLock::new(|| {
+    Keys::new(&["text", "thinking", "partial_json"], &["usage", "error", "stop_reason"])
+});

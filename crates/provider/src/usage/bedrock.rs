@@ -3,13 +3,15 @@
 
 mod invoke;
 
+use std::sync::LazyLock;
+
 use awc::http::header::HeaderMap;
 use serde_json::value::RawValue;
 use tollgate_pricing::PerUnit;
 
 pub(super) use self::invoke::Invoke;
 use super::extractor::Extract;
-use super::json::{Figure, header, mentions, text_bytes};
+use super::json::{Figure, Keys, header};
 use super::{EventKind, Facts, Found};
 use crate::object::Object;
 
@@ -60,9 +62,10 @@ impl Converse {
 
 impl Extract for Converse {
     fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
-        self.text_bytes = self.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
+        let seen = KEYS.look(data);
+        self.text_bytes = self.text_bytes.saturating_add(seen.text_bytes);
         self.facts.provider_error |= name == b"error";
-        if mentions(data, b"usage")
+        if seen.tells
             && let Some(event) = Object::of(data)
         {
             self.absorb(&event);
@@ -71,7 +74,7 @@ impl Extract for Converse {
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
-        self.text_bytes = text_bytes(body, TEXT_KEYS);
+        self.text_bytes = KEYS.text_bytes(body);
         let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
         self.absorb(&answer);
         true
@@ -148,4 +151,4 @@ impl Figures {
 }
 
 /// Arguments of tools stand under `input`, as text in a stream.
-const TEXT_KEYS: &[&[u8]] = &[b"text", b"input"];
+static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::new(&["text", "input"], &["usage"]));

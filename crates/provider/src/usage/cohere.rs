@@ -3,11 +3,13 @@
 //! `billed_units` is the bill. `tokens` beside it, which contains what Cohere adds to a prompt of its
 //! own, and `cached_tokens` are not.
 
+use std::sync::LazyLock;
+
 use serde_json::value::RawValue;
 use tollgate_pricing::PerUnit;
 
 use super::extractor::Extract;
-use super::json::{Figure, mentions, text_bytes};
+use super::json::{Figure, Keys};
 use super::{EventKind, Facts, Found};
 use crate::object::Object;
 
@@ -89,13 +91,13 @@ impl Extract for Cohere {
 
     fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
         let ends = self.ends_stream(name, data);
+        let seen = KEYS.look(data);
         if !ends {
             // The last event repeats the text.
-            self.text_bytes = self.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
+            self.text_bytes = self.text_bytes.saturating_add(seen.text_bytes);
         }
-        let introduces = self.facts.response_id.is_none()
-            && (mentions(data, b"id") || mentions(data, b"generation_id"));
-        if !ends && !introduces && !mentions(data, b"error") {
+        let introduces = self.facts.response_id.is_none() && IDS.look(data).tells;
+        if !ends && !introduces && !seen.tells {
             return EventKind::Content;
         }
         let Some(event) = Object::of(data) else { return EventKind::Content };
@@ -110,7 +112,7 @@ impl Extract for Cohere {
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
-        self.text_bytes = text_bytes(body, TEXT_KEYS);
+        self.text_bytes = KEYS.text_bytes(body);
         let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
         self.closed = true;
         self.absorb(&answer);
@@ -144,4 +146,6 @@ impl Extract for Cohere {
     }
 }
 
-const TEXT_KEYS: &[&[u8]] = &[b"text", b"thinking", b"arguments"];
+static KEYS: LazyLock<Keys> =
+    LazyLock::new(|| Keys::new(&["text", "thinking", "arguments"], &["error"]));
+static IDS: LazyLock<Keys> = LazyLock::new(|| Keys::new(&[], &["id", "generation_id"]));

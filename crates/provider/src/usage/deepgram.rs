@@ -98,7 +98,8 @@ impl Extract for Deepgram {
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
-        if let Some(metadata) = Object::of(body).and_then(|answer| answer.object("metadata")) {
+        let answer = Object::of(body);
+        if let Some(metadata) = answer.as_ref().and_then(|answer| answer.object("metadata")) {
             self.absorb(&metadata);
         }
         true

@@ -10,6 +10,8 @@
 
 mod figures;
 
+use std::sync::LazyLock;
+
 use awc::http::header::HeaderMap;
 use serde_json::value::RawValue;
 use tollgate_pricing::PerUnit;
@@ -17,7 +19,7 @@ use tollgate_pricing::PerUnit;
 use self::figures::Figures;
 use super::excerpt::Excerpt;
 use super::extractor::Extract;
-use super::json::{Figure, header, look, text_bytes, unix_seconds};
+use super::json::{Figure, Keys, header, unix_seconds};
 use super::{EventKind, Facts, Found};
 use crate::dialect::Api;
 use crate::object::Object;
@@ -163,7 +165,7 @@ impl Extract for Google {
     }
 
     fn event(&mut self, _: &[u8], data: &[u8]) -> EventKind {
-        let seen = look(data, TEXT_KEYS, TELLING_KEYS);
+        let seen = KEYS.look(data);
         self.text_bytes = self.text_bytes.saturating_add(seen.text_bytes);
         if seen.tells
             && let Some(event) = Object::of(data)
@@ -174,7 +176,7 @@ impl Extract for Google {
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
-        self.text_bytes = text_bytes(body, TEXT_KEYS);
+        self.text_bytes = KEYS.text_bytes(body);
         // A stream whose kind nothing named is a list of answers.
         if body.trim_ascii_start().starts_with(b"[") {
             let Ok(answers) = serde_json::from_slice::<Vec<&RawValue>>(body) else {
@@ -245,9 +247,10 @@ fn tier(word: String) -> String {
     }
 }
 
-const TEXT_KEYS: &[&[u8]] = &[b"text"];
-const TELLING_KEYS: &[&[u8]] =
-    &[b"usageMetadata", b"finishReason", b"blockReason", b"groundingMetadata", b"error"];
+static KEYS: LazyLock<Keys> = LazyLock::new(|| {
+    let telling = ["usageMetadata", "finishReason", "blockReason", "groundingMetadata", "error"];
+    Keys::new(&["text"], &telling)
+});
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,8 @@
 //! Cheap looks into JSON, and the small types that providers' figures are read with.
 
+use aho_corasick::packed;
 use awc::http::header::HeaderMap;
-use memchr::{memchr_iter, memchr2, memmem};
+use memchr::{memchr2, memmem};
 use serde_json::value::RawValue;
 use tollgate_domain::Timestamp;
 
@@ -78,36 +79,57 @@ pub(super) struct Look {
     pub(super) tells: bool,
 }
 
-/// Looks through a piece of JSON once: for the text in the string values of `text_keys`, and for a
-/// value other than null under any of `telling_keys`, which are others.
-pub(super) fn look(json: &[u8], text_keys: &[&[u8]], telling_keys: &[&[u8]]) -> Look {
-    let mut seen = Look::default();
-    let sought = text_keys.iter().chain(telling_keys).fold(0, |marks, key| marks | mark(key));
-    // Every event of a stream is looked through: going by the colons takes one pass, however many
-    // keys are sought.
-    for colon in memchr_iter(b':', json) {
-        let Some((before, after)) = json.split_at_checked(colon) else { continue };
-        let Some(before) = before.trim_ascii_end().strip_suffix(b"\"") else { continue };
-        if sought & mark(before) == 0 {
-            continue;
-        }
-        let is_text = ends_in_key(before, text_keys);
-        if !is_text && !ends_in_key(before, telling_keys) {
-            continue;
-        }
-        let value = after.get(1..).unwrap_or_default().trim_ascii_start();
-        match value.strip_prefix(b"\"").filter(|_| is_text) {
-            Some(text) => seen.text_bytes = seen.text_bytes.saturating_add(string_bytes(text)),
-            None => seen.tells |= !is_text && value.first() != Some(&b'n'),
-        }
-    }
-    seen
+/// Keys that are sought in JSON without taking it apart. Every event of a stream is looked through, so
+/// all of them are sought at once.
+pub(super) struct Keys {
+    /// With their quotes: those of texts first.
+    quoted: Vec<memmem::Finder<'static>>,
+    texts: usize,
+    /// Where the processor has what it takes.
+    together: Option<packed::Searcher>,
 }
 
-/// Whether `key` stands in `json` with a value other than null. A key in the text of an answer does
-/// not: its quotes are escaped there.
-pub(super) fn mentions(json: &[u8], key: &[u8]) -> bool {
-    look(json, &[], &[key]).tells
+impl Keys {
+    /// Those below which text stands, and those that have something to tell.
+    pub(super) fn new(texts: &[&str], telling: &[&str]) -> Self {
+        let quoted = texts.iter().chain(telling).map(|key| format!("\"{key}\""));
+        let quoted: Vec<_> = quoted.map(|key| memmem::Finder::new(&key).into_owned()).collect();
+        let together = packed::Searcher::new(quoted.iter().map(memmem::Finder::needle));
+        Self { quoted, texts: texts.len(), together }
+    }
+
+    /// Looks for text, and for a value other than null below a key that tells something. A key in the
+    /// text of an answer is none: its quotes are escaped there.
+    pub(super) fn look(&self, json: &[u8]) -> Look {
+        let mut seen = Look::default();
+        let mut found = |key: usize, end: usize| {
+            let value =
+                json.get(end..).and_then(|after| after.trim_ascii_start().strip_prefix(b":"));
+            let Some(value) = value.map(<[u8]>::trim_ascii_start) else { return };
+            let is_text = key < self.texts;
+            match value.strip_prefix(b"\"").filter(|_| is_text) {
+                Some(text) => seen.text_bytes = seen.text_bytes.saturating_add(string_bytes(text)),
+                None => seen.tells |= !is_text && value.first() != Some(&b'n'),
+            }
+        };
+        match &self.together {
+            Some(all) => {
+                all.find_iter(json).for_each(|key| found(key.pattern().as_usize(), key.end()));
+            }
+            None => {
+                for (key, finder) in self.quoted.iter().enumerate() {
+                    let length = finder.needle().len();
+                    finder.find_iter(json).for_each(|at| found(key, at.saturating_add(length)));
+                }
+            }
+        }
+        seen
+    }
+
+    /// How many bytes of text stand in a piece of JSON.
+    pub(super) fn text_bytes(&self, json: &[u8]) -> u64 {
+        self.look(json).text_bytes
+    }
 }
 
 /// The object that is the value of the last `quoted_key` in a piece of JSON that may begin anywhere.
@@ -122,30 +144,6 @@ pub(super) fn last_object<'a>(json: &'a [u8], quoted_key: &[u8]) -> Option<&'a s
     objects.take(TRIES).find_map(|value| {
         let mut values = serde_json::Deserializer::from_slice(value).into_iter::<&RawValue>();
         Some(values.next()?.ok()?.get())
-    })
-}
-
-/// How many bytes of text stand in the string values of the keys.
-pub(super) fn text_bytes(json: &[u8], keys: &[&[u8]]) -> u64 {
-    look(json, keys, &[]).text_bytes
-}
-
-/// One bit of 64, by the last two letters: nearly all keys that are not sought differ in it from all
-/// that are.
-fn mark(key: &[u8]) -> u64 {
-    match key {
-        [.., before, last] => 1 << ((before.wrapping_mul(7) ^ last) % 64),
-        // A key is longer; what else ends so is let through.
-        _ => u64::MAX,
-    }
-}
-
-/// Whether one of the keys stands at the end, behind its opening quote.
-fn ends_in_key(before: &[u8], keys: &[&[u8]]) -> bool {
-    keys.iter().any(|key| {
-        // The place of the quote decides nearly always.
-        let quote = before.len().wrapping_sub(key.len()).wrapping_sub(1);
-        before.get(quote) == Some(&b'"') && before.ends_with(key)
     })
 }
 
@@ -169,10 +167,20 @@ fn string_bytes(mut rest: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
+    /// What is seen: the same with all keys sought at once and one after the other.
+    fn look(json: &str, texts: &[&str], telling: &[&str]) -> Look {
+        let mut keys = Keys::new(texts, telling);
+        let seen = keys.look(json.as_bytes());
+        keys.together = None;
+        assert_eq!(keys.look(json.as_bytes()), seen, "{json}");
+        seen
+    }
+
     #[test]
-    fn a_key_is_mentioned_when_it_has_a_value() {
+    fn a_key_tells_something_when_it_has_a_value() {
+        let tells = |json: &str| look(json, &["content"], &["used", "usage"]).tells;
         for json in [r#"{"usage":{}}"#, r#"{"usage" : 7}"#, "{\"usage\":\n\t{\"a\":1}}"] {
-            assert!(mentions(json.as_bytes(), b"usage"), "{json}");
+            assert!(tells(json), "{json}");
         }
         let silent = [
             r#"{"usage":null}"#,
@@ -183,7 +191,7 @@ mod tests {
             r#"{"usage"#,
         ];
         for json in silent {
-            assert!(!mentions(json.as_bytes(), b"usage"), "{json}");
+            assert!(!tells(json), "{json}");
         }
     }
 
@@ -200,7 +208,7 @@ mod tests {
 
     #[test]
     fn text_is_counted_as_it_reads() {
-        let bytes = |json: &str| text_bytes(json.as_bytes(), &[b"content", b"text"]);
+        let bytes = |json: &str| look(json, &["content", "text"], &["usage"]).text_bytes;
         assert_eq!(bytes(r#"{"content":"Hello"}"#), 5);
         assert_eq!(bytes(r#"{"content": "a\"b\\","text":"\u20ac\n"}"#), 4 + 4);
         assert_eq!(bytes(r#"{"content":null,"text":{"content":"xy"}}"#), 2);

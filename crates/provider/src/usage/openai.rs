@@ -10,6 +10,9 @@ mod figures;
 mod media;
 mod tools;
 
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
 use serde_json::value::RawValue;
 use tollgate_pricing::{Amount, Part, PerUnit};
 
@@ -17,14 +20,24 @@ use self::figures::Figures;
 pub(super) use self::figures::Thoughts;
 pub(super) use self::media::Media;
 use super::extractor::Extract;
-use super::json::{Figure, look, mentions, text_bytes};
+use super::json::{Figure, Keys};
 use super::{EventKind, Facts, Found, sides};
 use crate::dialect::Api;
 use crate::number::amount;
-use crate::object::Object;
+use crate::object::{Inner, Object};
 
 /// Streams say who they are in their first event; a few are looked at, not all.
 const INTRODUCTORY_EVENTS: u32 = 4;
+
+/// What is looked into wherever it stands in an answer.
+const LOOKED_INTO: Inner = &[
+    "usage",
+    "response",
+    "prompt_tokens_details",
+    "completion_tokens_details",
+    "input_tokens_details",
+    "output_tokens_details",
+];
 
 const RESPONSE_ENDS: [&[u8]; 3] =
     [b"response.completed", b"response.incomplete", b"response.failed"];
@@ -69,12 +82,13 @@ impl OpenAi {
         }
     }
 
-    fn stream_keys(&self) -> &'static [&'static [u8]] {
+    fn stream_keys(&self) -> &'static Keys {
         // The events of a response repeat at its end what their deltas said.
-        if self.api == Api::Chat { BODY_KEYS } else { &[b"delta"] }
+        if self.api == Api::Chat { &BODY_KEYS } else { &DELTA_KEYS }
     }
 
-    fn absorb(&mut self, answer: &Object<'_>) {
+    /// Takes what an answer says, and the usage that stands in it.
+    fn absorb(&mut self, answer: &Object<'_>, usage: Option<Stated<'_, '_>>) {
         let facts = &mut self.facts;
         facts.model = answer.text("model").or(facts.model.take());
         facts.response_id = answer.text("id").or(facts.response_id.take());
@@ -96,7 +110,7 @@ impl OpenAi {
             // Nothing is reported beside the pages themselves.
             self.pages = Figure::Count(u64::try_from(answer.objects("pages").len()).unwrap_or(0));
         }
-        if let Some(usage) = usage_of(answer) {
+        if let Some(usage) = usage {
             self.absorb_usage(usage);
         }
         if let Some(breakdown) = answer.object("usage_breakdown") {
@@ -104,12 +118,9 @@ impl OpenAi {
         }
     }
 
-    fn absorb_usage(&mut self, usage: &RawValue) {
-        let Some(usage) = Object::in_value(usage) else {
-            self.malformed = true;
-            return;
-        };
-        self.malformed = false;
+    fn absorb_usage(&mut self, usage: Stated<'_, '_>) {
+        self.malformed = usage.is_err();
+        let Ok(usage) = usage else { return };
         self.figures.take(&usage);
         self.seconds = usage
             .any(&["seconds", "prompt_audio_seconds"])
@@ -118,18 +129,44 @@ impl OpenAi {
         self.cost = cost(&usage).or(self.cost);
     }
 
+    /// What went in and what came out, as far as it is reported.
+    fn reported(&self) -> (Option<PerUnit<u64>>, Option<PerUnit<u64>>) {
+        if !self.parts.is_empty() {
+            let (input, output) = sides(&self.parts);
+            return (Some(input), Some(output));
+        }
+        let is_readable = !self.malformed && self.figures.readable();
+        let input = self.figures.input(self.api).filter(|_| is_readable);
+        let output = self.figures.output(self.api, self.thoughts).filter(|_| is_readable);
+        match self.is_pages_only() {
+            true => (Some(input.unwrap_or_default()), Some(output.unwrap_or_default())),
+            false => (input, output),
+        }
+    }
+
     /// Whether reading documents is all that the answer reports: it costs by the page.
     fn is_pages_only(&self) -> bool {
         self.api == Api::Ocr && self.pages.count().is_some()
     }
 }
 
+/// A usage, if what stands under its name is one.
+type Stated<'o, 'a> = Result<Cow<'o, Object<'a>>, Malformed>;
+
+struct Malformed;
+
 /// Where usage stands: beside the choices, as Groq has it in a stream, or as Moonshot has it, within
 /// the choice that ends.
-fn usage_of<'a>(answer: &Object<'a>) -> Option<&'a RawValue> {
-    let within = |key: &str| answer.object(key).and_then(|inner| inner.get("usage"));
-    let in_choice = || answer.objects("choices").iter().find_map(|choice| choice.get("usage"));
-    answer.get("usage").or_else(|| within("x_groq")).or_else(in_choice)
+fn usage_of<'o, 'a>(answer: &'o Object<'a>) -> Option<Stated<'o, 'a>> {
+    if answer.has("usage") {
+        return Some(answer.object("usage").ok_or(Malformed));
+    }
+    let within = |inner: &Object<'a>| {
+        let usage = inner.object("usage").map(|usage| Cow::Owned(usage.into_owned()));
+        inner.has("usage").then(|| usage.ok_or(Malformed))
+    };
+    let of_groq = answer.object("x_groq").and_then(|groq| within(&groq));
+    of_groq.or_else(|| answer.objects("choices").iter().find_map(within))
 }
 
 /// The cost that a provider states itself: its own words for it, each with what it means.
@@ -157,7 +194,7 @@ fn cost(usage: &Object<'_>) -> Option<Amount> {
 /// One model of several, as Groq's compound systems report them.
 fn part(entry: &Object<'_>) -> Option<Part> {
     let mut figures = Figures::default();
-    figures.take(&entry.object("usage")?);
+    figures.take(entry.object("usage")?.as_ref());
     let quantities =
         PerUnit::sum(&figures.input(Api::Chat)?, &figures.output(Api::Chat, Thoughts::Within)?);
     Some(Part { model: entry.text("model"), quantities })
@@ -197,28 +234,32 @@ impl Extract for OpenAi {
             return EventKind::Content;
         }
         self.events = self.events.saturating_add(1);
-        let seen = look(data, self.stream_keys(), &[b"usage", b"error"]);
+        let seen = self.stream_keys().look(data);
         self.text_bytes = self.text_bytes.saturating_add(seen.text_bytes);
         let introduced = self.facts.model.is_some() || self.events > INTRODUCTORY_EVENTS;
         let telling = name == b"error" || seen.tells;
         if introduced && !telling {
             return EventKind::Content;
         }
-        let Some(event) = Object::of(data) else { return EventKind::Content };
+        let event = Object::with_inner(data, LOOKED_INTO);
+        let Some(event) = event else { return EventKind::Content };
         let is_empty = event.get("choices").map(is_empty_list);
-        if usage_of(&event).is_some() {
-            self.closed = is_empty != Some(false) || mentions(data, b"finish_reason");
+        // Without a value under that name anywhere there is none to be sought.
+        let usage = seen.tells.then(|| usage_of(&event)).flatten();
+        if usage.is_some() {
+            self.closed = is_empty != Some(false) || FINISH.look(data).tells;
         }
         self.facts.provider_error |=
             name == b"error" || event.text("type").as_deref() == Some("error");
         match event.object("response") {
             Some(response) => {
                 self.closed |= is_end(&event);
-                self.absorb(&response);
+                let usage = seen.tells.then(|| usage_of(&response)).flatten();
+                self.absorb(&response, usage);
             }
-            None => self.absorb(&event),
+            None => self.absorb(&event, usage),
         }
-        match event.get("usage").is_some() && is_empty == Some(true) {
+        match event.has("usage") && is_empty == Some(true) {
             true => EventKind::UsageOnly,
             false => EventKind::Content,
         }
@@ -226,25 +267,20 @@ impl Extract for OpenAi {
 
     fn body(&mut self, body: &[u8]) -> bool {
         let body = without_comments(body);
-        self.text_bytes = text_bytes(body, BODY_KEYS);
-        let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
-        self.closed = true;
-        self.absorb(&answer);
-        true
+        let answer = Object::with_inner(body, LOOKED_INTO);
+        if let Some(answer) = &answer {
+            self.closed = true;
+            self.absorb(answer, usage_of(answer));
+        }
+        // What is reported in full is never estimated.
+        if !matches!(self.reported(), (Some(_), Some(_))) {
+            self.text_bytes = BODY_KEYS.text_bytes(body);
+        }
+        answer.is_some() || self.text_bytes > 0
     }
 
     fn found(self: Box<Self>) -> Found {
-        let readable = !self.malformed && self.figures.readable();
-        let mut input = self.figures.input(self.api).filter(|_| readable);
-        let mut output = self.figures.output(self.api, self.thoughts).filter(|_| readable);
-        if self.is_pages_only() {
-            input = Some(input.unwrap_or_default());
-            output = Some(output.unwrap_or_default());
-        }
-        if !self.parts.is_empty() {
-            let (all_input, all_output) = sides(&self.parts);
-            (input, output) = (Some(all_input), Some(all_output));
-        }
+        let (input, output) = self.reported();
         Found {
             is_final: self.closed && input.is_some() && output.is_some(),
             total_differs: self.figures.total_differs(self.api, self.thoughts),
@@ -263,8 +299,13 @@ impl Extract for OpenAi {
     }
 }
 
-const BODY_KEYS: &[&[u8]] =
-    &[b"content", b"reasoning_content", b"reasoning", b"arguments", b"refusal", b"text"];
+static BODY_KEYS: LazyLock<Keys> = LazyLock::new(|| {
+    let texts = ["content", "reasoning_content", "reasoning", "arguments", "refusal", "text"];
+    Keys::new(&texts, TELLING)
+});
+static DELTA_KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::new(&["delta"], TELLING));
+static FINISH: LazyLock<Keys> = LazyLock::new(|| Keys::new(&[], &["finish_reason"]));
+const TELLING: &[&str] = &["usage", "error"];
 
 fn is_end(event: &Object<'_>) -> bool {
     event.text("type").is_some_and(|kind| RESPONSE_ENDS.contains(&kind.as_bytes()))

@@ -1,4 +1,6 @@
 use awc::http::header::HeaderMap;
+use std::sync::LazyLock;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tollgate_pricing::PerUnit;
@@ -10,7 +12,7 @@ use crate::object::Object;
 use crate::request::CallBody;
 use crate::usage::anthropic::Anthropic;
 use crate::usage::extractor::Extract;
-use crate::usage::json::{Figure, header, text_bytes};
+use crate::usage::json::{Figure, Keys, header};
 use crate::usage::openai::{OpenAi, Thoughts};
 use crate::usage::{EventKind, Found};
 
@@ -106,7 +108,7 @@ impl Invoke {
         self.recognise(event);
         match &mut self.vendor {
             Vendor::Unknown => {
-                let text = text_bytes(data, TEXT_KEYS);
+                let text = KEYS.text_bytes(data);
                 self.text_bytes = self.text_bytes.saturating_add(text);
             }
             Vendor::Anthropic(reader) => {
@@ -123,7 +125,7 @@ impl Invoke {
                 }
             }
             Vendor::Flat(reader) => {
-                reader.text_bytes = reader.text_bytes.saturating_add(text_bytes(data, TEXT_KEYS));
+                reader.text_bytes = reader.text_bytes.saturating_add(KEYS.text_bytes(data));
                 reader.absorb(event);
             }
         }
@@ -174,18 +176,18 @@ impl Extract for Invoke {
 
     fn body(&mut self, body: &[u8]) -> bool {
         let Some(answer) = Object::of(body) else {
-            self.text_bytes = text_bytes(body, TEXT_KEYS);
+            self.text_bytes = KEYS.text_bytes(body);
             return self.text_bytes > 0;
         };
         self.closed = true;
         self.recognise(&answer);
         match &mut self.vendor {
-            Vendor::Unknown => self.text_bytes = text_bytes(body, TEXT_KEYS),
+            Vendor::Unknown => self.text_bytes = KEYS.text_bytes(body),
             Vendor::Anthropic(reader) => drop(reader.body(body)),
             Vendor::OpenAi(reader) => drop(reader.body(body)),
             Vendor::Converse(reader) => drop(reader.body(body)),
             Vendor::Flat(reader) => {
-                reader.text_bytes = text_bytes(body, TEXT_KEYS);
+                reader.text_bytes = KEYS.text_bytes(body);
                 reader.absorb(&answer);
             }
         }
@@ -232,4 +234,6 @@ const FLAT_KEYS: [&str; 6] = [
     "outputText",
 ];
 
-const TEXT_KEYS: &[&[u8]] = &[b"text", b"generation", b"outputText", b"content", b"completion"];
+static KEYS: LazyLock<Keys> = LazyLock::new(|| {
+    Keys::new(&["text", "generation", "outputText", "content", "completion"], &[])
+});

@@ -9,13 +9,12 @@
 
 use tollgate_pricing::PerUnit;
 
-use super::{OpenAi, Thoughts};
+use super::{DELTA_KEYS, OpenAi, Thoughts};
 use crate::dialect::Api;
 use crate::number::micros;
 use crate::object::Object;
 use crate::request::{CallBody, Sound};
 use crate::usage::extractor::Extract;
-use crate::usage::json::mentions;
 use crate::usage::{EventKind, Found};
 
 /// Gathers what an answer says.
@@ -139,7 +138,8 @@ impl Extract for Media {
     }
 
     fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
-        if mentions(data, b"usage") || mentions(data, b"error") {
+        let seen = DELTA_KEYS.look(data);
+        if seen.tells {
             self.usage.event(name, data);
             self.closed = true;
             self.usage.closed = true;
@@ -149,8 +149,7 @@ impl Extract for Media {
                 self.images = Some(self.images.unwrap_or(0).saturating_add(1));
             }
         } else {
-            let text = crate::usage::json::text_bytes(data, &[b"delta"]);
-            self.usage.text_bytes = self.usage.text_bytes.saturating_add(text);
+            self.usage.text_bytes = self.usage.text_bytes.saturating_add(seen.text_bytes);
         }
         EventKind::Content
     }
