@@ -2,14 +2,14 @@
 //!
 //! SQLite has one writer at a time, so reading is locking; statements run in process, so a loop
 //! over cached single-row statements is the fastest batch. PostgreSQL locks rows, always in id
-//! order within a table, and every round trip counts, so a batch is one statement.
+//! order within a table, and every round trip counts, so a batch is one statement, whose rows are one
+//! parameter.
 //! Row locks are `FOR NO KEY UPDATE`: inserts that refer to a locked row need not wait.
 
 mod reading;
 
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
-use diesel::upsert::excluded;
 use diesel::{QueryResult, RunQueryDsl};
 use sha2::{Digest, Sha256};
 use tollgate_domain::MerchantId;
@@ -24,11 +24,13 @@ use crate::schema::{
     connections, deliveries, events, idempotent_answers, merchants, missing_prices, repricings,
     request_metadata, requests, secret_keys, spend_counters, spend_keys,
     subscription_config_versions, subscription_configs, subscriptions, tier_counters, transactions,
-    usage_rollups, usage_series, usage_tags, wallets, webhooks,
+    usage_series, usage_tags, wallets, webhooks,
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{
-    AddRollup, DataVersion, SaveCounter, SaveRequest, SaveSpendCounters, SaveWallet,
+    AddRollup, AddRollups, DataVersion, InsertMetadata, InsertRequests, InsertTransactions,
+    LockCounters, SaveCounter, SaveCounters, SaveCountersOfKeys, SaveRequest, SaveRequests,
+    SaveSpendCounters, SaveWallet, SaveWallets,
 };
 use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
 use crate::subscriptions::SubscriptionRow;
@@ -260,32 +262,7 @@ pub(crate) fn spend_counters(
 pub(crate) fn save_spend_counters(conn: &mut Conn, rows: &[SpendCountersRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| SaveSpendCounters(row).execute(conn)),
-        Conn::Postgres(conn) => diesel::insert_into(spend_counters::table)
-            .values(rows)
-            .on_conflict(spend_counters::spend_key_id)
-            .do_update()
-            .set((
-                spend_counters::day_spent.eq(excluded(spend_counters::day_spent)),
-                spend_counters::week_spent.eq(excluded(spend_counters::week_spent)),
-                spend_counters::month_spent.eq(excluded(spend_counters::month_spent)),
-                spend_counters::total_spent.eq(excluded(spend_counters::total_spent)),
-                spend_counters::day_held.eq(excluded(spend_counters::day_held)),
-                spend_counters::week_held.eq(excluded(spend_counters::week_held)),
-                spend_counters::month_held.eq(excluded(spend_counters::month_held)),
-                spend_counters::total_held.eq(excluded(spend_counters::total_held)),
-                spend_counters::day_requests.eq(excluded(spend_counters::day_requests)),
-                spend_counters::week_requests.eq(excluded(spend_counters::week_requests)),
-                spend_counters::month_requests.eq(excluded(spend_counters::month_requests)),
-                spend_counters::total_requests.eq(excluded(spend_counters::total_requests)),
-                spend_counters::day_told.eq(excluded(spend_counters::day_told)),
-                spend_counters::week_told.eq(excluded(spend_counters::week_told)),
-                spend_counters::month_told.eq(excluded(spend_counters::month_told)),
-                spend_counters::total_told.eq(excluded(spend_counters::total_told)),
-                spend_counters::bucket_full_at.eq(excluded(spend_counters::bucket_full_at)),
-                spend_counters::last_used_at.eq(excluded(spend_counters::last_used_at)),
-            ))
-            .execute(conn)
-            .map(drop),
+        Conn::Postgres(conn) => SaveCountersOfKeys::of(rows).execute(conn).map(drop),
     }
 }
 
@@ -390,20 +367,7 @@ pub(crate) fn lock_counters(
                 .select(TierCounterRow::as_select())
                 .get_result(conn)
         }),
-        Conn::Postgres(conn) => {
-            // A row that is not there cannot be locked; writing what stands there locks what is.
-            diesel::insert_into(tier_counters::table)
-                .values(keys)
-                .on_conflict((
-                    tier_counters::owner_id,
-                    tier_counters::meter_id,
-                    tier_counters::period,
-                ))
-                .do_update()
-                .set(tier_counters::used.eq(tier_counters::used))
-                .returning(TierCounterRow::as_returning())
-                .get_results(conn)
-        }
+        Conn::Postgres(conn) => LockCounters::of(keys).load(conn),
     }
 }
 
@@ -412,9 +376,7 @@ pub(crate) fn insert_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResu
         Conn::Sqlite(conn) => {
             for_each(rows, |row| diesel::insert_into(requests::table).values(row).execute(conn))
         }
-        Conn::Postgres(conn) => {
-            diesel::insert_into(requests::table).values(rows).execute(conn).map(drop)
-        }
+        Conn::Postgres(conn) => InsertRequests::of(rows).execute(conn).map(drop),
     }
 }
 
@@ -432,9 +394,7 @@ pub(crate) fn insert_metadata(conn: &mut Conn, rows: &[RequestMetadataRow]) -> Q
         Conn::Sqlite(conn) => for_each(rows, |row| {
             diesel::insert_into(request_metadata::table).values(row).execute(conn)
         }),
-        Conn::Postgres(conn) => {
-            diesel::insert_into(request_metadata::table).values(rows).execute(conn).map(drop)
-        }
+        Conn::Postgres(conn) => InsertMetadata::of(rows).execute(conn).map(drop),
     }
 }
 
@@ -443,9 +403,7 @@ pub(crate) fn insert_transactions(conn: &mut Conn, rows: &[TransactionRow]) -> Q
         Conn::Sqlite(conn) => {
             for_each(rows, |row| diesel::insert_into(transactions::table).values(row).execute(conn))
         }
-        Conn::Postgres(conn) => {
-            diesel::insert_into(transactions::table).values(rows).execute(conn).map(drop)
-        }
+        Conn::Postgres(conn) => InsertTransactions::of(rows).execute(conn).map(drop),
     }
 }
 
@@ -453,26 +411,7 @@ pub(crate) fn insert_transactions(conn: &mut Conn, rows: &[TransactionRow]) -> Q
 pub(crate) fn save_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| SaveRequest(row).execute(conn)),
-        Conn::Postgres(conn) => diesel::insert_into(requests::table)
-            .values(rows)
-            .on_conflict(requests::request_id)
-            .do_update()
-            .set((
-                requests::status.eq(excluded(requests::status)),
-                requests::node_id.eq(excluded(requests::node_id)),
-                requests::spend_hold.eq(excluded(requests::spend_hold)),
-                requests::wallet_hold.eq(excluded(requests::wallet_hold)),
-                requests::cycle_hold.eq(excluded(requests::cycle_hold)),
-                requests::bundle_hold.eq(excluded(requests::bundle_hold)),
-                requests::merchant_hold.eq(excluded(requests::merchant_hold)),
-                requests::wallet_cost.eq(excluded(requests::wallet_cost)),
-                requests::merchant_cost.eq(excluded(requests::merchant_cost)),
-                requests::counted_units.eq(excluded(requests::counted_units)),
-                requests::swept.eq(excluded(requests::swept)),
-                requests::outcome.eq(excluded(requests::outcome)),
-            ))
-            .execute(conn)
-            .map(drop),
+        Conn::Postgres(conn) => SaveRequests::of(rows).execute(conn).map(drop),
     }
 }
 
@@ -480,27 +419,7 @@ pub(crate) fn save_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult
 pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| SaveWallet(row).execute(conn)),
-        Conn::Postgres(conn) => diesel::insert_into(wallets::table)
-            .values(rows)
-            .on_conflict(wallets::wallet_id)
-            .do_update()
-            .set((
-                wallets::balance.eq(excluded(wallets::balance)),
-                wallets::held.eq(excluded(wallets::held)),
-                wallets::overdraft_limit.eq(excluded(wallets::overdraft_limit)),
-                wallets::low_balance_threshold.eq(excluded(wallets::low_balance_threshold)),
-                wallets::subscription_id.eq(excluded(wallets::subscription_id)),
-                wallets::cycle_credit.eq(excluded(wallets::cycle_credit)),
-                wallets::cycle_held.eq(excluded(wallets::cycle_held)),
-                wallets::cycle_expired.eq(excluded(wallets::cycle_expired)),
-                wallets::bundle_credit.eq(excluded(wallets::bundle_credit)),
-                wallets::bundle_held.eq(excluded(wallets::bundle_held)),
-                wallets::bundle_expired.eq(excluded(wallets::bundle_expired)),
-                wallets::cycles.eq(excluded(wallets::cycles)),
-                wallets::transactions.eq(excluded(wallets::transactions)),
-            ))
-            .execute(conn)
-            .map(drop),
+        Conn::Postgres(conn) => SaveWallets::of(rows).execute(conn).map(drop),
     }
 }
 
@@ -508,13 +427,7 @@ pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<(
 pub(crate) fn save_counters(conn: &mut Conn, rows: &[TierCounterRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| SaveCounter(row).execute(conn)),
-        Conn::Postgres(conn) => diesel::insert_into(tier_counters::table)
-            .values(rows)
-            .on_conflict((tier_counters::owner_id, tier_counters::meter_id, tier_counters::period))
-            .do_update()
-            .set(tier_counters::used.eq(excluded(tier_counters::used)))
-            .execute(conn)
-            .map(drop),
+        Conn::Postgres(conn) => SaveCounters::of(rows).execute(conn).map(drop),
     }
 }
 
@@ -612,39 +525,8 @@ pub(crate) fn insert_repricings(conn: &mut Conn, rows: &[RepricingRow]) -> Query
 /// Adds to roll-ups; `rows` ascend. It is arithmetic on what stands there at that moment, so nothing
 /// has to be read or locked before.
 pub(crate) fn add_rollups(conn: &mut Conn, rows: &[RollupRow]) -> QueryResult<()> {
-    macro_rules! sums {
-        ($($column:ident),*) => {
-            ($(usage_rollups::$column.eq(usage_rollups::$column + excluded(usage_rollups::$column)),)*)
-        };
-    }
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| AddRollup(row).execute(conn)),
-        Conn::Postgres(conn) => diesel::insert_into(usage_rollups::table)
-            .values(rows)
-            .on_conflict((
-                usage_rollups::series_id,
-                usage_rollups::width,
-                usage_rollups::slot,
-                usage_rollups::meter_id,
-                usage_rollups::shard,
-            ))
-            .do_update()
-            .set(sums!(
-                requests,
-                tokens,
-                tokens_high,
-                usage_cost,
-                usage_cost_high,
-                fee,
-                fee_high,
-                service_charge,
-                service_charge_high,
-                wallet_cost,
-                wallet_cost_high,
-                merchant_cost,
-                merchant_cost_high
-            ))
-            .execute(conn)
-            .map(drop),
+        Conn::Postgres(conn) => AddRollups::of(rows).execute(conn).map(drop),
     }
 }

@@ -108,7 +108,16 @@ impl TryFrom<SecretKeyRow> for SecretKey {
 }
 
 #[derive(
-    Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, AsChangeset, Identifiable,
+    Clone,
+    Debug,
+    PartialEq,
+    Eq,
+    Queryable,
+    Selectable,
+    Insertable,
+    AsChangeset,
+    Identifiable,
+    Serialize,
 )]
 #[diesel(table_name = wallets, primary_key(wallet_id), treat_none_as_null = true)]
 pub(crate) struct WalletRow {
@@ -175,7 +184,7 @@ impl TryFrom<&WalletRow> for Wallet {
     }
 }
 
-#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = transactions, treat_none_as_default_value = false)]
 pub(crate) struct TransactionRow {
     pub(crate) transaction_id: String,
@@ -282,7 +291,9 @@ impl MeterRow {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Queryable, Selectable, Insertable, AsChangeset)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, Hash, Queryable, Selectable, Insertable, AsChangeset, Serialize,
+)]
 #[diesel(table_name = tier_counters)]
 pub(crate) struct TierCounterRow {
     pub(crate) owner_id: String,
@@ -291,7 +302,7 @@ pub(crate) struct TierCounterRow {
     pub(crate) used: i64,
 }
 
-#[derive(Clone, Debug, Queryable, Selectable, Insertable, AsChangeset, Identifiable)]
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, AsChangeset, Identifiable, Serialize)]
 #[diesel(table_name = requests, primary_key(request_id))]
 // With defaults in it, an insert is another statement for every combination of what is absent.
 #[diesel(treat_none_as_null = true, treat_none_as_default_value = false)]
@@ -486,7 +497,7 @@ impl<'a> Outcome<'a> {
     }
 }
 
-#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = request_metadata)]
 pub(crate) struct RequestMetadataRow {
     pub(crate) merchant_id: String,

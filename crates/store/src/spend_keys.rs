@@ -1,6 +1,7 @@
 //! Spend keys and their counters.
 
 use diesel::prelude::*;
+use serde::Serialize;
 use subtle::ConstantTimeEq;
 use tollgate_domain::{
     Gcra, Key, KeyHash, KeyKind, MerchantId, NewSpendKey, PerCycle, RateLimit, SpendCounters,
@@ -54,7 +55,16 @@ impl SpendKeyRow {
 }
 
 #[derive(
-    Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, AsChangeset, Identifiable,
+    Clone,
+    Debug,
+    PartialEq,
+    Eq,
+    Queryable,
+    Selectable,
+    Insertable,
+    AsChangeset,
+    Identifiable,
+    Serialize,
 )]
 #[diesel(table_name = spend_counters, primary_key(spend_key_id), treat_none_as_null = true)]
 pub(crate) struct SpendCountersRow {

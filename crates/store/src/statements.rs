@@ -1,14 +1,19 @@
-//! The updates of SQLite's hot path, as statements that are prepared once.
+//! The statements that write what calls have changed, each prepared once for each connection.
 //!
 //! Diesel prepares an `UPDATE` anew each time, because its builder cannot know which columns it
-//! will set. These always set the same.
+//! will set, and on PostgreSQL an `INSERT` of several rows, because it is another text for each number of
+//! them. These always set the same. On SQLite there is one for each row; on PostgreSQL all rows of a
+//! batch are one parameter, a JSON list.
 
 use diesel::QueryResult;
+use diesel::pg::Pg;
 use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
 use diesel::sql_types::{BigInt, Bool, Integer, Nullable, Text};
 use diesel::sqlite::Sqlite;
 
-use crate::rows::{RequestRow, TierCounterRow, WalletRow};
+use crate::rows::{
+    RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, to_json,
+};
 use crate::spend_keys::SpendCountersRow;
 use crate::usage::RollupRow;
 
@@ -161,4 +166,114 @@ fixed_statement! {
          wallet_cost_high = wallet_cost_high + excluded.wallet_cost_high, \
          merchant_cost = merchant_cost + excluded.merchant_cost, \
          merchant_cost_high = merchant_cost_high + excluded.merchant_cost_high";
+}
+
+/// Statements that insert rows into a table of PostgreSQL, or do what their tail says where there is one.
+macro_rules! insert_of_rows {
+    ($(
+        $(#[$doc:meta])*
+        $Statement:ident($Row:ident) = $table:literal, $tail:literal;
+    )*) => { $(
+        $(#[$doc])*
+        pub(crate) struct $Statement(String);
+
+        impl $Statement {
+            pub(crate) fn of(rows: &[$Row]) -> Self {
+                Self(to_json(&rows))
+            }
+        }
+
+        impl QueryId for $Statement {
+            type QueryId = Self;
+            const HAS_STATIC_QUERY_ID: bool = true;
+        }
+
+        impl QueryFragment<Pg> for $Statement {
+            fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
+                out.push_sql(concat!(
+                    "INSERT INTO ", $table, " SELECT * FROM json_populate_recordset(NULL::", $table, ", "
+                ));
+                out.push_bind_param::<Text, _>(&self.0)?;
+                out.push_sql(concat!("::json)", $tail));
+                Ok(())
+            }
+        }
+
+        impl diesel::RunQueryDsl<diesel::PgConnection> for $Statement {}
+    )* };
+}
+
+insert_of_rows! {
+    /// Makes requests.
+    InsertRequests(RequestRow) = "requests", "";
+
+    /// Writes settled requests back: only what a settlement changes.
+    SaveRequests(RequestRow) = "requests",
+        " ON CONFLICT (request_id) DO UPDATE SET status = excluded.status, node_id = excluded.node_id, \
+         spend_hold = excluded.spend_hold, wallet_hold = excluded.wallet_hold, \
+         cycle_hold = excluded.cycle_hold, bundle_hold = excluded.bundle_hold, \
+         merchant_hold = excluded.merchant_hold, wallet_cost = excluded.wallet_cost, \
+         merchant_cost = excluded.merchant_cost, counted_units = excluded.counted_units, \
+         swept = excluded.swept, outcome = excluded.outcome";
+
+    /// Makes the metadata of requests.
+    InsertMetadata(RequestMetadataRow) = "request_metadata", "";
+
+    /// Makes ledger lines.
+    InsertTransactions(TransactionRow) = "transactions", "";
+
+    /// Writes locked wallets back.
+    SaveWallets(WalletRow) = "wallets",
+        " ON CONFLICT (wallet_id) DO UPDATE SET balance = excluded.balance, held = excluded.held, \
+         overdraft_limit = excluded.overdraft_limit, \
+         low_balance_threshold = excluded.low_balance_threshold, \
+         subscription_id = excluded.subscription_id, cycle_credit = excluded.cycle_credit, \
+         cycle_held = excluded.cycle_held, cycle_expired = excluded.cycle_expired, \
+         bundle_credit = excluded.bundle_credit, bundle_held = excluded.bundle_held, \
+         bundle_expired = excluded.bundle_expired, cycles = excluded.cycles, \
+         transactions = excluded.transactions";
+
+    /// Writes locked counters of spend keys back.
+    SaveCountersOfKeys(SpendCountersRow) = "spend_counters",
+        " ON CONFLICT (spend_key_id) DO UPDATE SET day_spent = excluded.day_spent, \
+         week_spent = excluded.week_spent, month_spent = excluded.month_spent, \
+         total_spent = excluded.total_spent, day_held = excluded.day_held, \
+         week_held = excluded.week_held, month_held = excluded.month_held, \
+         total_held = excluded.total_held, day_requests = excluded.day_requests, \
+         week_requests = excluded.week_requests, month_requests = excluded.month_requests, \
+         total_requests = excluded.total_requests, day_told = excluded.day_told, \
+         week_told = excluded.week_told, month_told = excluded.month_told, \
+         total_told = excluded.total_told, bucket_full_at = excluded.bucket_full_at, \
+         last_used_at = excluded.last_used_at";
+
+    /// Locks tier counters and tells how they stand; those that are missing are made. A row that is not
+    /// there cannot be locked; to write what stands there locks what is.
+    LockCounters(TierCounterRow) = "tier_counters",
+        " ON CONFLICT (owner_id, meter_id, period) DO UPDATE SET used = tier_counters.used \
+         RETURNING owner_id, meter_id, period, used";
+
+    /// Writes locked tier counters back.
+    SaveCounters(TierCounterRow) = "tier_counters",
+        " ON CONFLICT (owner_id, meter_id, period) DO UPDATE SET used = excluded.used";
+
+    /// Adds to rows of the roll-ups, or makes them.
+    AddRollups(RollupRow) = "usage_rollups",
+        " ON CONFLICT (series_id, width, slot, meter_id, shard) DO UPDATE SET \
+         requests = usage_rollups.requests + excluded.requests, \
+         tokens = usage_rollups.tokens + excluded.tokens, \
+         tokens_high = usage_rollups.tokens_high + excluded.tokens_high, \
+         usage_cost = usage_rollups.usage_cost + excluded.usage_cost, \
+         usage_cost_high = usage_rollups.usage_cost_high + excluded.usage_cost_high, \
+         fee = usage_rollups.fee + excluded.fee, \
+         fee_high = usage_rollups.fee_high + excluded.fee_high, \
+         service_charge = usage_rollups.service_charge + excluded.service_charge, \
+         service_charge_high = usage_rollups.service_charge_high + excluded.service_charge_high, \
+         wallet_cost = usage_rollups.wallet_cost + excluded.wallet_cost, \
+         wallet_cost_high = usage_rollups.wallet_cost_high + excluded.wallet_cost_high, \
+         merchant_cost = usage_rollups.merchant_cost + excluded.merchant_cost, \
+         merchant_cost_high = usage_rollups.merchant_cost_high + excluded.merchant_cost_high";
+}
+
+impl Query for LockCounters {
+    type SqlType = (Text, Text, Text, BigInt);
 }

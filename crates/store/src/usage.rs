@@ -9,6 +9,7 @@ use std::ops::{AddAssign, Sub};
 
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
+use serde::Serialize;
 use tollgate_domain::{ConnectionId, MerchantId, MeterId, RequestRecord, Span};
 
 use crate::conn::Conn;
@@ -103,7 +104,7 @@ pub(crate) const fn slot(created_at: i64) -> i64 {
 }
 
 /// A row of the roll-ups, or what is to be added to one.
-#[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable)]
+#[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = usage_rollups)]
 pub(crate) struct RollupRow {
     pub(crate) series_id: String,
