@@ -293,7 +293,8 @@ impl Store {
 
     /// As [`Store::write`], for work that changes nothing by which calls are admitted, and that none
     /// may wait for: on PostgreSQL it is done beside the ledger, and waits two seconds at most for what
-    /// others have locked. SQLite has one writer for all.
+    /// others have locked. On SQLite it takes turns with what the ledger has booked, which is written beside
+    /// the ledger, too.
     ///
     /// # Errors
     /// What `work` returned, or [`StoreError::Unavailable`].

@@ -3,13 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use diesel::Connection;
 use diesel::connection::SimpleConnection;
 use diesel::sqlite::SqliteConnection;
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
-use tollgate_store::{DatabaseUrl, Options, Store, requests, wallets};
+use tollgate_store::{DatabaseUrl, Options, SettleOutcome, Store, requests, wallets};
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
 /// What stands in the files of a ledger's log, by what is added to the database's name; the older first.
@@ -184,6 +185,34 @@ fn a_log_that_the_database_has_is_not_booked_again() {
             assert_eq!(customer.wallet(&next).await, wallet);
             next.close().await.unwrap();
         }
+    });
+}
+
+/// What is being written is in nobody's books: a settlement that is tried again waits.
+#[test]
+fn a_call_that_is_being_written_is_not_settled_again() {
+    each_store(async |store| {
+        let Some(customer) = Customer::of(store).await else { return };
+        let mut keeper = customer.keeper();
+        let request_id = customer.admitted(store).await;
+        let settled = store.store.settle(request_id, answered(1_000, "1")).await;
+        assert!(matches!(settled, SettleOutcome::Settled(_)), "{settled:?}");
+        // Once both files are in use, what stands in the older is with the scribe, who cannot write it.
+        let (begun, mut calls) = (Instant::now(), 1);
+        while customer.log().iter().any(|(_, text)| text.is_empty()) {
+            assert!(begun.elapsed() < Duration::from_secs(5), "nothing is handed over");
+            customer.calls(store).await;
+            calls += 1;
+        }
+        let again = {
+            let store = store.store.clone();
+            tokio::spawn(async move { store.settle(request_id, answered(1_000, "1")).await })
+        };
+        keeper.batch_execute("ROLLBACK").unwrap();
+        let again = again.await.unwrap();
+        assert!(matches!(again, SettleOutcome::AlreadySettled), "{again:?}");
+        let paid = amount("1000").checked_sub(customer.wallet(&store.store).await.balance).unwrap();
+        assert_eq!(paid.units(), calls * amount("1").units());
     });
 }
 

@@ -38,6 +38,8 @@ const LOOK: Duration = Duration::from_millis(1);
 /// After so many bytes of log, a thousand calls, what is in SQLite's own log is moved to where it
 /// belongs.
 const CHECKPOINT: usize = 2 * 1024 * 1024;
+/// So many bytes of log may wait for the scribe, some thousand calls; then calls wait for him, too.
+const MOST_LOGGED: u64 = 16 * 1024 * 1024;
 /// How many rows are remembered; then everything is forgotten, which costs a few reads.
 const REMEMBERED: usize = 200_000;
 
@@ -153,7 +155,8 @@ impl Ahead {
             Item::Settle(settlement) => self.books.is_leaving(settlement),
             Item::Admit(_) => false,
         };
-        if items.iter().any(is_leaving) {
+        // What is being written cannot be booked on, and the log must not grow without end.
+        if items.iter().any(is_leaving) || self.log.len() >= MOST_LOGGED {
             self.wait(reader, context)?;
         }
         let now = context.clock.now();

@@ -128,6 +128,11 @@ impl Log {
         Ok(())
     }
 
+    /// How many bytes of this generation there are.
+    pub(super) const fn len(&self) -> u64 {
+        self.end
+    }
+
     /// From here on batches go to the other file. What stood there must be in the database.
     pub(super) const fn turn(&mut self) {
         self.generation += 1;
