@@ -128,7 +128,8 @@ impl Books {
     /// Forgets what was read, but for the calls on their way, which only these books end. Everything
     /// must be written.
     pub(super) fn forget(&mut self, context: &Context) {
-        let requests = mem::take(&mut self.requests);
+        let mut requests = mem::take(&mut self.requests);
+        requests.retain(|_, entered| entered.row.is_pending());
         *self = Self { requests, log: self.log.take(), ..Self::new(context) };
     }
 
