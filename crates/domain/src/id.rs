@@ -53,6 +53,8 @@ macro_rules! ids {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $Id(Ulid);
 
+        const _: () = assert!($prefix.len() + ulid::ULID_LEN == LENGTH, "a prefix has four letters");
+
         impl $Id {
             /// A new id, greater than every id this process made before.
             pub fn generate(now: Timestamp) -> Self {
