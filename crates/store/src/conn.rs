@@ -64,6 +64,21 @@ impl Conn {
         self.transaction("BEGIN IMMEDIATE", "BEGIN; SET LOCAL lock_timeout = '2s'", work)
     }
 
+    /// As [`Conn::write`], but a row that somebody else has locked is not waited for longer than it takes to
+    /// think again, where rows are locked.
+    ///
+    /// # Errors
+    /// As [`Conn::write_apart`].
+    pub(crate) fn write_soon<T, E>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<StoreError>,
+    {
+        self.transaction("BEGIN IMMEDIATE", "BEGIN; SET LOCAL lock_timeout = '100ms'", work)
+    }
+
     /// Runs `work` in a transaction that sees one state of the database throughout.
     ///
     /// # Errors

@@ -6,10 +6,14 @@
 //! parameter.
 //! Row locks are `FOR NO KEY UPDATE`: inserts that refer to a locked row need not wait.
 
+pub(crate) mod group;
 mod reading;
 
 use diesel::connection::SimpleConnection;
+use diesel::dsl::sql;
+use diesel::expression::SqlLiteral;
 use diesel::prelude::*;
+use diesel::sql_types::Text;
 use diesel::{QueryResult, RunQueryDsl};
 use sha2::{Digest, Sha256};
 use tollgate_domain::MerchantId;
@@ -23,14 +27,14 @@ use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow
 use crate::schema::{
     connections, deliveries, events, idempotent_answers, merchants, missing_prices, repricings,
     request_metadata, requests, secret_keys, spend_counters, spend_keys,
-    subscription_config_versions, subscription_configs, subscriptions, tier_counters, transactions,
-    usage_series, usage_tags, wallets, webhooks,
+    subscription_config_versions, subscription_configs, subscriptions, transactions, usage_series,
+    usage_tags, wallets, webhooks,
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{
     AddRollup, AddRollups, DataVersion, InsertMetadata, InsertRequests, InsertTransactions,
-    LockCounters, SaveCounter, SaveCounters, SaveCountersOfKeys, SaveRequest, SaveRequests,
-    SaveSpendCounters, SaveWallet, SaveWallets,
+    SaveCounter, SaveCounters, SaveCountersOfKeys, SaveRequest, SaveRequests, SaveSpendCounters,
+    SaveWallet, SaveWallets,
 };
 use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
 use crate::subscriptions::SubscriptionRow;
@@ -42,6 +46,17 @@ diesel::define_sql_function! {
     /// Takes a lock until the transaction ends, if nobody has it.
     #[sql_name = "pg_try_advisory_xact_lock"]
     fn try_advisory_lock(number: diesel::sql_types::BigInt) -> diesel::sql_types::Bool;
+}
+
+/// Readies a connection for the ledger. It finds all that it asks for by keys, and its statements are few: each is
+/// planned once, and a plan that was made while a table was empty must not read it whole when it is not.
+pub(crate) fn ready_for_the_ledger(conn: &mut Conn) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(_) => Ok(()),
+        Conn::Postgres(conn) => {
+            conn.batch_execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
+        }
+    }
 }
 
 /// Runs a cached single-row query for each id and keeps what is there.
@@ -171,24 +186,37 @@ pub(crate) fn subscription_configs(
     }
 }
 
-/// The requests with these ids, locked; `ids` ascend.
-pub(crate) fn lock_requests(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<RequestRow>> {
+/// The requests with these ids, locked if `lock`; `ids` ascend.
+pub(crate) fn requests(
+    conn: &mut Conn,
+    ids: &[String],
+    lock: Lock,
+) -> QueryResult<Vec<RequestRow>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
             requests::table.find(id).select(RequestRow::as_select()).get_result(conn)
         }),
-        Conn::Postgres(conn) => requests::table
-            .filter(requests::request_id.eq_any(ids))
-            .order(requests::request_id)
-            .for_no_key_update()
-            .select(RequestRow::as_select())
-            .load(conn),
+        Conn::Postgres(conn) => {
+            let rows = requests::table
+                .filter(requests::request_id.eq_any(ids))
+                .order(requests::request_id)
+                .select(RequestRow::as_select());
+            match lock {
+                Lock::No => rows.load(conn),
+                Lock::Rows => rows.for_no_key_update().load(conn),
+            }
+        }
     }
 }
 
 /// What an admission needs to know of a key: its id, its merchant, and the merchant's wallet with
 /// the limit that wallet has.
 pub(crate) type KeyFacts = (String, String, String, Option<i64>);
+
+/// PostgreSQL's own mark of a row, which is another after each change of it.
+fn mark_of(table: &str) -> SqlLiteral<Text> {
+    sql(&format!("{table}.xmin::text"))
+}
 
 /// The valid secret keys among `ids`.
 pub(crate) fn secret_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<KeyFacts>> {
@@ -214,24 +242,31 @@ pub(crate) fn secret_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<V
     }
 }
 
-/// A spend key, its merchant's wallet, and the limit that wallet has.
-pub(crate) type SpendKeyFacts = (SpendKeyRow, String, Option<i64>);
+/// A spend key, its merchant's wallet, the limit that wallet has, and the [mark](group::Basis) of the key.
+pub(crate) type SpendKeyFacts = (SpendKeyRow, String, Option<i64>, String);
 
 /// The spend keys with these ids, deleted or not.
 pub(crate) fn spend_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<SpendKeyFacts>> {
     macro_rules! facts {
-        () => {
+        ($mark:expr) => {
             spend_keys::table
                 .inner_join(merchants::table)
                 .inner_join(wallets::table.on(wallets::wallet_id.eq(merchants::wallet_id)))
-                .select((SpendKeyRow::as_select(), merchants::wallet_id, wallets::overdraft_limit))
+                .select((
+                    SpendKeyRow::as_select(),
+                    merchants::wallet_id,
+                    wallets::overdraft_limit,
+                    $mark,
+                ))
         };
     }
     match conn {
-        Conn::Sqlite(conn) => {
-            each(ids, |id| facts!().filter(spend_keys::spend_key_id.eq(id)).get_result(conn))
+        Conn::Sqlite(conn) => each(ids, |id| {
+            facts!("".into_sql::<Text>()).filter(spend_keys::spend_key_id.eq(id)).get_result(conn)
+        }),
+        Conn::Postgres(conn) => {
+            facts!(mark_of("spend_keys")).filter(spend_keys::spend_key_id.eq_any(ids)).load(conn)
         }
-        Conn::Postgres(conn) => facts!().filter(spend_keys::spend_key_id.eq_any(ids)).load(conn),
     }
 }
 
@@ -338,36 +373,21 @@ pub(crate) fn lock_due_webhooks(
     }
 }
 
-/// The connections with these ids, deleted or not, whoever's they are.
+/// The connections with these ids, deleted or not, whoever's they are, with their [marks](group::Basis).
 pub(crate) fn connections_by_id(
     conn: &mut Conn,
     ids: &[String],
-) -> QueryResult<Vec<crate::rows::ConnectionRow>> {
+) -> QueryResult<Vec<(crate::rows::ConnectionRow, String)>> {
     use crate::rows::ConnectionRow;
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
-            connections::table.find(id).select(ConnectionRow::as_select()).get_result(conn)
+            let row = connections::table.find(id).select(ConnectionRow::as_select());
+            Ok((row.get_result(conn)?, String::new()))
         }),
         Conn::Postgres(conn) => connections::table
             .filter(connections::connection_id.eq_any(ids))
-            .select(ConnectionRow::as_select())
+            .select((ConnectionRow::as_select(), mark_of("connections")))
             .load(conn),
-    }
-}
-
-/// The counters with these keys, locked; those that are missing are made. `keys` ascend.
-pub(crate) fn lock_counters(
-    conn: &mut Conn,
-    keys: &[TierCounterRow],
-) -> QueryResult<Vec<TierCounterRow>> {
-    match conn {
-        Conn::Sqlite(conn) => each(keys, |key| {
-            tier_counters::table
-                .find((&key.owner_id, &key.meter_id, &key.period))
-                .select(TierCounterRow::as_select())
-                .get_result(conn)
-        }),
-        Conn::Postgres(conn) => LockCounters::of(keys).load(conn),
     }
 }
 

@@ -125,11 +125,21 @@ impl Entries {
         self.events.push(EventRow::new(merchant_id, news, self.now, self.now));
     }
 
+    /// The movements.
+    pub(crate) fn transactions(&self) -> &[TransactionRow] {
+        &self.transactions
+    }
+
     /// Writes it all, one statement per table.
     pub(crate) fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
         if !self.transactions.is_empty() {
             dialect::insert_transactions(conn, &self.transactions)?;
         }
+        self.write_events(conn)
+    }
+
+    /// Writes the events.
+    pub(crate) fn write_events(&self, conn: &mut Conn) -> Result<(), StoreError> {
         if !self.events.is_empty() {
             dialect::insert_events(conn, &self.events)?;
         }

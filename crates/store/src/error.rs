@@ -39,6 +39,8 @@ impl std::error::Error for StoreError {
     }
 }
 
+/// How PostgreSQL says that somebody else has locked a row for too long.
+const LOCKED: &str = "canceling statement due to lock timeout";
 /// How SQLite says that there is no room for a commit. Then it has not been done.
 const FULL: &str = "database or disk is full";
 
@@ -52,8 +54,6 @@ impl From<diesel::result::Error> for StoreError {
             "terminating connection",
             "the database system is",
         ];
-        // How PostgreSQL says that somebody else has locked a row for too long.
-        const LOCKED: [&str; 1] = ["canceling statement due to lock timeout"];
         // How either says that its disk takes nothing more, or gives nothing any more.
         const DISK: [&str; 4] =
             ["No space left on device", FULL, "disk I/O error", "unable to open database file"];
@@ -63,7 +63,7 @@ impl From<diesel::result::Error> for StoreError {
                 Self::Unavailable(why.message().to_owned())
             }
             diesel::result::Error::DatabaseError(Unknown, why)
-                if [&GONE[..], &LOCKED, &DISK]
+                if [&GONE[..], &[LOCKED], &DISK]
                     .into_iter()
                     .flatten()
                     .any(|words| why.message().contains(words)) =>
@@ -93,6 +93,11 @@ impl StoreError {
     /// Whether the database is to blame, and not what it was asked.
     pub(crate) const fn is_away(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Interrupted)
+    }
+
+    /// Whether somebody else has locked a row for longer than was to be waited for.
+    pub(crate) fn is_of_a_lock(&self) -> bool {
+        matches!(self, Self::Unavailable(why) if why.contains(LOCKED))
     }
 
     /// The same, but a database that is busy, for longer than anybody waits, is away.

@@ -198,6 +198,7 @@ impl Store {
             told: Told::default(),
             journal: options.journal.as_deref().map(Journal::open).transpose()?,
             unkept: Mutex::default(),
+            on_their_way: Mutex::default(),
             log: manager.file().filter(|_| options.serve).map(log_of),
             behind: AtomicBool::new(false),
         });

@@ -309,7 +309,7 @@ fn write(
     book: &PriceBook,
     now: Timestamp,
 ) -> Result<Vec<Repricing>, StoreError> {
-    let rows = dialect::lock_requests(conn, ids)?;
+    let rows = dialect::requests(conn, ids, Lock::Rows)?;
     let records = to_records(conn, &rows)?;
     let earlier = earlier_of(conn, ids)?;
     let mut reckoned = Vec::with_capacity(rows.len());

@@ -118,6 +118,7 @@ impl TryFrom<SecretKeyRow> for SecretKey {
     AsChangeset,
     Identifiable,
     Serialize,
+    Deserialize,
 )]
 #[diesel(table_name = wallets, primary_key(wallet_id), treat_none_as_null = true)]
 pub(crate) struct WalletRow {
@@ -292,7 +293,17 @@ impl MeterRow {
 }
 
 #[derive(
-    Clone, Debug, PartialEq, Eq, Hash, Queryable, Selectable, Insertable, AsChangeset, Serialize,
+    Clone,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    Queryable,
+    Selectable,
+    Insertable,
+    AsChangeset,
+    Serialize,
+    Deserialize,
 )]
 #[diesel(table_name = tier_counters)]
 pub(crate) struct TierCounterRow {
@@ -302,7 +313,17 @@ pub(crate) struct TierCounterRow {
     pub(crate) used: i64,
 }
 
-#[derive(Clone, Debug, Queryable, Selectable, Insertable, AsChangeset, Identifiable, Serialize)]
+#[derive(
+    Clone,
+    Debug,
+    Queryable,
+    Selectable,
+    Insertable,
+    AsChangeset,
+    Identifiable,
+    Serialize,
+    Deserialize,
+)]
 #[diesel(table_name = requests, primary_key(request_id))]
 // With defaults in it, an insert is another statement for every combination of what is absent.
 #[diesel(treat_none_as_null = true, treat_none_as_default_value = false)]

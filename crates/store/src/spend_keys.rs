@@ -1,7 +1,7 @@
 //! Spend keys and their counters.
 
 use diesel::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 use tollgate_domain::{
     Gcra, Key, KeyHash, KeyKind, MerchantId, NewSpendKey, PerCycle, RateLimit, SpendCounters,
@@ -65,6 +65,7 @@ impl SpendKeyRow {
     AsChangeset,
     Identifiable,
     Serialize,
+    Deserialize,
 )]
 #[diesel(table_name = spend_counters, primary_key(spend_key_id), treat_none_as_null = true)]
 pub(crate) struct SpendCountersRow {

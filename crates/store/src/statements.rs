@@ -273,7 +273,3 @@ insert_of_rows! {
          merchant_cost = usage_rollups.merchant_cost + excluded.merchant_cost, \
          merchant_cost_high = usage_rollups.merchant_cost_high + excluded.merchant_cost_high";
 }
-
-impl Query for LockCounters {
-    type SqlType = (Text, Text, Text, BigInt);
-}

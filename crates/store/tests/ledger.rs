@@ -6,10 +6,10 @@ use std::sync::Arc;
 use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::*;
-use tollgate_pricing::{Amount, Payer, Usage};
+use tollgate_pricing::{Amount, Payer, Tier, Usage};
 use tollgate_store::wallets::{Moved, Movement};
 use tollgate_store::{
-    Conn, SettleOutcome, StoreError, connections, merchants, meters, requests, wallets,
+    Conn, DatabaseUrl, SettleOutcome, StoreError, connections, merchants, meters, requests, wallets,
 };
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
@@ -161,6 +161,80 @@ fn keys_connections_and_meters_of_others_are_not_found_and_deleted_ones_refused(
             .await
             .unwrap();
         assert_eq!(refused(mine.call(store)).await, Refusal::KeyInvalid);
+    });
+}
+
+/// A node remembers whom calls name; what another changes there binds its next call all the same.
+#[test]
+fn what_one_node_changes_binds_the_next_call_on_another() {
+    each_store(async |store| {
+        if matches!(store.url, DatabaseUrl::Sqlite(_)) {
+            // One process serves from a file.
+            return;
+        }
+        let shop = shop(store, "1000").await;
+        let (merchant_id, now) = (shop.merchant.merchant_id, store.clock.now());
+        let other = store.open_again();
+        // Both of a node's writers know everything by now, very likely.
+        let calls = (0..16).map(|_| other.admit(Box::new(shop.call(store))));
+        for admitted in futures_util::future::join_all(calls).await {
+            let id = admitted.unwrap().unwrap().request_id;
+            other.settle(id, answered(1, "1")).await;
+        }
+        let next = async || {
+            let decided = other.admit(Box::new(shop.call(store))).await.unwrap();
+            if let Ok(pending) = &decided {
+                other.settle(pending.request_id, answered(1_000_000, "1")).await;
+            }
+            decided.map(|pending| pending.meter.unwrap().version)
+        };
+        assert_eq!(next().await, Ok(1));
+
+        let (meter_id, tiers) =
+            (shop.meter.meter_id, vec![Tier { start: 0, rate: "20".parse().unwrap() }]);
+        let changes = MeterChanges {
+            tiers: Some(tiers),
+            base_cost_payer: Some(Payer::Merchant),
+            ..MeterChanges::default()
+        };
+        let changed = store
+            .store
+            .write(move |conn| meters::update(conn, merchant_id, meter_id, &changes, now));
+        assert!(matches!(changed.await.unwrap(), meters::Updated::Meter(_)));
+        for _ in 0..4 {
+            assert_eq!(next().await, Ok(2));
+        }
+
+        let own = shop.merchant.wallet_id;
+        let limit = |usd: Option<&str>| WalletChanges {
+            overdraft_limit: Some(usd.map(amount)),
+            ..WalletChanges::default()
+        };
+        let none_left = limit(Some("0"));
+        let limited =
+            store.store.write(move |conn| wallets::update(conn, merchant_id, own, none_left)).await;
+        assert!(limited.unwrap().is_some());
+        for _ in 0..4 {
+            assert!(matches!(next().await, Err(Refusal::WalletInsufficient { .. })));
+        }
+        let unlimited = limit(None);
+        let freed =
+            store.store.write(move |conn| wallets::update(conn, merchant_id, own, unlimited)).await;
+        assert!(freed.unwrap().is_some());
+        for _ in 0..4 {
+            assert_eq!(next().await, Ok(2));
+        }
+
+        let connection_id = shop.connection.connection_id;
+        let deleted = store
+            .store
+            .write(move |conn| connections::delete(conn, merchant_id, connection_id, now));
+        assert!(deleted.await.unwrap());
+        for _ in 0..4 {
+            assert_eq!(next().await, Err(Refusal::ConnectionDisabled));
+        }
+        store.assert_audited().await;
+        other.close().await.unwrap();
     });
 }
 

@@ -15,6 +15,7 @@ use super::Context;
 use super::parties::{Parties, Party};
 use super::storms::{Changed, Remembered, Storms};
 use crate::conn::Conn;
+use crate::dialect::group::{self, Basis, Needed};
 use crate::dialect::{self, Lock};
 use crate::entries::{Entries, Reason};
 use crate::error::StoreError;
@@ -35,26 +36,6 @@ impl AccountIds {
         self.spend_keys.extend(party.spend_key.map(|key| key.spend_key_id.clone()));
         self.wallets.extend(party.wallet_id());
         self.wallets.extend(party.limited_account().map(str::to_owned));
-    }
-}
-
-impl AccountIds {
-    fn read(
-        self,
-        conn: &mut Conn,
-        lock: Lock,
-    ) -> Result<(Vec<SpendCountersRow>, Vec<WalletRow>), StoreError> {
-        let keys: Vec<_> = self.spend_keys.into_iter().collect();
-        let counters = match keys.is_empty() {
-            true => Vec::new(),
-            false => dialect::spend_counters(conn, &keys, lock)?,
-        };
-        let wallets: Vec<_> = self.wallets.into_iter().collect();
-        let wallets = match wallets.is_empty() {
-            true => Vec::new(),
-            false => dialect::wallets(conn, &wallets, lock)?,
-        };
-        Ok((counters, wallets))
     }
 }
 
@@ -128,8 +109,9 @@ impl Accounts {
         let now = context.clock.now();
         let mut accounts = Self::new(now);
         accounts.begin(now, context);
-        let rows = ids.read(conn, Lock::No)?;
-        accounts.know(conn, rows, parties)?;
+        let needed = accounts.needed(&ids);
+        let found = group::read(conn, &needed, &Basis::default(), Lock::No)?;
+        accounts.know(conn, found.spend_counters, found.wallets, parties)?;
         if !accounts.subscriptions.is_empty() {
             // A renewal may have come between wallets and subscriptions. Wallets that are read after
             // their subscriptions are as new as those, or the subscription is seen to be due.
@@ -140,31 +122,23 @@ impl Accounts {
         Ok(accounts)
     }
 
-    /// Reads the accounts among `ids` that are not known and locks them, spend keys before wallets,
-    /// each by id: the order in which all lock. While that took its time, a key may have been paused,
-    /// rotated or deleted: who it is and what it may do is read again once it is locked.
-    /// Subscriptions whose cycle has ended are brought up to now.
-    pub(super) fn lock(
-        &mut self,
-        conn: &mut Conn,
-        mut ids: AccountIds,
-        parties: &mut Parties,
-    ) -> Result<(), StoreError> {
-        let wallets: Vec<_> = ids.wallets.iter().cloned().collect();
-        ids.spend_keys.retain(|id| !self.spend_keys.contains_key(id));
-        ids.wallets.retain(|id| !self.wallets.contains_key(id));
-        let rows = ids.read(conn, Lock::Rows)?;
-        if dialect::has_row_locks(conn) {
-            parties.read_keys_again(conn)?;
+    /// Those of these accounts that are not known.
+    pub(super) fn needed(&self, ids: &AccountIds) -> Needed {
+        let unknown_keys = ids.spend_keys.iter().filter(|id| !self.spend_keys.contains_key(*id));
+        let unknown_wallets = ids.wallets.iter().filter(|id| !self.wallets.contains_key(*id));
+        Needed {
+            spend_keys: unknown_keys.cloned().collect(),
+            wallets: unknown_wallets.cloned().collect(),
+            ..Needed::default()
         }
-        self.know(conn, rows, parties)?;
-        self.renew(&wallets)
     }
 
-    fn know(
+    /// Learns how accounts stand.
+    pub(super) fn know(
         &mut self,
         conn: &mut Conn,
-        (counters, wallets): (Vec<SpendCountersRow>, Vec<WalletRow>),
+        counters: Vec<SpendCountersRow>,
+        wallets: Vec<WalletRow>,
         parties: &Parties,
     ) -> Result<(), StoreError> {
         for counters in counters {
@@ -184,7 +158,7 @@ impl Accounts {
     }
 
     /// Brings the subscriptions on these wallets whose cycle has ended up to now.
-    fn renew(&mut self, wallet_ids: &[String]) -> Result<(), StoreError> {
+    pub(super) fn renew(&mut self, wallet_ids: &BTreeSet<String>) -> Result<(), StoreError> {
         if self.subscriptions.is_empty() {
             return Ok(());
         }
@@ -432,24 +406,10 @@ impl Accounts {
 
 /// What has become of accounts, to be written.
 pub(super) struct ChangedAccounts {
-    spend_counters: Vec<SpendCountersRow>,
-    wallets: Vec<WalletRow>,
-    renewed: Vec<SubscriptionRow>,
-    entries: Entries,
-}
-
-impl ChangedAccounts {
-    /// One statement per table.
-    pub(super) fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
-        if !self.spend_counters.is_empty() {
-            dialect::save_spend_counters(conn, &self.spend_counters)?;
-        }
-        if !self.wallets.is_empty() {
-            dialect::save_wallets(conn, &self.wallets)?;
-        }
-        subscriptions::save(conn, &self.renewed)?;
-        self.entries.write(conn)
-    }
+    pub(super) spend_counters: Vec<SpendCountersRow>,
+    pub(super) wallets: Vec<WalletRow>,
+    pub(super) renewed: Vec<SubscriptionRow>,
+    pub(super) entries: Entries,
 }
 
 /// An amount would leave the range of amounts.

@@ -29,6 +29,7 @@ use super::parties::Versions;
 use super::{Context, Work};
 use crate::conn::{Conn, Manager, is_broken};
 use crate::dialect;
+use crate::dialect::group::Basis;
 use crate::error::StoreError;
 
 /// What is booked is on its way to the database after so long, unless that is written to just then.
@@ -97,7 +98,7 @@ impl Ahead {
             }
             books.take_changed();
             let posting = books.take();
-            posting.write(conn)?;
+            posting.write(conn, &Basis::default())?;
             Ok::<_, StoreError>((posting, dialect::version(conn)?))
         })?;
         posting.written(context);
@@ -309,7 +310,7 @@ impl Ahead {
                     // Written over it, what somebody else did would be lost.
                     return Err(StoreError::Interrupted);
                 }
-                posting.write(conn)
+                posting.write(conn, &Basis::default()).map(drop)
             })?;
             posting.written(&context);
             Ok(())

@@ -3,7 +3,8 @@
 //!
 //! Tables are locked in one order everywhere (requests, spend keys, wallets, tier counters, and the
 //! roll-ups and missing prices when all else is written) and rows within a table by id, so batches of
-//! several nodes never wait for each other in a circle.
+//! several nodes never wait for each other in a circle. What a batch is decided by and nobody locks is its
+//! [basis](Basis).
 //! Settlements come before admissions: they free what admissions may need.
 
 use std::borrow::Cow;
@@ -27,13 +28,13 @@ use super::rollups::Rollups;
 use super::storms::Changed;
 use super::{Context, SettleOutcome};
 use crate::conn::Conn;
-use crate::dialect;
+use crate::dialect::group::{self, Basis, Standing};
+use crate::dialect::{self, Lock};
 use crate::error::StoreError;
 use crate::journal;
 use crate::missing_prices::{self, Missing};
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, parsed};
 use crate::usage::Sums;
-use crate::webhooks;
 
 pub(super) enum Item {
     Admit(Box<Call>),
@@ -63,7 +64,7 @@ type CounterKey = (String, String, String);
 /// A call on its way, or one that has ended and is not taken to the database yet.
 struct Entered {
     row: RequestRow,
-    /// The call as these books have admitted it: to end it nothing is parsed.
+    /// The call as this process has admitted it: to end it nothing is parsed.
     pending: Option<PendingRecord>,
     stands: Stands,
 }
@@ -90,8 +91,13 @@ pub(super) struct Books {
     metadata: Vec<RequestMetadataRow>,
     rollups: Rollups,
     missing: Missing,
-    /// The merchants that are told of every call, once that is known.
+    /// The merchants that are told of every call, once that is asked for.
     told_of_calls: Option<HashSet<MerchantId>>,
+    /// Whether calls are looked at before anything is locked for them.
+    looks_first: bool,
+    /// By what the last batch was decided, and how that was marked when it was.
+    basis: Basis,
+    marks: BTreeSet<String>,
     /// What was booked since somebody last took it, where that is wanted.
     log: Option<Vec<u8>>,
     now: Timestamp,
@@ -115,9 +121,40 @@ impl Books {
             rollups: Rollups::default(),
             missing: Missing::new(),
             told_of_calls: None,
+            looks_first: false,
+            basis: Basis::default(),
+            marks: BTreeSet::new(),
             log: None,
             now,
         }
+    }
+
+    /// The same, but it is known who takes part in calls. What is refused as things stand locks nothing if
+    /// somebody `looks_first`, so that refusals, however many, slow nobody down.
+    pub(super) fn with(parties: Parties, looks_first: bool, context: &Context) -> Self {
+        Self { parties, looks_first, ..Self::new(context) }
+    }
+
+    /// Who takes part in calls; everything must be written. The calls that were admitted are known to this
+    /// process from here on.
+    pub(super) fn into_parties(self, context: &Context) -> Parties {
+        let entered = self.requests.into_iter();
+        let pending = entered.filter_map(|(id, Entered { row, pending, .. })| {
+            let pending = pending.filter(|_| row.is_pending())?;
+            Some((id, Box::new((row, pending))))
+        });
+        context.on_their_way().extend(pending);
+        self.parties
+    }
+
+    /// By what the last batch was decided.
+    pub(super) const fn basis(&self) -> &Basis {
+        &self.basis
+    }
+
+    /// How that was marked when it was decided.
+    pub(super) const fn marks(&self) -> &BTreeSet<String> {
+        &self.marks
     }
 
     /// From here on, what is booked is [told](Books::log) as lines of a log, too.
@@ -159,19 +196,23 @@ impl Books {
             Item::Admit(call) => Some(&**call),
             Item::Settle(_) => None,
         });
-        let ending = self.read_ending(conn, settlements.clone(), versions)?;
-        self.parties.read(conn, calls.clone(), ending.accounts.spend_keys.iter().cloned())?;
-        let mut refused = self.refuse_by_a_look(conn, calls.clone(), context)?;
-        let mut accounts = ending.accounts;
-        calls
-            .filter(|call| !refused.contains_key(&call.request_id))
-            .for_each(|call| accounts.add(&self.parties.of(call)));
-        self.accounts.lock(conn, accounts, &mut self.parties)?;
-        self.read_counters(conn, ending.counters)?;
+        let mut touched = self.read_ending(conn, settlements.clone(), context, versions)?;
+        self.parties.read(conn, calls.clone(), touched.accounts.spend_keys.iter().cloned())?;
+        if dialect::has_row_locks(conn) {
+            self.basis = self.parties.basis(calls.clone(), touched.accounts.spend_keys.iter());
+        }
+        let mut refused = match self.looks_first {
+            true => self.refuse_by_a_look(conn, calls.clone(), context)?,
+            false => HashMap::new(),
+        };
+        for call in calls.filter(|call| !refused.contains_key(&call.request_id)) {
+            touched.accounts.add(&self.parties.of(call));
+        }
+        self.lock(conn, &touched)?;
 
         let mut settled: HashMap<RequestId, SettleOutcome> = HashMap::new();
         for settlement in settlements {
-            let outcome = self.settle(conn, settlement, versions, context)?;
+            let outcome = self.settle(settlement, versions, context)?;
             // Of two settlements of one call in one batch the first is booked, and both may say so.
             settled.entry(settlement.request_id).or_insert(outcome);
         }
@@ -202,17 +243,17 @@ impl Books {
     ) -> Result<(), StoreError> {
         match logged {
             Logged::Admitted { pending, counters } => {
-                self.read_requests(conn, [pending.request_id])?;
+                self.read_requests(conn, [pending.request_id], context)?;
                 if self.requests.contains_key(&pending.request_id) {
                     return Ok(());
                 }
                 let key = pending.spend_key_id.map(|id| id.to_string());
-                let mut ids = AccountIds::default();
-                ids.spend_keys.extend(key.clone());
-                ids.wallets.extend(pending.wallet_id.map(|id| id.to_string()));
-                ids.wallets.insert(pending.merchant_wallet_id.to_string());
+                let mut touched = Touched::default();
+                touched.accounts.spend_keys.extend(key.clone());
+                touched.accounts.wallets.extend(pending.wallet_id.map(|id| id.to_string()));
+                touched.accounts.wallets.insert(pending.merchant_wallet_id.to_string());
                 self.parties.read(conn, std::iter::empty(), key.into_iter())?;
-                self.accounts.lock(conn, ids, &mut self.parties)?;
+                self.lock(conn, &touched)?;
                 let counters = counters.map(Cow::into_owned);
                 let admission = Admission { pending: pending.into_owned(), counters };
                 self.accounts.admit_again(&admission)?;
@@ -221,12 +262,12 @@ impl Books {
             Logged::Settled { request_id, report } => {
                 let report = report.map(|report| Arc::new(report.into_owned()));
                 let settlement = Settlement { request_id, report };
-                let ending = self.read_ending(conn, std::iter::once(&settlement), versions)?;
-                let keys = ending.accounts.spend_keys.iter().cloned();
+                let settlements = std::iter::once(&settlement);
+                let touched = self.read_ending(conn, settlements, context, versions)?;
+                let keys = touched.accounts.spend_keys.iter().cloned();
                 self.parties.read(conn, std::iter::empty(), keys)?;
-                self.accounts.lock(conn, ending.accounts, &mut self.parties)?;
-                self.read_counters(conn, ending.counters)?;
-                self.settle(conn, &settlement, versions, context)?;
+                self.lock(conn, &touched)?;
+                self.settle(&settlement, versions, context)?;
             }
         }
         Ok(())
@@ -291,8 +332,7 @@ impl Books {
         self.parties.len() + self.accounts.len() + self.requests.len() + self.counters.len()
     }
 
-    /// Where locks on rows keep others waiting, a look comes first: what is refused by it takes none,
-    /// so that refusals, however many, slow nobody down.
+    /// What is refused as things stand, without keeping anybody from them.
     fn refuse_by_a_look<'a>(
         &self,
         conn: &mut Conn,
@@ -300,9 +340,6 @@ impl Books {
         context: &Context,
     ) -> Result<HashMap<RequestId, Refusal>, StoreError> {
         let mut refused = HashMap::new();
-        if !dialect::has_row_locks(conn) {
-            return Ok(refused);
-        }
         let parties = &self.parties;
         let mut ids = AccountIds::default();
         calls.clone().for_each(|call| ids.add(&parties.of(call)));
@@ -325,14 +362,17 @@ impl Books {
         &mut self,
         conn: &mut Conn,
         settlements: impl Iterator<Item = &'a Settlement> + Clone,
+        context: &Context,
         versions: &mut Versions,
     ) -> Result<Touched, StoreError> {
-        self.read_requests(conn, settlements.clone().map(|one| one.request_id))?;
+        self.read_requests(conn, settlements.clone().map(|one| one.request_id), context)?;
         let mut touched = Touched::default();
         for settlement in settlements {
             let Some(Entered { row, .. }) = self.requests.get(&settlement.request_id) else {
                 continue;
             };
+            touched.requests.insert(settlement.request_id);
+            touched.merchants.insert(row.merchant_id.clone());
             let version = match (&row.meter_id, row.meter_version) {
                 (Some(meter_id), Some(number)) => {
                     let version = known_version(conn, versions, meter_id, number)?;
@@ -350,38 +390,92 @@ impl Books {
         Ok(touched)
     }
 
+    /// Makes these calls known, as they were when they were last seen.
     fn read_requests(
         &mut self,
         conn: &mut Conn,
         ids: impl IntoIterator<Item = RequestId>,
+        context: &Context,
     ) -> Result<(), StoreError> {
         let unknown = ids.into_iter().filter(|id| !self.requests.contains_key(id));
-        let unknown: BTreeSet<_> = unknown.map(|id| id.to_string()).collect();
+        let mut unknown: BTreeSet<_> = unknown.collect();
+        if dialect::has_row_locks(conn) {
+            let mut on_their_way = context.on_their_way();
+            unknown.retain(|id| {
+                let Some(known) = on_their_way.remove(id) else { return true };
+                let (row, pending) = *known;
+                let entered = Entered { row, pending: Some(pending), stands: Stands::Written };
+                self.requests.insert(*id, entered);
+                false
+            });
+        }
         if unknown.is_empty() {
             return Ok(());
         }
-        let unknown: Vec<_> = unknown.into_iter().collect();
-        for row in dialect::lock_requests(conn, &unknown)? {
-            let id = parsed("requests.request_id", &row.request_id)?;
-            self.requests.insert(id, Entered { row, pending: None, stands: Stands::Written });
+        let unknown: Vec<_> = unknown.iter().map(RequestId::to_string).collect();
+        for row in dialect::requests(conn, &unknown, Lock::No)? {
+            self.enter(row)?;
         }
         Ok(())
     }
 
-    fn read_counters(
-        &mut self,
-        conn: &mut Conn,
-        keys: BTreeSet<CounterKey>,
-    ) -> Result<(), StoreError> {
-        let unknown = keys.into_iter().filter(|key| !self.counters.contains_key(key));
-        let unknown: Vec<_> = unknown.map(|key| counter_row(key, 0)).collect();
-        if unknown.is_empty() {
-            return Ok(());
+    /// A call as the database has it.
+    fn enter(&mut self, row: RequestRow) -> Result<(), StoreError> {
+        let id = parsed("requests.request_id", &row.request_id)?;
+        self.requests.insert(id, Entered { row, pending: None, stands: Stands::Written });
+        Ok(())
+    }
+
+    /// Reads what is touched and not known, and locks it. Subscriptions whose cycle has ended are brought
+    /// up to now.
+    fn lock(&mut self, conn: &mut Conn, touched: &Touched) -> Result<(), StoreError> {
+        let Touched { requests, accounts, counters, merchants } = touched;
+        let mut needed = self.accounts.needed(accounts);
+        let unknown = counters.iter().filter(|key| !self.counters.contains_key(*key));
+        needed.counters = unknown.map(|key| counter_row(key.clone(), 0)).collect();
+        if self.told_of_calls.is_none() {
+            needed.merchants = merchants.iter().cloned().collect();
         }
-        let found = dialect::lock_counters(conn, &unknown)?;
-        let rows = unknown.into_iter().chain(found);
+        if dialect::has_row_locks(conn) {
+            needed.requests = requests.iter().map(RequestId::to_string).collect();
+        }
+        if needed.is_empty() && self.basis.marks.is_empty() {
+            return self.accounts.renew(&accounts.wallets);
+        }
+        let found = group::read(conn, &needed, &self.basis, Lock::Rows)?;
+        self.marks = found.marks;
+        if !needed.merchants.is_empty() {
+            self.told_of_calls = Some(found.told);
+        }
+        if !needed.requests.is_empty() {
+            self.learn_how_they_stand(requests, found.requests)?;
+        }
+        let rows = needed.counters.into_iter().chain(found.counters);
         let counters = rows.map(|row| ((row.owner_id, row.meter_id, row.period), row.used));
         self.counters.extend(counters);
+        self.accounts.know(conn, found.spend_counters, found.wallets, &self.parties)?;
+        self.accounts.renew(&accounts.wallets)
+    }
+
+    /// Calls that were known before they were locked may have been ended by somebody else.
+    fn learn_how_they_stand(
+        &mut self,
+        requests: &BTreeSet<RequestId>,
+        found: Vec<Standing>,
+    ) -> Result<(), StoreError> {
+        let mut gone = requests.clone();
+        for standing in found {
+            match standing {
+                Standing::Pending(id) => {
+                    gone.remove(&parsed("requests.request_id", &id)?);
+                }
+                Standing::Ended(row) => {
+                    gone.remove(&parsed("requests.request_id", &row.request_id)?);
+                    self.enter(*row)?;
+                }
+            }
+        }
+        self.requests.retain(|id, _| !gone.contains(id));
         Ok(())
     }
 
@@ -420,7 +514,7 @@ impl Books {
         self.metadata.extend(RequestMetadataRow::of(pending));
         let entered = Entered {
             row: RequestRow::pending(pending, node_id),
-            pending: self.log.is_some().then(|| pending.clone()),
+            pending: Some(pending.clone()),
             stands: Stands::New,
         };
         self.requests.insert(pending.request_id, entered);
@@ -430,7 +524,6 @@ impl Books {
     /// Ends a call once.
     fn settle(
         &mut self,
-        conn: &mut Conn,
         settlement: &Settlement,
         versions: &Versions,
         context: &Context,
@@ -514,7 +607,7 @@ impl Books {
             stands => stands,
         };
         self.requests.insert(settlement.request_id, Entered { row, pending: None, stands });
-        self.tell_of_call(conn, pending.merchant_id, pending.request_id, record.status)?;
+        self.tell_of_call(pending.merchant_id, pending.request_id, record.status);
         Ok(match overflowed {
             true => SettleOutcome::LetGo(Box::new(record)),
             false => SettleOutcome::Settled(Box::new(record)),
@@ -524,16 +617,11 @@ impl Books {
     /// Writes down that a call has ended, for a merchant with a webhook that asks for it.
     fn tell_of_call(
         &mut self,
-        conn: &mut Conn,
         merchant_id: MerchantId,
         request_id: RequestId,
         status: RequestStatus,
-    ) -> Result<(), StoreError> {
-        let told = match &self.told_of_calls {
-            Some(told) => told,
-            None => self.told_of_calls.insert(webhooks::merchants_told_of_requests(conn)?),
-        };
-        if told.contains(&merchant_id) {
+    ) {
+        if self.told_of_calls.as_ref().is_some_and(|told| told.contains(&merchant_id)) {
             let news = match status {
                 RequestStatus::Error => News::RequestFailed { request_id },
                 RequestStatus::Pending | RequestStatus::Completed => {
@@ -542,7 +630,6 @@ impl Books {
             };
             self.accounts.tell(merchant_id, &news);
         }
-        Ok(())
     }
 
     /// Counts what a call cost on its spend key, and writes down what is to be told of it.
@@ -568,9 +655,13 @@ impl Books {
     }
 }
 
-/// What the end of calls touches.
+/// What calls and their ends touch.
 #[derive(Default)]
 struct Touched {
+    /// The calls that end.
+    requests: BTreeSet<RequestId>,
+    /// Their merchants.
+    merchants: BTreeSet<String>,
     accounts: AccountIds,
     counters: BTreeSet<CounterKey>,
 }

@@ -13,12 +13,14 @@ mod posting;
 mod reported;
 mod rollups;
 mod storms;
+mod through;
 mod writer;
 
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use r2d2::ManageConnection;
@@ -35,6 +37,7 @@ use crate::conn::{Conn, Manager};
 use crate::error::StoreError;
 use crate::journal::{Entry, Journal};
 use crate::missing_prices::{self, Told};
+use crate::rows::RequestRow;
 use ahead::Ahead;
 use books::Settlement;
 use parties::Versions;
@@ -104,6 +107,9 @@ pub(crate) struct Context {
     /// What neither the database nor the journal took. No more calls than are on their way can come
     /// to wait here: new ones are not admitted then.
     pub(crate) unkept: Mutex<Vec<Entry>>,
+    /// The calls that this process has admitted and that are not settled, with their rows, where the books
+    /// of a batch end with it.
+    pub(crate) on_their_way: Mutex<HashMap<RequestId, Box<(RequestRow, PendingRecord)>>>,
     /// Where what is booked is logged, by a process that is alone and may be ahead of its database.
     pub(crate) log: Option<[PathBuf; 2]>,
     /// Whether the database lacks something that is booked.
@@ -111,6 +117,10 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    fn on_their_way(&self) -> MutexGuard<'_, HashMap<RequestId, Box<(RequestRow, PendingRecord)>>> {
+        self.on_their_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Acquire)
     }

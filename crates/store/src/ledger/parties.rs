@@ -9,6 +9,7 @@ use tollgate_domain::{Connection, MerchantMeter};
 
 use crate::conn::Conn;
 use crate::dialect;
+use crate::dialect::group::Basis;
 use crate::error::StoreError;
 use crate::meters::{self, Version};
 use crate::rows::{RequestRow, parsed};
@@ -50,12 +51,29 @@ struct Holder {
     wallet_is_limited: bool,
 }
 
+impl Holder {
+    /// What tells whether the wallet still has a limit, or none.
+    fn mark(&self) -> Mark {
+        let limited = if self.wallet_is_limited { "t" } else { "f" };
+        format!("{} {limited}", self.wallet_id)
+    }
+}
+
+/// A mark of a row, of the [`Basis`].
+type Mark = String;
+
+struct KnownKey {
+    row: SpendKeyRow,
+    holder: Holder,
+    mark: Mark,
+}
+
 /// All that calls and their endings name, but for what they change.
 #[derive(Default)]
 pub(super) struct Parties {
     secret_keys: HashMap<String, Holder>,
-    spend_keys: HashMap<String, (SpendKeyRow, Holder)>,
-    connections: HashMap<String, Connection>,
+    spend_keys: HashMap<String, KnownKey>,
+    connections: HashMap<String, (Connection, Mark)>,
     meters: HashMap<MeterName, MerchantMeter>,
 }
 
@@ -117,12 +135,14 @@ impl Parties {
         let mut connection_ids: BTreeSet<_> =
             calls.clone().filter_map(|call| call.connection_id).map(|id| id.to_string()).collect();
         let keys = calls.clone().filter_map(|call| self.opened_spend_key(call));
-        connection_ids.extend(keys.filter_map(|(key, _)| key.connection_id.clone()));
+        connection_ids.extend(keys.filter_map(|key| key.row.connection_id.clone()));
         connection_ids.retain(|id| !self.connections.contains_key(id));
         if !connection_ids.is_empty() {
             let ids: Vec<_> = connection_ids.into_iter().collect();
-            for row in dialect::connections_by_id(conn, &ids)? {
-                self.connections.insert(row.connection_id.clone(), Connection::try_from(row)?);
+            for (row, mark) in dialect::connections_by_id(conn, &ids)? {
+                let mark = format!("{} {mark}", row.connection_id);
+                let id = row.connection_id.clone();
+                self.connections.insert(id, (Connection::try_from(row)?, mark));
             }
         }
         for call in calls {
@@ -149,26 +169,61 @@ impl Parties {
         self.secret_keys.len() + self.spend_keys.len() + self.connections.len() + self.meters.len()
     }
 
-    /// Reads keys again: those that were deleted or rotated meanwhile open nothing any more. Whether
-    /// a wallet has a limit stays as it was read when the wallets were locked by it.
-    pub(super) fn read_keys_again(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
-        let ids: BTreeSet<_> = self.secret_keys.keys().cloned().collect();
-        let valid = secret_keys(conn, ids)?;
-        self.secret_keys.retain(|id, _| valid.contains_key(id));
-        let ids: BTreeSet<_> = self.spend_keys.keys().cloned().collect();
-        for (id, (row, _)) in spend_keys(conn, ids)? {
-            if let Some((known, _)) = self.spend_keys.get_mut(&id) {
-                // The meters are read: another one will price the next call.
-                let meter_id = known.meter_id.take();
-                *known = SpendKeyRow { meter_id, ..row };
+    /// By which rows these calls, and the ends of calls of these spend keys, are decided: that they
+    /// still stand as they were read must be known when all is locked.
+    pub(super) fn basis<'a, 'b>(
+        &self,
+        calls: impl Iterator<Item = &'a Call>,
+        ending: impl Iterator<Item = &'b String>,
+    ) -> Basis {
+        let mut basis = Basis::default();
+        let add = |ids: &mut Vec<String>, marks: &mut BTreeSet<Mark>, id: &str, mark: Mark| {
+            if marks.insert(mark) {
+                ids.push(id.to_owned());
+            }
+        };
+        let Basis { secret_keys, spend_keys, connections, meters, accounts, marks } = &mut basis;
+        for key in ending.filter_map(|id| self.spend_keys.get(id)) {
+            add(spend_keys, marks, &key.row.spend_key_id, key.mark.clone());
+        }
+        for call in calls {
+            let holder = match call.key {
+                CallKey::Secret(id) => {
+                    let id = id.to_string();
+                    let holder = self.secret_keys.get(&id);
+                    if holder.is_some() {
+                        add(secret_keys, marks, &id, id.clone());
+                    }
+                    holder
+                }
+                CallKey::Spend(id, _) => self.spend_keys.get(&id.to_string()).map(|key| {
+                    add(spend_keys, marks, &key.row.spend_key_id, key.mark.clone());
+                    &key.holder
+                }),
+            };
+            if let Some(holder) = holder {
+                add(accounts, marks, &holder.wallet_id, holder.mark());
+            }
+            let of_key = self.opened_spend_key(call);
+            let of_key = of_key.and_then(|key| key.row.connection_id.clone());
+            let named = call.connection_id.map(|id| id.to_string());
+            for id in named.into_iter().chain(of_key) {
+                if let Some((_, mark)) = self.connections.get(&id) {
+                    add(connections, marks, &id, mark.clone());
+                }
+            }
+            if let Some(meter) = self.meter_name(call).and_then(|name| self.meters.get(&name)) {
+                let MerchantMeter { meter_id, version, slug, .. } = meter;
+                let id = meter_id.to_string();
+                add(meters, marks, &id, format!("{id} {version} {slug}"));
             }
         }
-        Ok(())
+        basis
     }
 
     /// A spend key by its id, deleted or not.
     pub(super) fn spend_key(&self, id: &str) -> Option<&SpendKeyRow> {
-        self.spend_keys.get(id).map(|(row, _)| row)
+        self.spend_keys.get(id).map(|key| &key.row)
     }
 
     /// What a call names, as far as it is there and its merchant's.
@@ -176,32 +231,35 @@ impl Parties {
         let spend_key = self.opened_spend_key(call);
         let holder = match call.key {
             CallKey::Secret(id) => self.secret_keys.get(&id.to_string()),
-            CallKey::Spend(..) => spend_key.map(|(_, holder)| holder),
+            CallKey::Spend(..) => spend_key.map(|key| &key.holder),
         };
         let holder = holder.filter(|holder| holder.merchant_id == call.merchant_id.to_string());
-        let connection = call.connection_id.and_then(|id| self.connections.get(&id.to_string()));
-        let key_connection = spend_key.and_then(|(key, _)| key.connection_id.as_ref());
+        let connection = call.connection_id.and_then(|id| self.connection(&id.to_string()));
+        let key_connection = spend_key.and_then(|key| key.row.connection_id.as_ref());
         Party {
-            key_connection: key_connection.and_then(|id| self.connections.get(id)),
+            key_connection: key_connection.and_then(|id| self.connection(id)),
             account: holder.map(|holder| (holder.wallet_id.as_str(), holder.wallet_is_limited)),
-            spend_key: spend_key.map(|(row, _)| row),
+            spend_key: spend_key.map(|key| &key.row),
             connection: connection.filter(|one| one.merchant_id == call.merchant_id),
             meter: self.meter_name(call).and_then(|name| self.meters.get(&name)),
         }
     }
 
+    fn connection(&self, id: &str) -> Option<&Connection> {
+        self.connections.get(id).map(|(connection, _)| connection)
+    }
+
     /// The spend key of a call, if the key that was shown still opens it.
-    fn opened_spend_key(&self, call: &Call) -> Option<&(SpendKeyRow, Holder)> {
+    fn opened_spend_key(&self, call: &Call) -> Option<&KnownKey> {
         let CallKey::Spend(id, hash) = call.key else { return None };
-        self.spend_keys.get(&id.to_string()).filter(|(row, _)| row.is_opened_by(&hash))
+        self.spend_keys.get(&id.to_string()).filter(|key| key.row.is_opened_by(&hash))
     }
 
     fn meter_name(&self, call: &Call) -> Option<MeterName> {
         if let Some(slug) = &call.meter_slug {
             return Some(MeterName::Slug(call.merchant_id.to_string(), slug.clone()));
         }
-        let (spend_key, _) = self.opened_spend_key(call)?;
-        spend_key.meter_id.clone().map(MeterName::Id)
+        self.opened_spend_key(call)?.row.meter_id.clone().map(MeterName::Id)
     }
 }
 
@@ -223,16 +281,17 @@ fn secret_keys(
 fn spend_keys(
     conn: &mut Conn,
     ids: BTreeSet<String>,
-) -> Result<HashMap<String, (SpendKeyRow, Holder)>, StoreError> {
+) -> Result<HashMap<String, KnownKey>, StoreError> {
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
     let ids: Vec<_> = ids.into_iter().collect();
     let found = dialect::spend_key_facts(conn, &ids)?.into_iter();
-    let holders = found.map(|(row, wallet_id, limit)| {
+    let keys = found.map(|(row, wallet_id, limit, mark)| {
         let merchant_id = row.merchant_id.clone();
         let holder = Holder { merchant_id, wallet_id, wallet_is_limited: limit.is_some() };
-        (row.spend_key_id.clone(), (row, holder))
+        let mark = format!("{} {mark}", row.spend_key_id);
+        (row.spend_key_id.clone(), KnownKey { row, holder, mark })
     });
-    Ok(holders.collect())
+    Ok(keys.collect())
 }

@@ -1,15 +1,18 @@
 //! What the books have changed, on its way to the database.
 
+use std::collections::BTreeSet;
+
 use tollgate_domain::Timestamp;
 
 use super::Context;
 use super::accounts::ChangedAccounts;
 use super::rollups::Rollups;
 use crate::conn::Conn;
-use crate::dialect;
+use crate::dialect::group::{self, Basis, Group};
 use crate::error::StoreError;
 use crate::missing_prices::{self, Missing};
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow};
+use crate::subscriptions;
 
 /// Rows to be written in one transaction.
 pub(super) struct Posting {
@@ -25,23 +28,41 @@ pub(super) struct Posting {
 }
 
 impl Posting {
-    /// Writes it, one statement per table, in the order in which all [lock](super::books).
-    pub(super) fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
-        if !self.new_requests.is_empty() {
-            dialect::insert_requests(conn, &self.new_requests)?;
-        }
-        if !self.metadata.is_empty() {
-            dialect::insert_metadata(conn, &self.metadata)?;
-        }
-        if !self.changed_requests.is_empty() {
-            dialect::save_requests(conn, &self.changed_requests)?;
-        }
-        self.accounts.write(conn)?;
-        if !self.counters.is_empty() {
-            dialect::save_counters(conn, &self.counters)?;
-        }
-        self.rollups.write(conn)?;
-        missing_prices::tell(conn, &self.missing, self.at)
+    /// Whether there is nothing to write.
+    pub(super) fn is_empty(&self) -> bool {
+        let accounts = &self.accounts;
+        self.new_requests.is_empty()
+            && self.changed_requests.is_empty()
+            && accounts.spend_counters.is_empty()
+            && accounts.wallets.is_empty()
+            && accounts.renewed.is_empty()
+            && self.missing.is_empty()
+    }
+
+    /// Writes it; answers what the rows by which it was decided are [marked](Basis) with now.
+    pub(super) fn write(
+        &self,
+        conn: &mut Conn,
+        basis: &Basis,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        let ChangedAccounts { spend_counters, wallets, renewed, entries } = &self.accounts;
+        // What few groups have.
+        subscriptions::save(conn, renewed)?;
+        entries.write_events(conn)?;
+        let rollups = self.rollups.write_series(conn)?;
+        let group = Group {
+            new_requests: &self.new_requests,
+            metadata: &self.metadata,
+            changed_requests: &self.changed_requests,
+            spend_counters,
+            wallets,
+            transactions: entries.transactions(),
+            counters: &self.counters,
+            rollups: &rollups,
+        };
+        let marks = group::write(conn, &group, basis)?;
+        missing_prices::tell(conn, &self.missing, self.at)?;
+        Ok(marks)
     }
 
     /// It is written, durably: what was told need not be told again.

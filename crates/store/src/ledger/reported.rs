@@ -14,6 +14,7 @@ use super::books::{Answer, Books, Item, Settlement};
 use super::parties::Versions;
 use super::{Context, SettleOutcome};
 use crate::conn::Conn;
+use crate::dialect::group::Basis;
 use crate::error::StoreError;
 use crate::rows::{RequestMetadataRow, RequestRow};
 use crate::{connections, dialect, merchants, meters, requests, subscriptions};
@@ -122,7 +123,7 @@ pub(crate) fn book(
     let mut books = Books::new(context);
     let answers = books.book(conn, &items, context, &mut Versions::new())?;
     books.take_changed();
-    books.take().write(conn)?;
+    books.take().write(conn, &Basis::default())?;
     match answers.into_iter().next() {
         Some(Answer::Settled(SettleOutcome::Settled(record))) => Ok(Reported::Booked(record)),
         Some(Answer::Settled(SettleOutcome::LetGo(_))) => Ok(Reported::OutOfRange),

@@ -180,9 +180,10 @@ impl Rollups {
         series_id
     }
 
-    /// Writes what was added. Rows of each table ascend, and nothing is locked afterwards, so batches
-    /// never wait for each other in a circle.
-    pub(super) fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
+    /// Writes the series that are new, and answers what was added to all, to be
+    /// [added](dialect::add_rollups) to what stands there. Rows of each table ascend, and nothing is locked
+    /// afterwards, so batches never wait for each other in a circle.
+    pub(super) fn write_series(&self, conn: &mut Conn) -> Result<Vec<RollupRow>, StoreError> {
         let series: Vec<_> = self.series.iter().cloned().collect();
         for rows in series.chunks(AT_ONCE) {
             dialect::insert_series(conn, rows)?;
@@ -193,10 +194,7 @@ impl Rollups {
         }
         let shard = shard(conn);
         let rows = self.sums.iter().map(|(key, sums)| RollupRow::new(key.clone(), shard, sums));
-        for rows in Vec::from_iter(rows).chunks(AT_ONCE) {
-            dialect::add_rollups(conn, rows)?;
-        }
-        Ok(())
+        Ok(rows.collect())
     }
 
     /// What was added is written, durably: its series need not be written again.
@@ -227,7 +225,8 @@ pub(crate) fn rebuild(conn: &mut Conn) -> Result<(), StoreError> {
             let record = row.to_record(None)?;
             rollups.add(&series, row, &record.metadata, Sums::of(&record));
         }
-        rollups.write(conn)?;
+        let rows = rollups.write_series(conn)?;
+        dialect::add_rollups(conn, &rows)?;
         rollups.written(&series);
     }
 }

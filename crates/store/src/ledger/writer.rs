@@ -11,10 +11,12 @@ use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::PendingRecord;
 
 use super::ahead::{Ahead, Waiter};
-use super::books::{Answer, Books, Item, Settlement};
+use super::books::{Answer, Item, Settlement};
 use super::parties::Versions;
+use super::through::Through;
 use super::{Context, Decision, Job, SettleOutcome, Work, gave_up, not_sent};
 use crate::conn::{Conn, Manager, is_broken};
+use crate::dialect;
 use crate::error::StoreError;
 use crate::journal::Entry;
 
@@ -41,6 +43,8 @@ pub(super) struct Writer {
     ahead: Option<Ahead>,
     /// Who waits for them.
     waiting: Vec<Waiter>,
+    /// The way to books in the database, where they may not.
+    through: Through,
     /// Waits for the next job, but not for ever.
     runtime: Runtime,
 }
@@ -62,6 +66,7 @@ impl Writer {
             versions: Versions::new(),
             ahead: None,
             waiting: Vec::new(),
+            through: Through::default(),
             runtime: tokio::runtime::Builder::new_current_thread().enable_time().build()?,
         })
     }
@@ -296,12 +301,12 @@ impl Writer {
         let mut attempt = 1;
         loop {
             self.connect()?;
-            let Self { conn: Some(conn), context, versions, .. } = self else {
+            let Self { conn: Some(conn), context, versions, through, ahead, .. } = self else {
                 return Err(gave_up());
             };
-            let result = match &mut self.ahead {
+            let result = match ahead {
                 Some(ahead) => ahead.book(conn, items, context, versions),
-                None => through(conn, items, context, versions),
+                None => through.book(conn, items, context, versions),
             };
             let broken = result.is_err() && is_broken(conn);
             if result.is_err() {
@@ -337,7 +342,9 @@ impl Writer {
             self.conn = None;
         }
         if self.conn.is_none() {
-            self.conn = Some(self.manager.connect()?);
+            let mut conn = self.manager.connect()?;
+            dialect::ready_for_the_ledger(&mut conn).map_err(StoreError::from)?;
+            self.conn = Some(conn);
             self.distrust();
             self.context.series.forget();
             self.context.told.forget();
@@ -367,28 +374,6 @@ impl Writer {
         waiting.drain(..).for_each(|waiter| ahead.wait_for_all(waiter));
         Ok(())
     }
-}
-
-/// Books `items` in a transaction of their own.
-fn through(
-    conn: &mut Conn,
-    items: &[Item],
-    context: &Context,
-    versions: &mut Versions,
-) -> Result<Vec<Answer>, StoreError> {
-    let mut books = Books::new(context);
-    let (answers, changed, posting) = conn.write(|conn| {
-        let answers = books.book(conn, items, context, versions)?;
-        let changed = books.take_changed();
-        let posting = books.take();
-        posting.write(conn)?;
-        Ok::<_, StoreError>((answers, changed, posting))
-    })?;
-    posting.written(context);
-    if !changed.is_empty() {
-        context.storms.forget(&changed);
-    }
-    Ok(answers)
 }
 
 enum Reply {
