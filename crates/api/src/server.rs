@@ -6,11 +6,12 @@ use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
 use actix_web::dev::Server;
-use actix_web::middleware::from_fn;
+use actix_web::middleware::{Condition, from_fn};
 use actix_web::{App as Routes, HttpServer, web};
 
-use crate::app::App;
+use crate::app::{App, InterfaceShape};
 use crate::client_connections::{self, Connections};
+use crate::http::earlier::serve_earlier_names;
 use crate::routes::routes;
 use crate::tls::Tls;
 
@@ -47,7 +48,11 @@ fn bind(app: web::Data<App>, address: &str, tls: Option<&Tls>) -> io::Result<Lis
     tokio::spawn(connections.clone().watch(patience));
     let workers = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let routes = move || {
-        Routes::new().wrap(from_fn(client_connections::track)).configure(routes(app.clone()))
+        let is_earlier = app.settings.shape == InterfaceShape::Earlier;
+        Routes::new()
+            .wrap(from_fn(client_connections::track))
+            .wrap(Condition::new(is_earlier, from_fn(serve_earlier_names)))
+            .configure(routes(app.clone()))
     };
     let server = HttpServer::new(routes)
         .workers(workers.get())

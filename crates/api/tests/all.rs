@@ -4,6 +4,7 @@
 mod deliveries;
 mod destinations;
 mod drop_in;
+mod earlier_shape;
 mod endings;
 mod errors;
 mod forward;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tollgate_domain::{Issue, Key, KeyHash, KeyKind};
 use tollgate_provider::ProviderKey;
 
-use crate::http::body::TWO_CUSTOMERS;
+use crate::http::earlier::differs_from;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::Query;
 
@@ -92,7 +92,7 @@ impl Credential {
         if let (Some(one), Some(other)) = (&connection_id, &customer_id)
             && one != other
         {
-            token.issues.push(Issue::at(["customer_id"], TWO_CUSTOMERS));
+            token.issues.push(Issue::at(["customer_id"], differs_from("connection_id")));
         }
         let connection_id = connection_id.or(customer_id);
         let meter_slug = token.text("meter_slug");

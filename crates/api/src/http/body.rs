@@ -17,6 +17,7 @@ use tollgate_domain::Issue;
 use tollgate_store::idempotency::IdempotencyKey;
 
 use super::auth::{Caller, Operator, app};
+use super::earlier::Renamed;
 use super::error::{ApiError, ErrorCode};
 use super::fields::Issues;
 use super::{idempotency, json};
@@ -213,10 +214,7 @@ fn require_json(http: &HttpRequest, body: &Bytes) -> Result<(), ApiError> {
     }
 }
 
-/// What is wrong with two names that do not name the same customer.
-pub(crate) const TWO_CUSTOMERS: &str = "is another name of connection_id, which has another value";
-
-/// A body of ours: `customer_id` is read as `connection_id` everywhere, an empty body as `{}`.
+/// A body of ours: fields may have their [earlier names](super::earlier), an empty body is read as `{}`.
 fn parse<What: Input>(bytes: &Bytes) -> Result<What, ApiError> {
     let text = if bytes.is_empty() { b"{}" } else { bytes.as_ref() };
     let (mut body, mut issues) = json::parse(text).map_err(|why| {
@@ -226,21 +224,16 @@ fn parse<What: Input>(bytes: &Bytes) -> Result<What, ApiError> {
             vec![Issue::at([], format!("line {}, column {}", why.line(), why.column()))],
         )
     })?;
+    let mut renamed = Renamed::default();
     if let Value::Object(fields) = &mut body {
+        renamed = Renamed::of(fields, &mut issues);
         fields.retain(|name, _| !What::READ_ONLY.contains(&name.as_str()));
-        let both = ["connection_id", "customer_id"];
-        let [connection_id, customer_id] = both.map(|name| fields.remove(name));
-        let given = |id: &Option<Value>| id.as_ref().is_some_and(|id| !id.is_null());
-        if given(&connection_id) && given(&customer_id) && connection_id != customer_id {
-            issues.push(Issue::at(["customer_id"], TWO_CUSTOMERS));
-        }
-        let id = connection_id.filter(|id| !id.is_null() || customer_id.is_none()).or(customer_id);
-        fields.extend(id.map(|id| ("connection_id".to_owned(), id)));
     }
     match deserr::deserialize(body) {
         Ok(what) if issues.is_empty() => Ok(what),
         Ok(_) => Err(ApiError::invalid(issues)),
-        Err(Issues(more)) => {
+        Err(Issues(mut more)) => {
+            renamed.name_back(&mut more);
             issues.extend(more);
             Err(ApiError::invalid(issues))
         }

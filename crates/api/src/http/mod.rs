@@ -2,6 +2,7 @@
 
 pub(crate) mod auth;
 pub(crate) mod body;
+pub(crate) mod earlier;
 pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod idempotency;

@@ -33,9 +33,10 @@ use crate::resources::{
     info(
         title = "Tollgate",
         description = "Meters, prices and forwards calls of AI providers. docs/API.md says the same \
-                       to people, and more. Wherever a body has `connection_id`, `customer_id` is \
-                       read as another name of it; in a PATCH or PUT the fields that only answers \
-                       have are ignored, so that what was read can be sent back."
+                       to people, and more. In bodies `customer_id` is read as another name of \
+                       `connection_id`, `plan_id` of `subscription_config_id`, and `meter_ids` of \
+                       `product_ids`; in a PATCH or PUT the fields that only answers have are \
+                       ignored, so that what was read can be sent back."
     ),
     paths(health::healthz, health::readyz, metrics::metrics, get),
     nest((path = "/v1", api = V1)),

@@ -162,7 +162,7 @@ pub(crate) struct UpdateConnection {
 
 impl Input for UpdateConnection {
     const READ_ONLY: &'static [&'static str] =
-        &["connection_id", "customer_id", "reference_id", "wallet_id", "status", "created_at"];
+        &["connection_id", "reference_id", "wallet_id", "status", "created_at"];
 }
 
 /// Change a connection.

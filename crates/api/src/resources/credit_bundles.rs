@@ -7,7 +7,7 @@ use tollgate_pricing::Amount;
 use tollgate_store::subscription_configs;
 use utoipa::{IntoParams, ToSchema};
 
-use super::optional_id;
+use super::id_filter;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::error::{ApiError, ErrorCode, refused};
@@ -45,6 +45,8 @@ impl CreditBundleView {
 struct BundleQuery {
     /// Only those of this configuration.
     subscription_config_id: Option<SubscriptionConfigId>,
+    /// Another name of `subscription_config_id`.
+    plan_id: Option<SubscriptionConfigId>,
 }
 
 /// List the credit bundles that are offered.
@@ -60,10 +62,9 @@ pub(crate) async fn list(
     caller: Caller,
     http: HttpRequest,
 ) -> Result<HttpResponse, ApiError> {
-    const FILTER: &str = "subscription_config_id";
     let query = Query::of(&http);
     let mut issues = Vec::new();
-    let config_id = optional_id(FILTER, query.get(FILTER), &mut issues);
+    let config_id = id_filter("subscription_config_id", &query, &mut issues);
     let page = query.page::<CreditBundleId>(&mut issues)?;
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));

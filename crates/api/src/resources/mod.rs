@@ -17,12 +17,15 @@ pub(crate) mod usage;
 pub(crate) mod wallets;
 pub(crate) mod webhooks;
 
+use std::str::FromStr;
+
 use deserr::Deserr;
 use serde::Serialize;
 use tollgate_domain::{ConnectionId, Issue};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::http::body::{Input, TWO_CUSTOMERS};
+use crate::http::body::Input;
+use crate::http::earlier::{differs_from, earlier_name};
 use crate::http::fields::Issues;
 use crate::http::list::Query;
 use crate::openapi::types::*;
@@ -48,11 +51,7 @@ pub(crate) struct Nothing {}
 impl Input for Nothing {}
 
 /// An optional id in a query; a text that is none of its kind matches nothing and is said to be so.
-fn optional_id<Id: std::str::FromStr>(
-    name: &str,
-    text: Option<&str>,
-    issues: &mut Vec<Issue>,
-) -> Option<Id> {
+fn optional_id<Id: FromStr>(name: &str, text: Option<&str>, issues: &mut Vec<Issue>) -> Option<Id> {
     let id = text?.parse().ok();
     if id.is_none() {
         issues.push(Issue::at([name], "is not an id of this kind"));
@@ -60,7 +59,7 @@ fn optional_id<Id: std::str::FromStr>(
     id
 }
 
-/// The connection that a list is narrowed to, as documents have it; [`connection_filter`] reads it.
+/// The connection that a list is narrowed to, as documents have it; [`id_filter`] reads it.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
@@ -71,15 +70,17 @@ struct ConnectionQuery {
     customer_id: Option<ConnectionId>,
 }
 
-/// The connection that a list is narrowed to, by either of its names.
-fn connection_filter(query: &Query, issues: &mut Vec<Issue>) -> Option<ConnectionId> {
-    let [connection, customer] =
-        ["connection_id", "customer_id"].map(|name| (name, query.get(name)));
-    if let (Some(one), Some(other)) = (connection.1, customer.1)
+/// What a list is narrowed to, by either name of the filter.
+fn id_filter<Id: FromStr>(name: &str, query: &Query, issues: &mut Vec<Issue>) -> Option<Id> {
+    let (now, earlier_name) = (query.get(name), earlier_name(name).unwrap_or(name));
+    let earlier = query.get(earlier_name);
+    if let (Some(one), Some(other)) = (now, earlier)
         && one != other
     {
-        issues.push(Issue::at([customer.0], TWO_CUSTOMERS));
+        issues.push(Issue::at([earlier_name], differs_from(name)));
     }
-    let (name, id) = if connection.1.is_some() { connection } else { customer };
-    optional_id(name, id, issues)
+    match now {
+        Some(id) => optional_id(name, Some(id), issues),
+        None => optional_id(earlier_name, earlier, issues),
+    }
 }

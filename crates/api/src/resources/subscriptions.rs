@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::connections::not_found as connection_not_found;
 use super::subscription_configs::not_found as config_not_found;
-use super::{ConnectionQuery, Success, connection_filter};
+use super::{ConnectionQuery, Success, id_filter};
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
@@ -262,7 +262,7 @@ pub(crate) async fn list(
             None
         }
     };
-    let connection_id = connection_filter(&query, &mut issues);
+    let connection_id = id_filter("connection_id", &query, &mut issues);
     let page = query.page::<SubscriptionId>(&mut issues)?;
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));

@@ -10,7 +10,7 @@ use tollgate_store::Conn;
 use tollgate_store::requests::{self, RequestFilter};
 use utoipa::IntoParams;
 
-use super::{ConnectionQuery, connection_filter, optional_id};
+use super::{ConnectionQuery, id_filter, optional_id};
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::error::{ApiError, ErrorCode, refused};
@@ -101,7 +101,7 @@ pub(super) struct RecordQuery {
 /// Which records are asked for.
 pub(super) fn filter(query: &Query, issues: &mut Vec<Issue>) -> RequestFilter {
     RequestFilter {
-        connection_id: connection_filter(query, issues),
+        connection_id: id_filter("connection_id", query, issues),
         meter_id: optional_id("meter_id", query.get("meter_id"), issues),
         metadata: metadata_filters(query.get("metadata_filters"), issues),
     }

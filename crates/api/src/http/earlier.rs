@@ -1,0 +1,144 @@
+//! The names of the interface's earlier shape. What comes in may use either; what goes out has the earlier
+//! ones where the operator has chosen them.
+
+use actix_web::Error;
+use actix_web::body::{MessageBody, to_bytes};
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::error::ErrorBadRequest;
+use actix_web::http::Uri;
+use actix_web::middleware::Next;
+use serde_json::{Map, Value};
+use tollgate_domain::Issue;
+
+/// What a field is called, and what it was called earlier.
+const NAMES: [(&str, &str); 3] = [
+    ("connection_id", "customer_id"),
+    ("subscription_config_id", "plan_id"),
+    ("product_ids", "meter_ids"),
+];
+
+/// What a path is, and what it was earlier.
+const PATHS: [(&str, &str); 2] =
+    [("/v1/connections", "/v1/customers"), ("/v1/subscription_configs", "/v1/plans")];
+
+/// Paths that are the same in both shapes, and whose answers name what is named otherwise.
+const SHARED: [&str; 2] = ["/v1/subscriptions", "/v1/credit_bundles"];
+
+/// What a field was called earlier, if it was called otherwise.
+pub(crate) fn earlier_name(name: &str) -> Option<&'static str> {
+    NAMES.iter().find(|(now, _)| *now == name).map(|(_, earlier)| *earlier)
+}
+
+/// What is wrong with two names of one field that do not say the same.
+pub(crate) fn differs_from(name: &str) -> String {
+    format!("is another name of {name}, which has another value")
+}
+
+/// The fields of a body that came under their earlier names.
+#[derive(Default)]
+pub(crate) struct Renamed(Vec<(&'static str, &'static str)>);
+
+impl Renamed {
+    /// Gives fields with earlier names the names they have now.
+    pub(crate) fn of(fields: &mut Map<String, Value>, issues: &mut Vec<Issue>) -> Self {
+        let mut renamed = Vec::new();
+        for (name, earlier) in NAMES {
+            let Some(value) = fields.remove(earlier) else { continue };
+            match fields.get(name).filter(|now| !now.is_null()) {
+                Some(now) if !value.is_null() && *now != value => {
+                    issues.push(Issue::at([earlier], differs_from(name)));
+                }
+                Some(_) => {}
+                None => {
+                    fields.insert(name.to_owned(), value);
+                    renamed.push((name, earlier));
+                }
+            }
+        }
+        Self(renamed)
+    }
+
+    /// Says what is wrong with fields under the names they came by.
+    pub(crate) fn name_back(&self, issues: &mut [Issue]) {
+        for first in issues.iter_mut().filter_map(|issue| issue.path.first_mut()) {
+            if let Some((_, earlier)) = self.0.iter().find(|(name, _)| first == name) {
+                *first = (*earlier).to_owned();
+            }
+        }
+    }
+}
+
+/// Serves the paths of the earlier shape as those they came to be, and answers in its names: under the paths that
+/// have earlier names with those alone, where both shapes have the same path with both.
+pub(crate) async fn serve_earlier_names(
+    mut request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse, Error> {
+    let path = request.path();
+    let is_earlier = PATHS.iter().find_map(|(now, earlier)| Some((now, below(path, earlier)?)));
+    let names = match is_earlier {
+        Some((now, rest)) => {
+            let query = request.query_string();
+            let separator = if query.is_empty() { "" } else { "?" };
+            let uri = format!("{now}{rest}{separator}{query}");
+            let uri: Uri = uri.parse().map_err(ErrorBadRequest)?;
+            request.match_info_mut().get_mut().update(&uri);
+            request.head_mut().uri = uri;
+            Names::Earlier
+        }
+        None if SHARED.iter().any(|shared| below(path, shared).is_some()) => Names::Both,
+        None => return Ok(next.call(request).await?.map_into_boxed_body()),
+    };
+    let (request, response) = next.call(request).await?.into_parts();
+    let (head, body) = response.into_parts();
+    let whole = to_bytes(body).await.map_err(|cause| Error::from(cause.into()))?;
+    // Not every answer has a body.
+    let whole = match serde_json::from_slice(&whole) {
+        Ok(value) => serde_json::to_vec(&shown(value, names))?.into(),
+        Err(_) => whole,
+    };
+    Ok(ServiceResponse::new(request, head.set_body(whole).map_into_boxed_body()))
+}
+
+/// What follows `base` in a path, if it is that one or one below it.
+fn below<'a>(path: &'a str, base: &str) -> Option<&'a str> {
+    path.strip_prefix(base).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    Earlier,
+    Both,
+}
+
+fn shown(value: Value, names: Names) -> Value {
+    match value {
+        Value::Array(items) => items.into_iter().map(|item| shown(item, names)).collect(),
+        Value::Object(fields) => {
+            let mut named = Map::new();
+            for (name, value) in fields {
+                // Its keys are the merchant's own.
+                if name == "metadata" {
+                    named.insert(name, value);
+                    continue;
+                }
+                let earlier = match name.as_str() {
+                    "linked_meters" => Some(("meter_ids", ids(&value))),
+                    name => earlier_name(name).map(|earlier| (earlier, value.clone())),
+                };
+                if names == Names::Both || earlier.is_none() {
+                    named.insert(name, shown(value, names));
+                }
+                named.extend(earlier.map(|(name, value)| (name.to_owned(), value)));
+            }
+            Value::Object(named)
+        }
+        value => value,
+    }
+}
+
+/// Of linked meters, their ids.
+fn ids(meters: &Value) -> Value {
+    let meters = meters.as_array().into_iter().flatten();
+    meters.filter_map(|meter| meter.get("meter_id").cloned()).collect()
+}
