@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 use tollgate_domain::{MerchantId, SecretKeyId, WalletId};
 use tollgate_pricing::Amount;
 
@@ -10,9 +11,12 @@ use crate::prices::PricesCommand;
 use crate::quote::QuoteArgs;
 use crate::reprice::RepriceArgs;
 
+/// The version, and the commit that the program is built from.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TOLLGATE_COMMIT"), ")");
+
 /// Meters, prices and forwards AI provider requests, and controls spend while doing so.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = VERSION, after_help = ABOUT, after_long_help = ABOUT)]
 pub(crate) struct Cli {
     /// The configuration file (TOML). Without one the defaults and the environment hold.
     #[arg(long, global = true, env = "TOLLGATE_CONFIG", value_name = "FILE")]
@@ -24,10 +28,95 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+const ABOUT: &str = "\
+Try it, with nothing configured:
+  tollgate demo
+
+Begin:
+  tollgate config check                           What is wrong with the configuration
+  tollgate merchant create \"My shop\"             A merchant, and its first secret key
+  tollgate serve                                  The service
+
+Every key of the configuration is also an environment variable, such as TOLLGATE_LISTEN.
+Exit codes: 0 done; 1 failed, or found what it looks for (differences, refused changes); 2 not understood.";
+
+/// Examples of each command that takes more than its name.
+mod examples {
+    pub(super) const SERVE: &str = "\
+Examples:
+  tollgate serve --config /etc/tollgate/tollgate.toml
+  TOLLGATE_LISTEN=127.0.0.1:0 TOLLGATE_DATABASE_URL=sqlite::memory: tollgate serve
+
+Prints `listening on ADDRESS` once it takes calls. SIGTERM lets calls end, then it exits with 0.";
+    pub(super) const HEALTH: &str = "\
+Examples:
+  tollgate health                                 The service of this configuration
+  tollgate health --address 10.0.0.7:8080         Another node
+
+Asks GET /readyz; exits with 1 unless the service takes calls. For health checks of containers.";
+    pub(super) const SIMULATOR: &str = "\
+Examples:
+  tollgate simulator --set words=200 --set chunk-delay-ms=30
+  tollgate simulator --set status=429 --set retry-after=5";
+    pub(super) const AUDIT: &str = "\
+Examples:
+  tollgate audit                                  Also beside a service that runs
+  TOLLGATE_DATABASE_URL=sqlite:backup.db tollgate audit --json";
+    pub(super) const QUOTE: &str = "\
+Examples:
+  tollgate quote --provider openai --model gpt-4o-mini --input-tokens 12000 --output-tokens 800
+  tollgate quote --provider openai --model gpt-4o-mini --input-tokens 12000 \\
+      --rate-type percentage --tier 0=20
+  tollgate quote --url https://api.openai.com/v1/chat/completions --body call.json";
+    pub(super) const PRICES: &str = "\
+Examples:
+  tollgate prices list --provider openai --model gpt-4o-mini
+  tollgate prices import --format litellm prices.json --into catalog.json --dry-run
+  tollgate prices check embedded catalog.json";
+    pub(super) const REPRICE: &str = "\
+Examples:
+  tollgate reprice --from 2026-11-01 --to 2026-11-21 --provider openai --dry-run
+  tollgate reprice --from 2026-11-01 --to 2026-11-21 --provider openai
+
+Look with --dry-run first. It can be interrupted and run again: nothing is booked twice.";
+    pub(super) const MERCHANT: &str = "\
+Examples:
+  tollgate merchant create \"My shop\"
+  tollgate merchant list --json";
+    pub(super) const KEY: &str = "\
+Examples:
+  tollgate key create --merchant mch_… --name \"CI\"
+  tollgate key list --merchant mch_…
+  tollgate key revoke --merchant mch_… sec_…
+
+`tollgate merchant list` shows merchants and their ids.";
+    pub(super) const WALLET: &str = "\
+Examples:
+  tollgate wallet credit wal_… 25.00 --description \"Invoice 17\"
+
+A merchant's own wallet is shown by `tollgate merchant list`, a customer's by GET /v1/connections.";
+    pub(super) const COMPLETIONS: &str = "\
+Examples:
+  tollgate completions bash > /etc/bash_completion.d/tollgate
+  tollgate completions zsh > \"${fpath[1]}/_tollgate\"
+  tollgate completions fish > ~/.config/fish/completions/tollgate.fish";
+}
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run the service.
+    #[command(after_help = examples::SERVE)]
     Serve,
+    /// Ask a running service whether it takes calls; exit with 1 if it does not.
+    #[command(after_help = examples::HEALTH)]
+    Health {
+        /// Where it listens; as the configuration says unless named.
+        #[arg(long, value_name = "ADDRESS")]
+        address: Option<String>,
+        /// How long to wait for each of connection and answer.
+        #[arg(long, default_value_t = 3_000, value_name = "MILLISECONDS")]
+        timeout_ms: u64,
+    },
     /// Run the service on a temporary store with a simulated provider, and print curl lines to try.
     Demo {
         /// Where to listen; a free port is taken when this one is not free.
@@ -35,6 +124,7 @@ pub(crate) enum Command {
         listen: Option<String>,
     },
     /// Run the simulated provider alone; it receives webhooks, too (`/webhooks/<any name>`).
+    #[command(after_help = examples::SIMULATOR)]
     Simulator {
         /// Where to listen.
         #[arg(long, default_value = "127.0.0.1:9100", value_name = "ADDRESS")]
@@ -47,36 +137,48 @@ pub(crate) enum Command {
     /// Bring the database schema up to date.
     Migrate,
     /// Recompute balances, counters and holds from the ledger; exit with 1 on a difference.
+    #[command(after_help = examples::AUDIT)]
     Audit,
     /// Say what a usage costs, or what a call would hold, without a server or database.
-    #[command(arg_required_else_help = true)]
+    #[command(arg_required_else_help = true, after_help = examples::QUOTE)]
     Quote(Box<QuoteArgs>),
     /// Show, import and compare prices of providers.
+    #[command(after_help = examples::PRICES)]
     Prices {
         #[command(subcommand)]
         command: PricesCommand,
     },
     /// Price settled records again by the prices of this configuration, and book what differs.
+    #[command(after_help = examples::REPRICE)]
     Reprice(Box<RepriceArgs>),
     /// Look at the configuration.
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Make merchants.
+    /// Make and list merchants.
+    #[command(after_help = examples::MERCHANT)]
     Merchant {
         #[command(subcommand)]
         command: MerchantCommand,
     },
     /// Make, list and revoke the secret keys of a merchant.
+    #[command(after_help = examples::KEY)]
     Key {
         #[command(subcommand)]
         command: KeyCommand,
     },
     /// Put money on wallets.
+    #[command(after_help = examples::WALLET)]
     Wallet {
         #[command(subcommand)]
         command: WalletCommand,
+    },
+    /// Print what makes a shell complete the commands and options of this program.
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions {
+        /// The shell.
+        shell: Shell,
     },
 }
 
@@ -93,6 +195,8 @@ pub(crate) enum MerchantCommand {
         /// Its display name.
         name: String,
     },
+    /// List all merchants, newest first.
+    List,
 }
 
 #[derive(Subcommand)]

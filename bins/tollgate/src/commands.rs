@@ -1,8 +1,13 @@
 //! The commands that work on the store directly, and the simulated provider.
 
-use anyhow::{Context, bail};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
-use tollgate_domain::{Clock, TransactionKind};
+use tollgate_api::probe;
+use tollgate_domain::{Clock, MerchantId, TransactionKind};
 use tollgate_simulator::{Behavior, Simulator};
 use tollgate_store::merchants::{self, Deletion};
 use tollgate_store::wallets::{self, Moved, Movement};
@@ -18,15 +23,59 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Store> {
 }
 
 /// Prints `value` as JSON, or `text` for people.
-fn print(json: bool, value: &Value, text: &str) {
+pub(crate) fn print(json: bool, value: &Value, text: &str) {
     if json { println!("{value}") } else { println!("{text}") }
 }
 
+/// Says that a configuration is valid, for it was read.
+pub(crate) fn check_config(config: &Config, json: bool) {
+    let database = format!("{:?}", config.database_url);
+    let value = json!({"valid": true, "listen": config.listen, "database": database});
+    print(json, &value, &format!("The configuration is valid. Database: {database}."));
+}
+
+/// Asks a service whether it takes calls; fails unless it says so.
+pub(crate) fn health(
+    config: &Config,
+    address: Option<String>,
+    timeout_ms: u64,
+    json: bool,
+) -> anyhow::Result<()> {
+    let address = address.unwrap_or_else(|| reachable(&config.listen));
+    let asked = probe(&address, config.tls.as_ref(), Duration::from_millis(timeout_ms));
+    let ready = asked.with_context(|| {
+        format!("no service answers at {address}: is it running there, with this configuration?")
+    })?;
+    let value = json!({"ready": ready.is_ready, "status": ready.status, "address": address});
+    let said = match ready.is_ready {
+        true => format!("{address} takes calls."),
+        false => format!("{address} takes no calls: {}.", ready.status),
+    };
+    print(json, &value, &said);
+    match ready.is_ready {
+        true => Ok(()),
+        false => std::process::exit(1),
+    }
+}
+
+/// Where a service of this machine is reached that listens on all of its addresses.
+fn reachable(listen: &str) -> String {
+    match listen.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_unspecified() && address.is_ipv4() => {
+            format!("127.0.0.1:{}", address.port())
+        }
+        Ok(address) if address.ip().is_unspecified() => format!("[::1]:{}", address.port()),
+        _ => listen.to_owned(),
+    }
+}
+
 /// Brings the schema up to date.
-pub(crate) fn migrate(config: &Config) -> anyhow::Result<()> {
+pub(crate) fn migrate(config: &Config, json: bool) -> anyhow::Result<()> {
     let ran = Store::migrate(&config.database_url)
         .with_context(|| format!("cannot migrate {:?}", config.database_url))?;
-    println!("{:?} is up to date; {ran} migrations ran.", config.database_url);
+    let database = format!("{:?}", config.database_url);
+    let text = format!("{database} is up to date; {ran} migrations ran.");
+    print(json, &json!({"database": database, "migrations": ran}), &text);
     Ok(())
 }
 
@@ -65,7 +114,10 @@ pub(crate) async fn merchant(
     command: MerchantCommand,
     json: bool,
 ) -> anyhow::Result<()> {
-    let MerchantCommand::Create { name } = command;
+    let name = match command {
+        MerchantCommand::Create { name } => name,
+        MerchantCommand::List => return list_merchants(config, json).await,
+    };
     let now = Clock::system().now();
     let new = open(config)?.write(move |conn| merchants::create(conn, &name, now)).await;
     let new = new.map_err(|cause: StoreError| cause)?;
@@ -85,6 +137,30 @@ pub(crate) async fn merchant(
     Ok(())
 }
 
+async fn list_merchants(config: &Config, json: bool) -> anyhow::Result<()> {
+    let page = Page { after: None, limit: u32::MAX };
+    let store = open(config)?;
+    let merchants = store.read(move |conn| merchants::list(conn, &page)).await?;
+    if merchants.is_empty() && !json {
+        println!("There is no merchant yet: `tollgate merchant create NAME` makes one.");
+    }
+    for merchant in merchants {
+        let value = json!({
+            "merchant_id": merchant.merchant_id,
+            "name": merchant.name,
+            "wallet_id": merchant.wallet_id,
+            "created_at": merchant.created_at,
+        });
+        let text = format!("{}  {}  {}", merchant.merchant_id, merchant.wallet_id, merchant.name);
+        print(json, &value, &text);
+    }
+    Ok(())
+}
+
+fn no_merchant(merchant: MerchantId) -> anyhow::Error {
+    anyhow!("there is no merchant {merchant}; `tollgate merchant list` shows those that are")
+}
+
 /// Makes, lists and revokes secret keys.
 pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> anyhow::Result<()> {
     let (store, now) = (open(config)?, Clock::system().now());
@@ -96,7 +172,7 @@ pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> any
                     None => Ok::<_, StoreError>(None),
                 })
                 .await?
-                .with_context(|| format!("there is no merchant {merchant}"))?;
+                .ok_or_else(|| no_merchant(merchant))?;
             let value = json!({
                 "secret_key_id": key.secret_key_id,
                 "name": key.name,
@@ -113,8 +189,11 @@ pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> any
         }
         KeyCommand::List { merchant } => {
             let page = Page { after: None, limit: u32::MAX };
-            let keys =
-                store.read(move |conn| merchants::list_secret_keys(conn, merchant, &page)).await?;
+            let keys = store.read(move |conn| match merchants::find(conn, merchant)? {
+                Some(_) => merchants::list_secret_keys(conn, merchant, &page).map(Some),
+                None => Ok::<_, StoreError>(None),
+            });
+            let keys = keys.await?.ok_or_else(|| no_merchant(merchant))?;
             for key in keys {
                 let value = json!({
                     "secret_key_id": key.secret_key_id,
@@ -138,7 +217,10 @@ pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> any
                         &format!("{key} is revoked."),
                     );
                 }
-                Deletion::NotFound => bail!("the merchant {merchant} has no key {key}"),
+                Deletion::NotFound => bail!(
+                    "the merchant {merchant} has no key {key}; `tollgate key list --merchant \
+                     {merchant}` shows those that it has"
+                ),
                 Deletion::Last => {
                     bail!("{key} is the last key of {merchant}: create another one first");
                 }
@@ -177,22 +259,27 @@ pub(crate) async fn wallet(
             print(json, &value, &format!("{wallet} has {} USD now.", transaction.balance_after));
             Ok(())
         }
-        Moved::NotFound => bail!("there is no wallet {wallet}"),
+        Moved::NotFound => bail!(
+            "there is no wallet {wallet}; `tollgate merchant list` shows those of merchants, \
+             GET /v1/connections those of their customers"
+        ),
         Moved::OutOfRange => bail!("the balance would be beyond 922337203.6854775807 USD"),
     }
 }
 
 /// Runs the simulated provider until Ctrl-C.
-pub(crate) async fn simulate(listen: &str, settings: &[String]) -> anyhow::Result<()> {
+pub(crate) async fn simulate(listen: &str, settings: &[String], json: bool) -> anyhow::Result<()> {
     let mut behavior = Behavior::default();
     for setting in settings {
-        let (name, value) = setting
-            .split_once('=')
-            .with_context(|| format!("{setting}: expected SETTING=VALUE"))?;
+        let (name, value) = setting.split_once('=').with_context(|| {
+            format!("{setting}: expected SETTING=VALUE, such as first-byte-delay-ms=50")
+        })?;
         behavior.set(name, value)?;
     }
     let simulator = Simulator::start(listen, behavior)?;
-    println!("simulated provider on {}", simulator.url("/v1"));
+    let url = simulator.url("/v1");
+    print(json, &json!({"base_url": url}), &format!("simulated provider on {url}"));
+    std::io::stdout().flush()?;
     tokio::signal::ctrl_c().await?;
     simulator.stop().await;
     Ok(())

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use anyhow::anyhow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::json;
+use serde_json::{Value, json};
 use tollgate_domain::{
     Clock, Cycle, Enforcement, EventKind, MerchantId, NewConnection, NewMeter, NewSpendKey,
     NewWebhook, RequestShape, SpendLimit, SpendRules, TierPeriod, Timestamp, TransactionKind,
@@ -55,8 +55,8 @@ fn rush_limit() -> Amount {
 }
 
 /// Serves from a temporary store with simulated providers, and prints what to try.
-pub(crate) async fn run(listen: Option<&str>) -> anyhow::Result<()> {
-    println!("Starting two simulated providers and a service on a temporary database …");
+pub(crate) async fn run(listen: Option<&str>, json: bool) -> anyhow::Result<()> {
+    eprintln!("Starting two simulated providers and a service on a temporary database …");
     let openai = Simulator::start("127.0.0.1:0", Behavior::default())?;
     let anthropic = Simulator::start("127.0.0.1:0", Behavior::default())?;
     let config = config(listen.unwrap_or("127.0.0.1:8080"), &openai, &anthropic)?;
@@ -64,7 +64,11 @@ pub(crate) async fn run(listen: Option<&str>) -> anyhow::Result<()> {
     let service = Service::start(&config).await?;
     let receiver = openai.url(RECEIVER);
     let made = service.store.write(|conn| make(conn, receiver, Clock::system().now())).await?;
-    print_welcome(&format!("http://{}", service.address), &made, &openai, &anthropic);
+    let base = format!("http://{}", service.address);
+    match json {
+        true => println!("{}", object(&base, &made, &openai, &anthropic)),
+        false => print_welcome(&base, &made, &openai, &anthropic),
+    }
     service.until_signal(&config).await?;
     openai.stop().await;
     anthropic.stop().await;
@@ -175,6 +179,22 @@ fn make_spend_key(
 
 const fn usd(whole: i64) -> Amount {
     Amount::from_units(whole * 10_000_000_000)
+}
+
+/// What was made, for programs.
+fn object(base: &str, made: &Made, openai: &Simulator, anthropic: &Simulator) -> Value {
+    json!({
+        "listening": base,
+        "secret_key": made.secret_key,
+        "connection_id": made.connection_id,
+        "meter_slug": made.meter_slug,
+        "openai_key": made.openai_key,
+        "anthropic_key": made.anthropic_key,
+        "strict_key": made.strict_key,
+        "strict_limit": made.strict_limit,
+        "openai_url": openai.url("/v1"),
+        "anthropic_url": anthropic.url("/v1"),
+    })
 }
 
 fn print_welcome(base: &str, made: &Made, openai: &Simulator, anthropic: &Simulator) {

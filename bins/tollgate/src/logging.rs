@@ -3,24 +3,54 @@
 use std::io::Write;
 
 use env_logger::{Builder, Env};
+use log::log_enabled;
 use serde_json::json;
+use serde_json::value::RawValue;
+use tollgate_api::{AccessLine, AccessLog};
 
 use crate::config::LogFormat;
+
+/// Under which target access lines are logged, for `RUST_LOG`.
+const ACCESS: &str = "tollgate::access";
 
 /// Starts logging to standard error; `RUST_LOG` chooses what, information by default.
 pub(crate) fn start(format: LogFormat) {
     let mut builder = Builder::from_env(Env::default().default_filter_or("info,actix_server=warn"));
     if format == LogFormat::Json {
         builder.format(|out, record| {
-            let line = json!({
+            let message = record.args().to_string();
+            // An access line is an object already.
+            let request = (record.target() == ACCESS)
+                .then(|| serde_json::from_str::<Box<RawValue>>(&message).ok())
+                .flatten();
+            let mut line = json!({
                 "time": out.timestamp_millis().to_string(),
                 "level": record.level().as_str(),
                 "target": record.target(),
-                "message": record.args().to_string(),
             });
+            if let Some(fields) = line.as_object_mut() {
+                match request {
+                    Some(request) => fields.insert("request".to_owned(), json!(request)),
+                    None => fields.insert("message".to_owned(), json!(message)),
+                };
+            }
             writeln!(out, "{line}")
         });
     }
     // Somebody else's logger is as good as ours.
     let _ = builder.try_init();
+}
+
+/// Who writes a line for each request.
+pub(crate) fn access(format: LogFormat) -> AccessLog {
+    match format {
+        LogFormat::Text => |line: &AccessLine| log::info!(target: ACCESS, "{line}"),
+        LogFormat::Json => |line: &AccessLine| {
+            if log_enabled!(target: ACCESS, log::Level::Info)
+                && let Ok(line) = serde_json::to_string(line)
+            {
+                log::info!(target: ACCESS, "{line}");
+            }
+        },
+    }
 }

@@ -6,11 +6,12 @@ mod config;
 mod demo;
 mod logging;
 mod prices;
+mod progress;
 mod quote;
 mod reprice;
 mod serve;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use mimalloc::MiMalloc;
 
 use cli::{Cli, Command, ConfigCommand};
@@ -25,15 +26,23 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 async fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     match cli.command {
-        Command::Demo { listen } => demo::run(listen.as_deref()).await,
-        Command::Simulator { listen, set } => commands::simulate(&listen, &set).await,
-        Command::Config { command: ConfigCommand::Check } => {
-            let config = Config::read(cli.config.as_deref())?;
-            println!("The configuration is valid. Database: {:?}.", config.database_url);
+        Command::Demo { listen } => demo::run(listen.as_deref(), cli.json).await,
+        Command::Simulator { listen, set } => commands::simulate(&listen, &set, cli.json).await,
+        Command::Completions { shell } => {
+            let program = &mut Cli::command();
+            clap_complete::generate(shell, program, "tollgate", &mut std::io::stdout());
             Ok(())
         }
-        Command::Serve => serve::run(Config::read(cli.config.as_deref())?).await,
-        Command::Migrate => commands::migrate(&Config::read(cli.config.as_deref())?),
+        Command::Config { command: ConfigCommand::Check } => {
+            commands::check_config(&Config::read(cli.config.as_deref())?, cli.json);
+            Ok(())
+        }
+        Command::Serve => serve::run(Config::read(cli.config.as_deref())?, cli.json).await,
+        Command::Health { address, timeout_ms } => {
+            let config = Config::read(cli.config.as_deref())?;
+            commands::health(&config, address, timeout_ms, cli.json)
+        }
+        Command::Migrate => commands::migrate(&Config::read(cli.config.as_deref())?, cli.json),
         Command::Audit => commands::audit(&Config::read(cli.config.as_deref())?, cli.json).await,
         Command::Quote(what) => {
             quote::run(&Config::read(cli.config.as_deref())?, *what, cli.json).await

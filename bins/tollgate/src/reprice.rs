@@ -14,6 +14,7 @@ use tollgate_store::repricings::{Change, Outcome, Repricing, Scope};
 
 use crate::commands::open;
 use crate::config::{Config, Day};
+use crate::progress::Progress;
 
 /// Which records, and whether it is only a look.
 #[derive(Args)]
@@ -152,7 +153,7 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
         model: what.model.as_deref().map(ModelPattern::new),
         merchant_id: what.merchant,
     };
-    let mut report = Report::default();
+    let (mut report, mut progress) = (Report::default(), Progress::new());
     let store = open(config)?;
     // A reader who has left must not stop in the middle what is being booked.
     let mut written = Ok(());
@@ -163,11 +164,14 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
     };
     let walk = store.reprice(&scope, &config.prices, what.dry_run, |one| {
         report.add(&one);
+        let Sums { records, differ, .. } = report.all;
+        progress.say(format_args!("{records} records looked at, {differ} differ …"));
         if json && let Some(line) = object(&one, what.dry_run) {
             print(&line);
         }
     });
     let walked = walk.await;
+    progress.clear();
     // What was booked until then is booked.
     if !json {
         report.lines(what.dry_run).iter().for_each(|line| print(line));

@@ -8,12 +8,14 @@ use actix_web::dev::ServerHandle;
 use actix_web::web;
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
-use tollgate_api::{App, Courier, Listening};
+use tollgate_api::{App, Courier, Listening, Settings};
 use tollgate_domain::Clock;
 use tollgate_store::{Store, upkeep};
 
+use crate::commands::print;
 use crate::config::Config;
 use crate::logging;
 
@@ -32,16 +34,17 @@ pub(crate) struct Service {
 }
 
 /// Serves until a signal ends it.
-pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
+pub(crate) async fn run(config: Config, json: bool) -> anyhow::Result<()> {
     logging::start(config.log_format);
     warn_of_weak(config.settings.operator_token.as_deref());
     let service = Service::start(&config).await?;
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let address = format!("{scheme}://{}", service.address);
-    log::info!("tollgate {} listens on {address}", env!("CARGO_PKG_VERSION"));
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("TOLLGATE_COMMIT"));
+    log::info!("tollgate {version} ({commit}) listens on {address}");
     log::info!("database {:?}, journal {}", config.database_url, config.journal_dir.display());
     // For whoever starts us with port 0.
-    println!("listening on {address}");
+    print(json, &json!({"listening": address}), &format!("listening on {address}"));
     std::io::stdout().flush()?;
     service.until_signal(&config).await
 }
@@ -86,9 +89,14 @@ impl Service {
             .with_context(|| format!("cannot open {:?}", config.database_url))?;
         store.renew_lease().await?;
         take_up(&store).await;
+        let settings = Settings {
+            access_log: config.access_log.then(|| logging::access(config.log_format)),
+            commit: env!("TOLLGATE_COMMIT"),
+            ..config.settings.clone()
+        };
         let app = web::Data::new(App::new(
             store.clone(),
-            config.settings.clone(),
+            settings,
             config.providers.clone(),
             config.prices.clone(),
             Clock::system(),
@@ -97,8 +105,12 @@ impl Service {
             None => tollgate_api::listen(app.clone(), &config.listen),
             Some(tls) => tollgate_api::listen_tls(app.clone(), &config.listen, tls),
         };
-        let Listening { address, server } =
-            listening.with_context(|| format!("cannot listen on {}", config.listen))?;
+        let Listening { address, server } = listening.with_context(|| {
+            format!(
+                "cannot listen on {}: name another address by `listen` or TOLLGATE_LISTEN",
+                config.listen
+            )
+        })?;
         let courier = Courier::start(app.clone()).context("cannot start a thread")?;
         Ok(Self {
             address,

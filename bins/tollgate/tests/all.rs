@@ -6,6 +6,7 @@ mod deaths;
 mod disk;
 mod layers;
 mod nodes;
+mod observability;
 mod outage;
 mod prices;
 mod quote;

@@ -243,6 +243,9 @@ impl<'a> Scene<'a> {
             .header("api-key", HEADER_KEY)
             .header("x-goog-api-key", HEADER_KEY)
             .header("cookie", HEADER_KEY)
+            .header("traceparent", HEADER_KEY)
+            .header("tracestate", &format!("{}={HEADER_KEY}", HEADER_KEY.to_lowercase()))
+            .header("user-agent", HEADER_KEY)
             .header("proxy-authorization", HEADER_KEY)
             .json(&body)
     }
@@ -480,7 +483,8 @@ fn no_secret_prompt_or_answer_is_found_in_what_the_program_writes() {
     each_site(async |site| {
         let mut scene = Scene::new(site);
         let log_format = if site.database.is_some() { "json" } else { "text" };
-        let mut node = site.serve_logging_to(&scene.log, &[("TOLLGATE_LOG_FORMAT", log_format)]);
+        let logging = [("TOLLGATE_LOG_FORMAT", log_format), ("TOLLGATE_ACCESS_LOG", "true")];
+        let mut node = site.serve_logging_to(&scene.log, &logging);
         scene.receiver.push(Reply::hang_up());
         scene.receiver.push(Reply::bytes(500, "text/plain", "not today"));
         scene.receiver.push_always(Reply::json(200, "{}"));
@@ -582,6 +586,8 @@ fn no_secret_prompt_or_answer_is_found_in_what_the_program_writes() {
         scene.watch.files(site.path());
         let log = std::fs::read(&scene.log).unwrap();
         assert!(log.len() > 10_000, "everybody logs what there is to log");
+        let lines = String::from_utf8_lossy(&log).matches("tollgate::access").count();
+        assert!(lines > 50, "each request has its line: {lines}");
         scene.watch.wrote(Place::Log, "serve", &log);
         let findings = scene.watch.findings();
         assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));

@@ -11,6 +11,7 @@ use tollgate_pricing::PriceBook;
 use tollgate_provider::{ProviderTable, Reach, Resolver, Timeouts};
 use tollgate_store::{Store, merchants, spend_keys};
 
+use crate::access::AccessLog;
 use crate::forward::calls::Calls;
 use crate::http::body::room_for_bodies;
 use crate::http::error::ApiError;
@@ -107,6 +108,10 @@ pub struct Settings {
     pub webhooks: Reach,
     /// Who says which addresses the names of providers and webhooks have.
     pub resolver: Resolver,
+    /// Who writes a line for each request, if anybody does.
+    pub access_log: Option<AccessLog>,
+    /// The commit that the program was built from, for the metrics.
+    pub commit: &'static str,
 }
 
 impl Default for Settings {
@@ -126,6 +131,8 @@ impl Default for Settings {
             clients: Clients::default(),
             webhooks: Reach::default(),
             resolver: Resolver::System,
+            access_log: None,
+            commit: "unknown",
         }
     }
 }
@@ -168,7 +175,7 @@ impl App {
             rate_limits: RateLimits::new(settings.standard_rate_per_minute),
             room_for_bodies: room_for_bodies(settings.body_memory_bytes),
             calls: Calls::default(),
-            metrics: Metrics::new(),
+            metrics: Metrics::new(&providers, settings.commit),
             known_keys: RwLock::default(),
             store,
             settings,

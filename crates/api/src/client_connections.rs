@@ -21,16 +21,33 @@ use actix_web::middleware::Next;
 use actix_web::rt::net::TcpStream;
 use bytes::Bytes;
 use tokio::time::Instant;
+use tollgate_metrics::Gauge;
+
+use crate::access::{Access, AccessLog};
+use crate::http::error::ErrorCode;
 
 /// All connections of a server.
-#[derive(Clone, Default)]
-pub(crate) struct Connections(Arc<Mutex<Vec<Weak<Connection>>>>);
+#[derive(Clone)]
+pub(crate) struct Connections {
+    all: Arc<Mutex<Vec<Weak<Connection>>>>,
+    open: Arc<Gauge>,
+}
 
 /// One of them.
 struct Connection {
     /// Another handle of its socket. The server's own is out of reach.
     socket: std::net::TcpStream,
     activity: Mutex<Activity>,
+    _open: Open,
+}
+
+/// A connection that counts as open until this is dropped.
+struct Open(Arc<Gauge>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 struct Activity {
@@ -41,6 +58,11 @@ struct Activity {
 }
 
 impl Connections {
+    /// None yet; how many are open is counted there.
+    pub(crate) fn new(open: Arc<Gauge>) -> Self {
+        Self { all: Arc::default(), open }
+    }
+
     /// Remembers a connection for as long as it stands.
     pub(crate) fn add(&self, io: &dyn Any, extensions: &mut Extensions) {
         let encrypted = io.downcast_ref::<TlsStream<TcpStream>>().map(|io| io.get_ref().0);
@@ -48,9 +70,13 @@ impl Connections {
         keep_little_unsent(stream);
         let Ok(socket) = stream.as_fd().try_clone_to_owned() else { return };
         let activity = Activity { running: 0, since: Instant::now() };
-        let connection =
-            Arc::new(Connection { socket: socket.into(), activity: Mutex::new(activity) });
-        lock(&self.0).push(Arc::downgrade(&connection));
+        self.open.inc();
+        let connection = Arc::new(Connection {
+            socket: socket.into(),
+            activity: Mutex::new(activity),
+            _open: Open(self.open.clone()),
+        });
+        lock(&self.all).push(Arc::downgrade(&connection));
         // It lives as long as the server's side of the connection does.
         extensions.insert(connection);
     }
@@ -58,7 +84,7 @@ impl Connections {
     /// Closes what has been idle for longer than `patience`, until the server is gone.
     pub(crate) async fn watch(self, patience: Duration) {
         const LOOKS_WITHIN_PATIENCE: u32 = 8;
-        let connections = Arc::downgrade(&self.0);
+        let connections = Arc::downgrade(&self.all);
         drop(self);
         let mut looks = tokio::time::interval(patience / LOOKS_WITHIN_PATIENCE);
         loop {
@@ -117,20 +143,32 @@ impl Drop for Running {
     }
 }
 
-/// Has a request count as being answered until its answer's last byte was taken.
+/// Has a request count as being answered until its answer's last byte was taken, and its access line know
+/// how long that took.
 pub(crate) async fn track(
+    log: Option<AccessLog>,
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse<Tracked>, Error> {
     let running = request.conn_data::<Arc<Connection>>().map(Running::on);
+    let access = Access::begin(&request, log);
     let response = next.call(request).await?;
-    Ok(response.map_body(|_, body| Tracked { body, _running: running }))
+    let error = response.response().extensions().get::<ErrorCode>().copied();
+    access.answered(|| response.request().match_pattern(), response.status().as_u16(), error);
+    Ok(response.map_body(|_, body| Tracked { body, access, _running: running }))
 }
 
 /// The body of an answer.
 pub(crate) struct Tracked {
     body: BoxBody,
+    access: Access,
     _running: Option<Running>,
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.access.left();
+    }
 }
 
 impl MessageBody for Tracked {

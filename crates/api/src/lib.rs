@@ -8,8 +8,11 @@
 //! - `forward` is the path of a forwarded call.
 //! - `connections` closes those of clients on which nothing goes on.
 //! - `delivery` sends events to webhooks, in a thread of its own: [`Courier`].
+//! - `metrics` is what Prometheus reads, `access` the line that is logged of each request.
+//! - [`probe`] asks a service whether it takes calls.
 //! - `openapi` is the document of the operations, and of the messages that webhooks get.
 
+mod access;
 mod app;
 mod client_connections;
 mod delivery;
@@ -17,12 +20,14 @@ mod forward;
 mod http;
 mod metrics;
 mod openapi;
+mod probe;
 mod resources;
 mod routes;
 mod server;
 mod tariff;
 mod tls;
 
+pub use access::{AccessLine, AccessLog};
 pub use app::{App, Clients, InterfaceShape, OnDisconnect, Settings, Unpriced};
 pub use delivery::Courier;
 pub use forward::calls::Calls;
@@ -30,6 +35,7 @@ pub use forward::calls::Calls;
 pub use forward::credential::credential_hash;
 pub use http::error::{ApiError, ErrorCode};
 pub use openapi::{WebhookMessages, openapi};
+pub use probe::{Readiness, probe};
 pub use resources::quote::{HoldView, QuoteView, usage};
 pub use routes::routes;
 pub use server::{Listening, listen, listen_tls};

@@ -42,15 +42,16 @@ pub fn listen_tls(app: web::Data<App>, address: &str, tls: &Tls) -> io::Result<L
 
 fn bind(app: web::Data<App>, address: &str, tls: Option<&Tls>) -> io::Result<Listening> {
     let clients = app.settings.clients;
-    let connections = Connections::default();
+    let connections = Connections::new(app.metrics.connections.clone());
     // A client that takes nothing for as long as a provider may be silent counts as gone.
     let patience = app.settings.timeouts.idle.max(clients.keep_alive + clients.head_timeout);
     tokio::spawn(connections.clone().watch(patience));
     let workers = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let routes = move || {
         let is_earlier = app.settings.shape == InterfaceShape::Earlier;
+        let log = app.settings.access_log;
         Routes::new()
-            .wrap(from_fn(client_connections::track))
+            .wrap(from_fn(move |request, next| client_connections::track(log, request, next)))
             .wrap(Condition::new(is_earlier, from_fn(serve_earlier_names)))
             .configure(routes(app.clone()))
     };

@@ -11,7 +11,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
 
 /// How the service proves who it is. TLS 1.2 and 1.3; what a client speaks above is agreed on with it.
 #[derive(Clone)]
-pub struct Tls(ServerConfig);
+pub struct Tls {
+    config: ServerConfig,
+    certificate: CertificateDer<'static>,
+}
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,19 +45,24 @@ impl Tls {
         let chain: Result<Vec<_>, _> =
             CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
         let chain = chain.map_err(|why| TlsError::Certificate(unreadable(certificate, &why)))?;
-        if chain.is_empty() {
+        let Some(own) = chain.first().cloned() else {
             return Err(TlsError::Certificate(format!("{} holds none", certificate.display())));
-        }
+        };
         let private = PrivateKeyDer::from_pem_file(key);
         let private = private.map_err(|why| TlsError::Key(unreadable(key, &why)))?;
         ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .and_then(|config| config.with_no_client_auth().with_single_cert(chain, private))
-            .map(Self)
+            .map(|config| Self { config, certificate: own })
             .map_err(|why| TlsError::Key(format!("does not go with the certificate: {why}")))
     }
 
     pub(crate) fn config(&self) -> ServerConfig {
-        self.0.clone()
+        self.config.clone()
+    }
+
+    /// The service's own certificate.
+    pub(crate) fn certificate(&self) -> CertificateDer<'static> {
+        self.certificate.clone()
     }
 }

@@ -13,6 +13,7 @@ mod health;
 mod holds;
 mod hostile_clients;
 mod hostile_providers;
+mod metrics;
 mod missing_prices;
 mod openapi;
 mod providers;

@@ -45,7 +45,7 @@ impl Gateway<'_> {
 
 /// What a client may send beside its credential: everything that is not for the provider, and in the
 /// end what is.
-const SENT: [(&str, &str); 47] = [
+const SENT: [(&str, &str); 48] = [
     ("x-api-key", "canary"),
     ("api-key", "canary"),
     ("x-goog-api-key", "canary"),
@@ -84,7 +84,8 @@ const SENT: [(&str, &str); 47] = [
     ("accept-encoding", "gzip"),
     ("user-agent", "sdk/1"),
     ("x-request-id", "r-1"),
-    ("traceparent", "00-1-2-01"),
+    ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    ("tracestate", "congo=t61rcWkgMzE"),
     ("x-stainless-lang", "python"),
     ("x-stainless-lang", "again"),
     ("openai-beta", "assistants=v2"),
@@ -96,7 +97,7 @@ const SENT: [(&str, &str); 47] = [
 ];
 
 /// What of it reaches a provider whatever the key.
-const ARRIVE: [&str; 15] = [
+const ARRIVE: [&str; 16] = [
     "accept-encoding: gzip",
     "accept: application/json",
     "anthropic-version: 2023-06-01",
@@ -106,7 +107,8 @@ const ARRIVE: [&str; 15] = [
     "openai-beta: assistants=v2",
     "origin: https://app.example",
     "referer: https://app.example/",
-    "traceparent: 00-1-2-01",
+    "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "tracestate: congo=t61rcWkgMzE",
     "user-agent: sdk/1",
     "x-custom: kept, as it is",
     "x-request-id: r-1",
@@ -144,6 +146,29 @@ fn exactly_these_headers_reach_the_provider() {
             "content-type: application/json",
         ];
         assert_eq!(bare, expected);
+    });
+}
+
+#[test]
+fn a_trace_that_is_not_valid_does_not_go_on() {
+    each_gateway(async |gateway| {
+        let token = gateway.token(&json!({}));
+        let parent = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+        let state = ("tracestate", "congo=t61rcWkgMzE");
+        let broken = ("traceparent", "00-1-2-01");
+        for (sent, expected) in [
+            (vec![broken, state], vec![]),
+            (vec![state], vec![]),
+            (vec![parent, parent, state], vec![]),
+            (vec![parent, ("tracestate", "novalue")], vec![parent]),
+            (vec![parent, state], vec![parent, state]),
+        ] {
+            let mut arrived = gateway.arrived("/v1/chat/completions", &token, &sent).await;
+            arrived.retain(|line| line.starts_with("trace"));
+            let expected: Vec<_> =
+                expected.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+            assert_eq!(arrived, expected, "{sent:?}");
+        }
     });
 }
 

@@ -2,7 +2,7 @@
 //!
 //! End-to-end headers pass as they are. What belongs to one connection stays on it, what belongs
 //! to the caller's dealings with this service stays here, and what would bind the client to the
-//! provider's origin (cookies, alternative services) stays there.
+//! provider's origin (cookies, alternative services) stays there. Of a trace passes what is valid.
 
 use std::fmt;
 
@@ -11,6 +11,7 @@ use tollgate_domain::Issue;
 
 use crate::dialect::{Dialect, KeyHeader};
 use crate::table::{Endpoint, is_header_value};
+use crate::trace::{self, trace_id};
 
 /// Whose key a call is made with.
 #[derive(Clone, PartialEq, Eq)]
@@ -119,6 +120,7 @@ pub fn request_headers(
 ) -> HeaderMap {
     let listed = connection_listed(incoming);
     let managed = *key == ProviderKey::Managed;
+    let is_traced = trace_id(incoming).is_some();
     let mut outgoing = HeaderMap::with_capacity(incoming.len().saturating_add(3));
     for (name, value) in incoming {
         let text = name.as_str();
@@ -127,6 +129,8 @@ pub fn request_headers(
             || text.starts_with("x-forwarded-")
             || text.starts_with("proxy-")
             || (managed && ACCOUNT_SELECTING.contains(&text))
+            || (text == trace::PARENT && !is_traced)
+            || (text == trace::STATE && !(is_traced && trace::is_valid_state(incoming)))
             || listed.iter().any(|listed| listed == text);
         if !stays {
             outgoing.append(name.clone(), value.clone());

@@ -55,6 +55,7 @@ mod number;
 mod object;
 mod request;
 mod table;
+mod trace;
 mod usage;
 
 pub use client::{
@@ -67,4 +68,5 @@ pub use request::{CallBody, OutputBound, UsageBound};
 pub use table::{
     Endpoint, EndpointError, Mount, Provider, ProviderSettings, ProviderTable, ProvidersDocument,
 };
+pub use trace::trace_id;
 pub use usage::{Ended, Fed, Reading, ResponseMeter, estimate_input};

@@ -83,6 +83,25 @@ impl Journal {
         Ok(entries)
     }
 
+    /// How many entries wait, and how many bytes they take.
+    pub(crate) fn size(&self) -> io::Result<(u64, u64)> {
+        let (mut entries, mut bytes) = (0, 0_u64);
+        let files = match fs::read_dir(&self.folder) {
+            // Tidied away while it was empty.
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
+            files => files?,
+        };
+        for file in files {
+            let file = file?;
+            if file.path().extension().is_some_and(|extension| extension == "json") {
+                entries += 1;
+                // One that is gone by now was booked.
+                bytes = bytes.saturating_add(file.metadata().map_or(0, |file| file.len()));
+            }
+        }
+        Ok((entries, bytes))
+    }
+
     /// Forgets an entry that was booked. Another node may have been faster.
     pub(crate) fn remove(&self, request_id: RequestId) -> io::Result<()> {
         match fs::remove_file(self.path(request_id)) {

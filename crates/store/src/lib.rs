@@ -36,6 +36,7 @@ pub mod subscription_configs;
 pub mod subscriptions;
 pub mod upkeep;
 pub mod usage;
+mod vitals;
 pub mod wallets;
 pub mod webhooks;
 
@@ -59,6 +60,7 @@ pub use error::StoreError;
 pub use ledger::{Reported, ReportedUsage, SettleOutcome};
 pub use migrations::MigrationError;
 pub use page::Page;
+pub use vitals::{Open, Vitals};
 
 use conn::Manager;
 use journal::{Entry, Journal};
@@ -201,6 +203,7 @@ impl Store {
             on_their_way: Mutex::default(),
             log: manager.file().filter(|_| options.serve).map(log_of),
             behind: AtomicBool::new(false),
+            vitals: Vitals::default(),
         });
         if let Some(file) = manager.file() {
             // A process that died has left what a command, too, must see; one that lives writes it itself.
@@ -577,6 +580,38 @@ impl Store {
     /// Those of the store; differences are findings of the [`audit::Audit`].
     pub async fn audit(&self) -> Result<audit::Audit, StoreError> {
         self.read(|conn| conn.snapshot(audit::run)).await
+    }
+
+    /// What the ledger counts of itself.
+    pub fn vitals(&self) -> &Vitals {
+        &self.0.context.vitals
+    }
+
+    /// How many jobs wait for the ledger.
+    pub fn queue_length(&self) -> usize {
+        self.ledger().map_or(0, |ledger| ledger.queue_length())
+    }
+
+    /// How many settlements wait in memory because neither the database nor the journal took them.
+    pub fn unkept(&self) -> usize {
+        held(&self.0.context.unkept).len()
+    }
+
+    /// How many settlements wait in the journal, and how many bytes of disk they take.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub async fn journal_size(&self) -> std::io::Result<(u64, u64)> {
+        let Some(journal) = self.0.context.journal.clone() else { return Ok((0, 0)) };
+        tokio::task::spawn_blocking(move || journal.size()).await.map_err(std::io::Error::other)?
+    }
+
+    /// Counts what is open in the database, as it is there: what the ledger has just booked may be missing.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn count_open(&self) -> Result<Open, StoreError> {
+        self.read_apart(vitals::open).await
     }
 
     /// Ends this process's life in the store: the queue is emptied, the writers stop, the lease and

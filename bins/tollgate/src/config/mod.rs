@@ -38,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) service_charge_rate: Rate,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
+    /// Whether a line is logged for each request.
+    pub(crate) access_log: bool,
     pub(crate) settings: Settings,
     pub(crate) providers: ProviderTable,
     pub(crate) prices: PriceBook,
@@ -89,32 +91,41 @@ impl Config {
     }
 
     fn from_section(mut root: Section<'_>, folder: Option<PathBuf>) -> Option<Self> {
+        let config = Self::take_all(&mut root, folder);
+        if config.is_some() {
+            root.finish();
+        }
+        config
+    }
+
+    /// Takes every key that there is.
+    fn take_all(root: &mut Section<'_>, folder: Option<PathBuf>) -> Option<Self> {
         let database_url =
             root.take("database_url").unwrap_or(DatabaseUrl::Sqlite("tollgate.db".into()));
         let journal_dir: Option<PathBuf> = root.take("journal_dir");
-        let settings = settings(&mut root);
-        let providers = providers(&mut root);
+        let settings = settings(root);
+        let providers = providers(root);
         // Beside the configuration, as what it names usually is.
         let catalog: Option<PathBuf> = root.take("catalog");
         let catalog = catalog.map(|file| folder.clone().unwrap_or_default().join(file));
-        let prices = prices(&mut root, &providers, catalog.as_deref());
+        let prices = prices(root, &providers, catalog.as_deref());
         let config = Self {
-            tls: tls(&mut root, &folder.clone().unwrap_or_default()),
+            tls: tls(root, &folder.clone().unwrap_or_default()),
             listen: root.take("listen").unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             journal_dir: journal_dir.unwrap_or_else(|| journal_beside(&database_url, folder)),
             database_url,
             migrate_on_start: root.take("migrate_on_start").unwrap_or(true),
             service_charge_rate: root.take("service_charge_rate").unwrap_or(Rate::ZERO),
-            drain_timeout: millis(&mut root, "drain_timeout_ms", 30_000),
+            drain_timeout: millis(root, "drain_timeout_ms", 30_000),
             log_format: root
                 .word("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])
                 .unwrap_or(LogFormat::Text),
+            access_log: root.take("access_log").unwrap_or(false),
             settings,
             providers,
             prices: prices?,
             catalog,
         };
-        root.finish();
         Some(config)
     }
 
@@ -244,6 +255,9 @@ fn settings(root: &mut Section<'_>) -> Settings {
             private_network: root.take("webhook_allow_private_network").unwrap_or(false),
         },
         resolver: default.resolver,
+        // Those who run the service know these.
+        access_log: None,
+        commit: default.commit,
     }
 }
 
@@ -366,6 +380,65 @@ mod tests {
         .unwrap();
         let names: Vec<_> = config.providers.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names[..6], ["zeta", "openai", "alpha", "mistral", "groq", "xai"]);
+    }
+
+    /// The rows of the tables of keys in the document: each key with its default.
+    fn documented() -> Vec<(String, String)> {
+        let document = include_str!("../../../../docs/OPERATIONS.md");
+        let (_, keys) = document.split_once("\n### Keys\n").unwrap();
+        let (keys, _) = keys.split_once("\n### ").unwrap();
+        let rows = keys.lines().filter(|line| line.starts_with("| `"));
+        rows.flat_map(|row| {
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            let words = |cell: &str| -> Vec<String> {
+                cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+            };
+            let (keys, variables) = (words(cells[1]), words(cells[3]));
+            let expected: Vec<_> =
+                keys.iter().map(|key| format!("TOLLGATE_{}", key.to_uppercase())).collect();
+            assert_eq!(variables, expected, "{row}");
+            let default = words(cells[2]).into_iter().next().unwrap_or_default();
+            keys.into_iter().map(move |key| (key, default.clone()))
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_reference_names_every_key_and_no_other() {
+        let mut mistakes = Vec::new();
+        let mut root = Section::new("", Table::new(), &mut mistakes);
+        Config::take_all(&mut root, None);
+        let mut known: Vec<_> = root.known().to_vec();
+        // They have sections of their own.
+        known.retain(|key| !["providers", "prices", "catalog"].contains(&key.as_str()));
+        let mut documented: Vec<_> = documented().into_iter().map(|(key, _)| key).collect();
+        known.sort();
+        documented.sort();
+        assert_eq!(documented, known);
+    }
+
+    #[test]
+    fn the_reference_tells_the_defaults() {
+        let default = format!("{:?}", read("", &[]).unwrap());
+        let mut compared = 0;
+        for (key, text) in documented() {
+            // What depends on other things is told in words.
+            if text.is_empty() || key == "journal_dir" {
+                continue;
+            }
+            let config = read(&format!("{key} = {text:?}"), &[]).unwrap();
+            assert_eq!(format!("{config:?}"), default, "{key}");
+            compared += 1;
+        }
+        assert!(compared >= 20, "{compared}");
+    }
+
+    #[test]
+    fn a_mistyped_key_is_told_what_it_may_be() {
+        let Mistakes(mistakes) =
+            read("listn = \"x\"\n[providers.openai]\napikey = \"x\"", &[]).unwrap_err();
+        assert!(mistakes.iter().any(|one| one.ends_with("do you mean listen?")), "{mistakes:?}");
+        assert!(mistakes.iter().any(|one| one.ends_with("do you mean api_key?")), "{mistakes:?}");
     }
 
     #[test]

@@ -9,12 +9,26 @@ use toml::{Table, Value};
 pub(super) struct Section<'a> {
     path: String,
     table: Table,
+    /// Keys that were asked for, whether they stand here or not.
+    known: Vec<String>,
     mistakes: &'a mut Vec<String>,
 }
 
 impl<'a> Section<'a> {
     pub(super) fn new(path: &str, table: Table, mistakes: &'a mut Vec<String>) -> Self {
-        Self { path: path.to_owned(), table, mistakes }
+        Self { path: path.to_owned(), table, known: Vec::new(), mistakes }
+    }
+
+    /// Takes a key out.
+    fn remove(&mut self, key: &str) -> Option<Value> {
+        self.known.push(key.to_owned());
+        self.table.remove(key)
+    }
+
+    /// The keys that were asked for so far.
+    #[cfg(test)]
+    pub(super) fn known(&self) -> &[String] {
+        &self.known
     }
 
     /// Whether a key stands here that nobody has taken yet.
@@ -28,7 +42,7 @@ impl<'a> Section<'a> {
         T: FromStr,
         T::Err: Display,
     {
-        let text = match self.table.remove(key)? {
+        let text = match self.remove(key)? {
             Value::String(text) => text,
             Value::Integer(number) => number.to_string(),
             Value::Boolean(flag) => flag.to_string(),
@@ -58,7 +72,7 @@ impl<'a> Section<'a> {
 
     /// Takes a list of texts.
     pub(super) fn texts(&mut self, key: &str) -> Vec<String> {
-        let Some(value) = self.table.remove(key) else { return Vec::new() };
+        let Some(value) = self.remove(key) else { return Vec::new() };
         match value.try_into() {
             Ok(texts) => texts,
             Err(_) => {
@@ -70,7 +84,7 @@ impl<'a> Section<'a> {
 
     /// Takes a table of tables, in the order in which they stand.
     pub(super) fn tables(&mut self, key: &str) -> Vec<(String, Table)> {
-        let Some(value) = self.table.remove(key) else { return Vec::new() };
+        let Some(value) = self.remove(key) else { return Vec::new() };
         let Value::Table(tables) = value else {
             self.mistake(key, "expected tables, such as [providers.openai]");
             return Vec::new();
@@ -87,7 +101,7 @@ impl<'a> Section<'a> {
 
     /// Takes an array of tables.
     pub(super) fn rows(&mut self, key: &str) -> Vec<Table> {
-        let Some(value) = self.table.remove(key) else { return Vec::new() };
+        let Some(value) = self.remove(key) else { return Vec::new() };
         match value.try_into() {
             Ok(rows) => rows,
             Err(_) => {
@@ -109,14 +123,55 @@ impl<'a> Section<'a> {
 
     /// A table below this one, with the same list of mistakes.
     pub(super) fn below(&mut self, path: &str, table: Table) -> Section<'_> {
-        Section { path: path.to_owned(), table, mistakes: self.mistakes }
+        Section { path: path.to_owned(), table, known: Vec::new(), mistakes: self.mistakes }
     }
 
     /// Whatever nobody took is a typing mistake.
     pub(super) fn finish(mut self) {
         let unknown: Vec<_> = self.table.keys().cloned().collect();
         for key in unknown {
-            self.mistake(&key, "is not a key of the configuration");
+            let what = match self.known.iter().find(|known| is_near(known, &key)) {
+                Some(near) => format!("is not a key of the configuration; do you mean {near}?"),
+                None => "is not a key of the configuration".to_owned(),
+            };
+            self.mistake(&key, &what);
+        }
+    }
+}
+
+/// Whether one becomes the other by a letter or two that are missing, too many or wrong.
+fn is_near(known: &str, typed: &str) -> bool {
+    const FAR: usize = 2;
+    let typed: Vec<char> = typed.chars().take(64).collect();
+    // The distance of Levenshtein, row by row.
+    let mut row: Vec<usize> = (0..=typed.len()).collect();
+    for (place, letter) in known.chars().enumerate() {
+        let mut next = vec![place + 1];
+        for ((other, before), above) in typed.iter().zip(&row).zip(row.iter().skip(1)) {
+            let left = next.last().copied().unwrap_or_default();
+            let same = before + usize::from(*other != letter);
+            next.push(same.min(above + 1).min(left + 1));
+        }
+        row = next;
+    }
+    row.last().is_some_and(|distance| *distance <= FAR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_near;
+
+    #[test]
+    fn a_slip_of_the_finger_is_near_and_another_word_is_not() {
+        for (known, typed, near) in [
+            ("listen", "listn", true),
+            ("listen", "lsiten", true),
+            ("api_key", "apikey", true),
+            ("listen", "listener", true),
+            ("listen", "colour", false),
+            ("catalog", "", false),
+        ] {
+            assert_eq!(is_near(known, typed), near, "{known} {typed}");
         }
     }
 }

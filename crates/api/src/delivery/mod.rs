@@ -168,6 +168,7 @@ async fn attempt(
         Err(fault) => (None, None, Some(fault)),
     };
     let outcome = Attempt { response_status, response_body, fault, duration_ms };
+    app.metrics.attempted(&outcome);
     let Claimed { delivery_id, webhook_id, attempt, .. } = claimed;
     Some(Ended { delivery_id, webhook_id, attempt, outcome })
 }

@@ -21,8 +21,10 @@ use super::calls::Tracked;
 use super::outbound::Outbound;
 use super::price;
 use super::relay::{ClientLeft, Head, ToClient, request_id_header};
+use crate::access::Access;
 use crate::app::{App, OnDisconnect};
 use crate::http::error::{ApiError, ErrorCode};
+use crate::metrics::OfProvider;
 
 /// A database that does not answer an admission for so long counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,18 +36,26 @@ pub(super) struct Call {
     pub(super) outbound: Outbound,
     pub(super) admission: Box<admission::Call>,
     pub(super) tracked: Tracked,
+    pub(super) access: Access,
+    /// Since when it is here, without the time that its body took to come.
+    pub(super) began: Instant,
 }
 
 impl Call {
     /// Admits, sends, relays and settles.
     pub(super) async fn run(self, mut to_client: ToClient) {
-        let Self { app, client, mut outbound, admission, mut tracked } = self;
+        let Self { app, client, mut outbound, admission, mut tracked, access, began } = self;
         let (key, request_id) = (admission.key, admission.request_id);
         let admitted = tokio::time::timeout(ADMISSION_TIMEOUT, app.store.admit(admission)).await;
         // Should it be admitted after all, the store ends what nobody waits for.
         let too_slow = |_| Err(StoreError::Unavailable("it is too slow to admit calls".to_owned()));
         let open = match admitted.unwrap_or_else(too_slow) {
-            Ok(Ok(pending)) => Open { store: app.store.clone(), pending, settled: false },
+            Ok(Ok(pending)) => {
+                let counts = app.metrics.of(&pending.forwarded.provider);
+                counts.admitted();
+                access.admitted(&pending);
+                Open { store: app.store.clone(), pending, counts, access, settled: false }
+            }
             Ok(Err(refusal)) => {
                 if refusal == Refusal::KeyInvalid {
                     app.forget_key(key);
@@ -64,6 +74,8 @@ impl Call {
         let body = std::mem::take(&mut outbound.body);
         let method = outbound.endpoint.method.clone();
         let outgoing = Outgoing { endpoint: &outbound.endpoint, method, headers, body };
+        let called = Instant::now();
+        app.metrics.before_provider.observe_time(called.saturating_duration_since(began));
         let sent = tokio::select! {
             biased;
             sent = client.send(outgoing) => sent,
@@ -71,7 +83,9 @@ impl Call {
         };
         match sent {
             Ok(incoming) => {
-                Answer::new(&app, &outbound, open, incoming, tracked).relay(to_client).await
+                open.counts.first_byte.observe_time(called.elapsed());
+                let answer = Answer::new(&app, &outbound, open, incoming, tracked, called);
+                answer.relay(to_client).await;
             }
             Err(why) => fail(&app, open, why, to_client).await,
         }
@@ -79,7 +93,7 @@ impl Call {
 }
 
 /// Ends a call that got no answer.
-async fn fail(app: &App, open: Open, why: SendError, mut to_client: ToClient) {
+async fn fail(app: &App, open: Open<'_>, why: SendError, mut to_client: ToClient) {
     let request_id = open.pending.request_id;
     log::warn!("{request_id}: {}: {why}", open.pending.forwarded.provider);
     let now = app.clock.now();
@@ -112,24 +126,30 @@ async fn fail(app: &App, open: Open, why: SendError, mut to_client: ToClient) {
 
 /// An admitted call. It is settled in every case: dropped before, by a panic or by a worker that
 /// stops, it is settled as one of which nothing is known.
-struct Open {
+struct Open<'a> {
     store: Store,
     pending: Box<PendingRecord>,
+    counts: &'a OfProvider,
+    access: Access,
     settled: bool,
 }
 
-impl Open {
+impl Open<'_> {
     async fn settle(mut self, report: Report) {
+        self.counts.ended(&report);
+        self.access.settled(&report);
         self.store.settle(self.pending.request_id, report).await;
         self.settled = true;
     }
 }
 
-impl Drop for Open {
+impl Drop for Open<'_> {
     fn drop(&mut self) {
         if !self.settled {
             let now = self.pending.created_at;
             let report = Report::unknown(&self.pending, Ending::Unanswered, now);
+            self.counts.ended(&report);
+            self.access.settled(&report);
             self.store.settle_in_background(self.pending.request_id, report);
         }
     }
@@ -140,7 +160,11 @@ struct Answer<'a> {
     app: &'a App,
     outbound: &'a Outbound,
     /// Until it is settled, which may be before the provider has sent its last byte.
-    unsettled: Option<(Open, ResponseMeter)>,
+    unsettled: Option<(Open<'a>, ResponseMeter)>,
+    /// When the provider was called.
+    called: Instant,
+    /// When its answer had ended, until the client may have all of it.
+    ended: Option<Instant>,
     came_in: Timestamp,
     incoming: Incoming,
     tracked: Tracked,
@@ -177,9 +201,10 @@ impl<'a> Answer<'a> {
     fn new(
         app: &'a App,
         outbound: &'a Outbound,
-        open: Open,
+        open: Open<'a>,
         incoming: Incoming,
         tracked: Tracked,
+        called: Instant,
     ) -> Self {
         let meter = ResponseMeter::new(
             &outbound.endpoint,
@@ -193,6 +218,8 @@ impl<'a> Answer<'a> {
             remaining: length.and_then(|length| length.parse().ok()),
             came_in: open.pending.created_at,
             unsettled: Some((open, meter)),
+            called,
+            ended: None,
             held: Vec::new(),
             left: None,
             app,
@@ -335,6 +362,9 @@ impl<'a> Answer<'a> {
 
     /// Sends what waited for the settlement.
     async fn release(&mut self, to_client: &mut ToClient) {
+        if let Some(ended) = self.ended.take() {
+            self.app.metrics.after_provider.observe_time(ended.elapsed());
+        }
         for piece in std::mem::take(&mut self.held) {
             self.send(piece, to_client).await;
         }
@@ -343,6 +373,9 @@ impl<'a> Answer<'a> {
     /// Prices what was read and books it, once.
     async fn settle(&mut self, ended: Ended) {
         let Some((open, meter)) = self.unsettled.take() else { return };
+        let now = Instant::now();
+        open.counts.answer.observe_time(now.saturating_duration_since(self.called));
+        self.ended = Some(now);
         let reading = meter.finish(ended);
         self.held.push(reading.rest.clone());
         let accepted = (200..300).contains(&self.incoming.status);
@@ -356,7 +389,7 @@ impl<'a> Answer<'a> {
         let now = self.app.clock.now();
         let stated = reading.created_unix_s.and_then(Timestamp::from_unix_seconds);
         let (priced, applied, missing) =
-            price::reading(&reading, self.outbound, self.app, self.came_in);
+            price::reading(&reading, self.outbound, self.app, self.came_in, open.counts);
         let report = Report {
             ending,
             provider_status: Some(self.incoming.status),

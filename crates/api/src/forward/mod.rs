@@ -23,12 +23,14 @@ mod relay;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
+use tokio::time::Instant;
 use tollgate_provider::ProviderClient;
 
 use self::call::Call;
 use self::calls::Tracked;
 pub(crate) use self::credential::Credential;
 use self::outbound::Outbound;
+use crate::access::Access;
 use crate::app::{App, KeyOwner};
 use crate::http::body;
 use crate::http::error::ApiError;
@@ -39,16 +41,24 @@ struct Inbound {
     credential: Credential,
     owner: KeyOwner,
     body: Bytes,
+    access: Access,
+    /// Since when it is here, without the time that its body took to come.
+    began: Instant,
 }
 
 impl Inbound {
     async fn read(http: &HttpRequest, payload: web::Payload, app: &App) -> Result<Self, ApiError> {
+        let came_in = Instant::now();
         let tracked = app.calls.enter(app.settings.clients.max_connections)?;
         let credential = Credential::of(http)?;
         let owner = app.owner_of(&credential.key).await?;
+        let access = Access::of(http);
+        access.caller(owner.merchant_id, owner.key);
         let limit = app.settings.forward_body_limit_bytes;
+        let asked = Instant::now();
         let body = body::read(http, &mut payload.into_inner(), limit).await?;
-        Ok(Self { tracked, credential, owner, body })
+        let began = came_in + asked.elapsed();
+        Ok(Self { tracked, credential, owner, body, access, began })
     }
 
     async fn send(
@@ -62,7 +72,8 @@ impl Inbound {
             return Err(refusal.into());
         }
         let (to_client, from_call) = relay::channel();
-        let call = Call { app, client, outbound, admission, tracked: self.tracked };
+        let Self { tracked, access, began, .. } = self;
+        let call = Call { app, client, outbound, admission, tracked, access, began };
         // In a box, for it is moved several times on its way.
         actix_web::rt::spawn(Box::pin(call.run(to_client)));
         from_call.response().await

@@ -119,9 +119,13 @@ pub(crate) async fn forward(
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let inbound = Inbound::read(&http, payload, &app).await?;
-    let outbound = Outbound::to_url(&http, inbound.body.clone(), &inbound.credential, &app)?;
-    inbound.send(outbound, app, client).await
+    let metrics = app.clone();
+    let answer = async {
+        let inbound = Inbound::read(&http, payload, &app).await?;
+        let outbound = Outbound::to_url(&http, inbound.body.clone(), &inbound.credential, &app)?;
+        inbound.send(outbound, app, client).await
+    };
+    answer.await.inspect_err(|error| metrics.metrics.refused(error))
 }
 
 /// Get something from a provider.
@@ -185,11 +189,12 @@ async fn drop_in(
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let route = drop_in::Route::of(&http);
+    let (route, metrics) = (drop_in::Route::of(&http), app.clone());
     let answer = async {
         let inbound = Inbound::read(&http, payload, &app).await?;
         let outbound = route.outbound(&http, &inbound, &app).await?;
         inbound.send(outbound, app, client).await
     };
-    answer.await.map_err(|error: ApiError| error.for_sdk(route.shape()))
+    let answer = answer.await.inspect_err(|error| metrics.metrics.refused(error));
+    answer.map_err(|error: ApiError| error.for_sdk(route.shape()))
 }

@@ -11,6 +11,7 @@ use super::credential::Credential;
 use super::outbound::Outbound;
 use crate::app::{App, KeyOwner, Unpriced};
 use crate::http::error::{ApiError, ErrorCode};
+use crate::metrics::OfProvider;
 
 /// What a call is taken to answer at most when neither it nor the price list says.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
@@ -190,6 +191,7 @@ pub(super) fn reading(
     outbound: &Outbound,
     app: &App,
     came_in: Timestamp,
+    counts: &OfProvider,
 ) -> (PricedUsage, Vec<AppliedPrices>, Option<MissingPrice>) {
     if !outbound.endpoint.metered() {
         return (PricedUsage::nothing(), Vec::new(), None);
@@ -214,7 +216,7 @@ pub(super) fn reading(
         parts: &reading.parts,
     };
     let priced = tariff.price_by(&served, own);
-    app.metrics.answered(provider, reading, &priced);
+    counts.answered(reading, &priced);
     let missing = MissingPrice::of(provider, models.first().unwrap_or(&""), &used, &priced);
     let usage = PricedUsage {
         usage: used,

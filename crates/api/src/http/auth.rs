@@ -5,10 +5,12 @@ use actix_web::http::header::AUTHORIZATION;
 use actix_web::{FromRequest, HttpRequest, web};
 use futures_util::future::LocalBoxFuture;
 use subtle::ConstantTimeEq;
+use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Key, KeyKind, MerchantId};
 use tollgate_store::{merchants, spend_keys};
 
 use super::error::{ApiError, ErrorCode};
+use crate::access::Access;
 use crate::app::App;
 
 /// A merchant who has shown a valid secret key, within the standard rate.
@@ -62,6 +64,7 @@ impl FromRequest for Caller {
             let found =
                 app.store.read_apart(move |conn| merchants::find_secret_key(conn, &hash)).await?;
             let key = found.ok_or_else(ApiError::auth_invalid)?;
+            Access::of(&http).caller(key.merchant_id, CallKey::Secret(key.secret_key_id));
             app.rate_limits.take(key.secret_key_id, app.clock.now())?;
             Ok(Self { merchant_id: key.merchant_id })
         })

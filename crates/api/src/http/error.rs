@@ -369,6 +369,8 @@ impl ResponseError for ApiError {
         }
         let field =
             || self.issues.first().map(|issue| issue.path.join(".")).filter(|it| !it.is_empty());
+        // For whoever logs the request.
+        response.extensions_mut().insert(self.code);
         response.json(Envelope {
             r#type: (self.dialect == Some(RequestShape::ShapeB)).then_some("error"),
             error: Body {

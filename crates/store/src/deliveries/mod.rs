@@ -21,7 +21,7 @@ use crate::error::StoreError;
 use crate::events::EventRow;
 use crate::page::Page;
 use crate::rows::{from_word, parsed, time, word};
-use crate::schema::{deliveries, events as event_rows};
+use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
 use crate::webhooks::{self, WebhookRow};
 
 pub(crate) use turn::release_all;
@@ -212,6 +212,19 @@ fn next_due(conn: &mut Conn, webhook_id: &str, now: Timestamp) -> Result<Option<
         .select(diesel::dsl::min(deliveries::next_attempt_at));
     let due: Option<i64> = due.get_result(conn)?;
     Ok(due.map(|at| at.max(now.unix_micros())))
+}
+
+/// When each of the deliveries was made that are not done, of at most so many.
+pub(crate) fn waiting_since(conn: &mut Conn, limit: i64) -> Result<Vec<i64>, StoreError> {
+    // Those that have work, of which there are few, lead to it by an index.
+    let webhooks: Vec<String> = webhook_rows::table
+        .filter(webhook_rows::due_at.is_not_null())
+        .select(webhook_rows::webhook_id)
+        .load(conn)?;
+    let waiting = deliveries::table
+        .filter(deliveries::webhook_id.eq_any(webhooks))
+        .filter(deliveries::status.eq_any([PENDING, WAITING]));
+    Ok(waiting.select(deliveries::created_at).limit(limit).load(conn)?)
 }
 
 /// Which deliveries are asked for.

@@ -170,6 +170,7 @@ impl Ahead {
             let booked = Booked { node_id: node_id.into(), at: now };
             self.log.append(&booked, lines)?;
             self.logged = self.logged.saturating_add(lines.len());
+            context.vitals.log_bytes.set(self.log.len());
         }
         // A subscription that was renewed for a call that was refused is no line of the log: it will
         // be renewed again.
@@ -301,6 +302,7 @@ impl Ahead {
         let (posting, version) = (self.books.take(), self.version);
         let context = Arc::clone(context);
         self.log.turn();
+        context.vitals.log_bytes.set(0);
         self.behind_since = None;
         self.taken += 1;
         self.out = Some(Out::Posting);
@@ -340,8 +342,9 @@ impl Ahead {
         if matches!(out, Some(Out::Posting)) {
             self.written = self.taken;
             self.books.written();
-            if self.behind_since.is_none() {
-                context.set_behind(false);
+            match self.behind_since {
+                None => context.set_behind(false),
+                since => context.vitals.is_behind_since(since),
             }
         }
         Ok(())

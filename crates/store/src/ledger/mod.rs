@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use r2d2::ManageConnection;
 use tokio::sync::mpsc::error::TrySendError;
@@ -38,6 +39,7 @@ use crate::error::StoreError;
 use crate::journal::{Entry, Journal};
 use crate::missing_prices::{self, Told};
 use crate::rows::RequestRow;
+use crate::vitals::Vitals;
 use ahead::Ahead;
 use books::Settlement;
 use parties::Versions;
@@ -114,6 +116,7 @@ pub(crate) struct Context {
     pub(crate) log: Option<[PathBuf; 2]>,
     /// Whether the database lacks something that is booked.
     pub(crate) behind: AtomicBool,
+    pub(crate) vitals: Vitals,
 }
 
 impl Context {
@@ -127,6 +130,10 @@ impl Context {
 
     fn set_behind(&self, behind: bool) {
         self.behind.store(behind, Ordering::Release);
+        match behind {
+            true => self.vitals.fell_behind(),
+            false => self.vitals.is_behind_since(None),
+        }
     }
 
     /// Keeps a settlement that cannot be booked now, in the journal or else in memory; whether it
@@ -187,10 +194,13 @@ impl Ledger {
     }
 
     pub(crate) async fn admit(&self, call: Box<Call>) -> Decision {
+        let begun = Instant::now();
         let (reply, answer) = oneshot::channel();
         self.send(Job::Admit(call, reply))?;
         let mut waiting = Waiting { ledger: self, answer };
-        (&mut waiting.answer).await.map_err(|_| gave_up())?
+        let decision = (&mut waiting.answer).await.map_err(|_| gave_up())?;
+        self.context.vitals.admissions.observe_time(begun.elapsed());
+        decision
     }
 
     pub(crate) async fn settle(
@@ -198,11 +208,19 @@ impl Ledger {
         request_id: RequestId,
         report: Option<Arc<Report>>,
     ) -> Result<SettleOutcome, StoreError> {
+        let begun = Instant::now();
         let (reply, answer) = oneshot::channel();
         let settlement = Box::new(Settlement { request_id, report });
         // A settlement waits for its place: it must not be lost for a full queue.
         self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| gave_up())?;
-        answer.await.map_err(|_| gave_up())?
+        let outcome = answer.await.map_err(|_| gave_up())?;
+        self.context.vitals.settlements.observe_time(begun.elapsed());
+        outcome
+    }
+
+    /// How many jobs wait for a writer.
+    pub(crate) fn queue_length(&self) -> usize {
+        QUEUE_LENGTH.saturating_sub(self.jobs.capacity())
     }
 
     /// Settles without anybody waiting for it.

@@ -253,6 +253,7 @@ impl Writer {
         match self.try_commit(items) {
             Ok(answers) => {
                 self.away = false;
+                self.context.vitals.groups.observe(answers.len().try_into().unwrap_or(u64::MAX));
                 let answered = replies.into_iter().zip(answers);
                 let unheard: Vec<_> = answered
                     .filter_map(|(reply, answer)| reply.send(answer, &self.context))

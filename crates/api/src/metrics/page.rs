@@ -1,0 +1,258 @@
+//! The page that Prometheus reads.
+
+use std::time::Duration;
+
+use actix_web::{HttpResponse, web};
+use tollgate_domain::Timestamp;
+use tollgate_domain::settlement::Ending;
+use tollgate_metrics::{Counter, Exposition, Histogram, Kind, Seconds};
+use tollgate_store::{Open, Store};
+
+use super::{Metrics, OfProvider, units};
+use crate::app::App;
+
+/// A database that does not tell within this is not up, for whoever scrapes.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+
+/// What is read when somebody asks.
+struct Read {
+    open: Open,
+    journal: (u64, u64),
+    at: Timestamp,
+}
+
+/// Read the metrics, for Prometheus.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "getMetrics",
+    responses(
+        (status = 200, description = "The metrics", body = String, content_type = Exposition::MEDIA_TYPE),
+    ),
+    security(()),
+)]
+pub(crate) async fn metrics(app: web::Data<App>) -> HttpResponse {
+    let read = read(&app).await;
+    HttpResponse::Ok().content_type(Exposition::MEDIA_TYPE).body(text(&app, read.as_ref()))
+}
+
+/// What the database and the journal tell, if they do so in time. One is asked at a time: a database that
+/// is slow must not be asked ever more.
+async fn read(app: &web::Data<App>) -> Option<Read> {
+    let (app, reading) = (app.clone(), app.metrics.reading.clone());
+    let reading = actix_web::rt::spawn(async move {
+        let _alone = reading.acquire().await.ok()?;
+        match (app.store.count_open().await, app.store.journal_size().await) {
+            (Ok(open), Ok(journal)) => Some(Read { open, journal, at: app.clock.now() }),
+            (Err(cause), _) => {
+                log::debug!("the metrics lack the database: {cause}");
+                None
+            }
+            (_, Err(cause)) => {
+                log::warn!("the metrics lack the journal: {cause}");
+                None
+            }
+        }
+    });
+    tokio::time::timeout(READ_WITHIN, reading).await.ok()?.ok()?
+}
+
+fn text(app: &App, read: Option<&Read>) -> String {
+    let mut page = Exposition::new("tollgate");
+    about_process(app, &mut page);
+    about_calls(&app.metrics, &mut page);
+    about_usage(&app.metrics, &mut page);
+    about_ledger(&app.store, &mut page);
+    about_store(read, &mut page);
+    about_webhooks(&app.metrics, &mut page);
+    page.end()
+}
+
+fn about_process(app: &App, page: &mut Exposition) {
+    let labels = [("version", env!("CARGO_PKG_VERSION")), ("commit", app.metrics.commit)];
+    page.family(Kind::Info, "build", "What runs").sample(&labels, 1);
+    let connections = app.metrics.connections.get();
+    page.gauge("client_connections", "Connections of clients that are open", connections);
+    page.gauge("calls_running", "Calls on their way", app.calls.running());
+}
+
+fn about_calls(metrics: &Metrics, page: &mut Exposition) {
+    of_providers(metrics, page, "calls_admitted", "Calls that were admitted", |of| &of.admitted);
+    let help = "Admitted calls that have ended, by how";
+    let mut family = page.family(Kind::Counter, "calls_ended", help);
+    for (provider, of) in seen(metrics) {
+        for (ending, count) in &of.endings {
+            family.sample(&[("provider", provider), ("outcome", word(*ending))], count.get());
+        }
+    }
+    let help = "Calls that were not admitted, by the code of the error";
+    let mut family = page.family(Kind::Counter, "calls_refused", help);
+    for (code, count) in metrics.refused.iter().filter(|(_, count)| count.get() > 0) {
+        family.sample(&[("code", code.name())], count.get());
+    }
+    let help =
+        "What a call waits for here until its provider is called, without the wait for its body";
+    page.family(Kind::Histogram, "call_before_provider_seconds", help)
+        .histogram(&[], &metrics.before_provider);
+    let help = "What a call waits for here from the end of its answer until the client may have it";
+    page.family(Kind::Histogram, "call_after_provider_seconds", help)
+        .histogram(&[], &metrics.after_provider);
+    let mut times = |name: &str, help: &str, of: fn(&OfProvider) -> &Histogram| {
+        let mut family = page.family(Kind::Histogram, name, help);
+        for (provider, series) in seen(metrics) {
+            family.histogram(&[("provider", provider)], of(series));
+        }
+    };
+    let help = "From calling a provider, connecting included, to the head of its answer";
+    times("provider_first_byte_seconds", help, |of| &of.first_byte);
+    let help = "From calling a provider, connecting included, to the last byte of its answer";
+    times("provider_answer_seconds", help, |of| &of.answer);
+}
+
+fn about_usage(metrics: &Metrics, page: &mut Exposition) {
+    let help = "Tokens of calls that have ended, each in one kind";
+    let mut family = page.family(Kind::Counter, "tokens", help);
+    for (provider, of) in seen(metrics) {
+        for (unit, count) in &of.tokens {
+            family.sample(&[("provider", provider), ("kind", unit.price_key())], count.get());
+        }
+    }
+    let mut counter = |name: &str, help: &str, of: fn(&OfProvider) -> &Counter| {
+        of_providers(metrics, page, name, help, of);
+    };
+    counter("cost_usd_e10", "What calls cost at their provider, in units of 10^-10 USD", |of| {
+        &of.cost
+    });
+    counter(
+        "usage_total_mismatches",
+        "Answers whose figures do not come to the total that the provider states",
+        |of| &of.totals_differ,
+    );
+    counter(
+        "usage_unreported",
+        "Accepted calls of which the provider reported no usage, or none that is complete",
+        |of| &of.unreported,
+    );
+    counter("unpriced_calls", "Calls without a price", |of| &of.unpriced);
+    counter(
+        "unpriced_units",
+        "Calls that used a unit for which their price list has no price",
+        |of| &of.units_unpriced,
+    );
+    counter(
+        "unlisted_tiers",
+        "Calls served in a tier without prices of its own, priced as the standard",
+        |of| &of.tiers_unlisted,
+    );
+    counter(
+        "provider_stated_cost_usd_e10",
+        "What providers state that calls cost, in units of 10^-10 USD, where it is known from the price \
+         list too",
+        |of| &of.stated_cost,
+    );
+    counter(
+        "provider_listed_cost_usd_e10",
+        "What the same calls cost by the price list, in units of 10^-10 USD",
+        |of| &of.listed_cost,
+    );
+}
+
+fn about_ledger(store: &Store, page: &mut Exposition) {
+    let vitals = store.vitals();
+    page.gauge("ledger_queue_jobs", "Jobs that wait for the ledger", store.queue_length());
+    let mut histogram = |name: &str, help: &str, histogram: &Histogram| {
+        page.family(Kind::Histogram, name, help).histogram(&[], histogram);
+    };
+    histogram(
+        "ledger_batch_calls",
+        "Admissions and settlements that were booked together",
+        &vitals.groups,
+    );
+    histogram(
+        "ledger_admission_seconds",
+        "How long an admission takes, from the ledger's queue to its answer",
+        &vitals.admissions,
+    );
+    histogram(
+        "ledger_settlement_seconds",
+        "How long a settlement takes, from the ledger's queue to its answer",
+        &vitals.settlements,
+    );
+    let behind = u64::try_from(vitals.behind().as_micros()).unwrap_or(u64::MAX);
+    let help = "How long the oldest of what is booked has waited for the database";
+    page.gauge("ledger_behind_seconds", help, Seconds(behind));
+    let help = "What of the ledger's log is not on its way to the database";
+    page.gauge("ledger_log_bytes", help, vitals.log_bytes.get());
+    let help = "Settlements in memory that neither the database nor the journal took";
+    page.gauge("unkept_settlements", help, store.unkept());
+}
+
+/// What was not read has no sample: an old figure would look like a new one.
+fn about_store(read: Option<&Read>, page: &mut Exposition) {
+    let is_up = u8::from(read.is_some());
+    page.gauge("store_up", "Whether the database and the journal could be read", is_up);
+    let mut gauge = |name: &str, help: &str, of: fn(&Read) -> u64| {
+        let mut family = page.family(Kind::Gauge, name, help);
+        read.into_iter().for_each(|read| family.sample(&[], of(read)));
+    };
+    let help = "Settlements in the journal of this node";
+    gauge("journal_settlements", help, |read| read.journal.0);
+    gauge("journal_bytes", "What they take of its disk", |read| read.journal.1);
+    let help = "Calls that hold money, of all nodes";
+    gauge("holds_open", help, |read| count(read.open.holds));
+    let help = "What they hold on wallets, in units of 10^-10 USD";
+    gauge("holds_open_usd_e10", help, |read| units(read.open.held));
+    let help = "Events and deliveries that wait for webhooks, of all nodes";
+    gauge("webhook_backlog", help, |read| count(read.open.messages));
+    let help = "How long the oldest of them has waited";
+    let mut family = page.family(Kind::Gauge, "webhook_backlog_age_seconds", help);
+    if let Some(read) = read {
+        let oldest = read.open.oldest_message.unwrap_or(read.at);
+        let age = read.at.unix_micros().saturating_sub(oldest.unix_micros());
+        family.sample(&[], Seconds(u64::try_from(age).unwrap_or(0)));
+    }
+}
+
+fn about_webhooks(metrics: &Metrics, page: &mut Exposition) {
+    let help = "Attempts to tell webhooks, by what became of them";
+    let mut family = page.family(Kind::Counter, "webhook_attempts", help);
+    for (outcome, count) in &metrics.attempts {
+        family.sample(&[("outcome", outcome)], count.get());
+    }
+}
+
+/// A counter of each provider that was called.
+fn of_providers(
+    metrics: &Metrics,
+    page: &mut Exposition,
+    name: &str,
+    help: &str,
+    of: impl Fn(&OfProvider) -> &Counter,
+) {
+    let mut family = page.family(Kind::Counter, name, help);
+    for (provider, series) in seen(metrics) {
+        family.sample(&[("provider", provider)], of(series).get());
+    }
+}
+
+/// The providers that were called: of the others there is nothing to show.
+fn seen(metrics: &Metrics) -> impl Iterator<Item = (&str, &OfProvider)> {
+    let all = metrics.of_providers.iter().filter(|(_, of)| of.admitted.get() > 0);
+    all.map(|(provider, of)| (provider.as_str(), of))
+}
+
+const fn word(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Answered => "answered",
+        Ending::Abandoned => "abandoned",
+        Ending::Broken => "broken",
+        Ending::Rejected => "rejected",
+        Ending::NotSent => "not_sent",
+        Ending::Unanswered => "unanswered",
+        Ending::Lost => "lost",
+    }
+}
+
+fn count(things: usize) -> u64 {
+    u64::try_from(things).unwrap_or(u64::MAX)
+}

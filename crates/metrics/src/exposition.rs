@@ -1,0 +1,185 @@
+//! The text format of OpenMetrics 1.0.
+
+use std::fmt::{self, Display, Write};
+use std::sync::atomic::Ordering;
+
+use crate::{Histogram, Seconds, Unit};
+
+/// What a family of series is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Rises and falls.
+    Gauge,
+    /// Buckets, sum and count.
+    Histogram,
+    /// Labels that say something; its value is 1.
+    Info,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+            Self::Info => "info",
+        }
+    }
+
+    /// What the name of a sample has after that of its family.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Counter => "_total",
+            Self::Gauge | Self::Histogram => "",
+            Self::Info => "_info",
+        }
+    }
+}
+
+/// A text that is being written.
+#[derive(Debug)]
+pub struct Exposition {
+    prefix: &'static str,
+    text: String,
+}
+
+/// A family whose samples are being written.
+#[derive(Debug)]
+pub struct Family<'a> {
+    text: &'a mut String,
+    name: String,
+    kind: Kind,
+}
+
+impl Exposition {
+    /// The text's media type.
+    pub const MEDIA_TYPE: &'static str =
+        "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+    /// An empty text of families whose names begin with `prefix` and an underscore.
+    pub const fn new(prefix: &'static str) -> Self {
+        Self { prefix, text: String::new() }
+    }
+
+    /// Begins a family. It is told of although it may have no sample, so that all names are known from the
+    /// beginning.
+    pub fn family(&mut self, kind: Kind, name: &str, help: &str) -> Family<'_> {
+        let name = format!("{}_{name}", self.prefix);
+        write(&mut self.text, format_args!("# TYPE {name} {}\n", kind.name()));
+        write(&mut self.text, format_args!("# HELP {name} {}\n", Escaped(help)));
+        Family { text: &mut self.text, name, kind }
+    }
+
+    /// A family that is one number.
+    pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(Kind::Gauge, name, help).sample(&[], value);
+    }
+
+    /// The whole text.
+    pub fn end(mut self) -> String {
+        self.text.push_str("# EOF\n");
+        self.text
+    }
+}
+
+impl Family<'_> {
+    /// A sample.
+    pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.line(self.kind.suffix(), labels, None, value);
+    }
+
+    /// The samples of a histogram.
+    pub fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
+        let shown = |value: u64| match histogram.unit {
+            Unit::Microseconds => Seconds(value).to_string(),
+            Unit::Each => format!("{value}.0"),
+        };
+        let bounds = histogram.bounds.iter().map(|bound| shown(*bound));
+        let mut count: u64 = 0;
+        for (bound, bucket) in bounds.chain(["+Inf".to_owned()]).zip(&histogram.buckets) {
+            count = count.saturating_add(bucket.load(Ordering::Relaxed));
+            self.line("_bucket", labels, Some(&bound), count);
+        }
+        self.line("_sum", labels, None, shown(histogram.sum.load(Ordering::Relaxed)));
+        self.line("_count", labels, None, count);
+    }
+
+    fn line(
+        &mut self,
+        suffix: &str,
+        labels: &[(&str, &str)],
+        bound: Option<&str>,
+        value: impl Display,
+    ) {
+        write(self.text, format_args!("{}{suffix}", self.name));
+        let labels = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
+        let mut before = "{";
+        for (name, value) in labels {
+            write(self.text, format_args!("{before}{name}=\"{}\"", Escaped(value)));
+            before = ",";
+        }
+        let after = if before == "{" { "" } else { "}" };
+        write(self.text, format_args!("{after} {value}\n"));
+    }
+}
+
+/// A text in which nothing ends a label or a line.
+struct Escaped<'a>(&'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|letter| match letter {
+            '\\' => f.write_str("\\\\"),
+            '"' => f.write_str("\\\""),
+            '\n' => f.write_str("\\n"),
+            letter => f.write_char(letter),
+        })
+    }
+}
+
+fn write(text: &mut String, what: fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _ = text.write_fmt(what);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_that_of_openmetrics() {
+        let times = Histogram::of_times(&[50, 1_000_000]);
+        for micros in [7, 50, 51, 2_000_000] {
+            times.observe(micros);
+        }
+        let mut text = Exposition::new("x");
+        text.family(Kind::Counter, "calls", "Calls").sample(&[("to", "a\"b\\c\n")], 3);
+        text.family(Kind::Histogram, "wait_seconds", "A wait").histogram(&[("to", "a")], &times);
+        text.gauge("open", "What is open", 5);
+        text.family(Kind::Info, "build", "Which it is").sample(&[("version", "1")], 1);
+        text.family(Kind::Gauge, "none", "Nothing");
+        let expected = r#"# TYPE x_calls counter
+# HELP x_calls Calls
+x_calls_total{to="a\"b\\c\n"} 3
+# TYPE x_wait_seconds histogram
+# HELP x_wait_seconds A wait
+x_wait_seconds_bucket{to="a",le="0.00005"} 2
+x_wait_seconds_bucket{to="a",le="1.0"} 3
+x_wait_seconds_bucket{to="a",le="+Inf"} 4
+x_wait_seconds_sum{to="a"} 2.000108
+x_wait_seconds_count{to="a"} 4
+# TYPE x_open gauge
+# HELP x_open What is open
+x_open 5
+# TYPE x_build info
+# HELP x_build Which it is
+x_build_info{version="1"} 1
+# TYPE x_none gauge
+# HELP x_none Nothing
+# EOF
+"#;
+        assert_eq!(text.end(), expected);
+    }
+}
