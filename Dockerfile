@@ -8,7 +8,7 @@ FROM rust:${RUST_VERSION}-bookworm AS build
 WORKDIR /src
 COPY . .
 ARG COMMIT=""
-ENV TOLLGATE_COMMIT=${COMMIT} CARGO_TERM_COLOR=never
+ENV BUILD_COMMIT=${COMMIT} CARGO_TERM_COLOR=never
 # What cargo downloads and builds is kept between builds, so the program is copied out of it.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \

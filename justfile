@@ -28,6 +28,10 @@ fuzz target seconds="600":
 fuzz-http seconds="600":
     bins/tollgate/tests/fuzz/run {{seconds}}
 
+# Build the container image; needs Docker.
+image:
+    docker build --build-arg COMMIT=$(git rev-parse --short=12 HEAD) -t tollgate .
+
 # Format and lint.
 tidy:
     cargo fmt --all

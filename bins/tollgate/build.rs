@@ -1,4 +1,4 @@
-//! Says from which commit the program is built: `TOLLGATE_COMMIT` of the environment, where there is no
+//! Says from which commit the program is built: `BUILD_COMMIT` of the environment, where there is no
 //! repository; else what git says; else that it is unknown.
 
 use std::process::Command;
@@ -11,12 +11,12 @@ fn git(arguments: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-env-changed=TOLLGATE_COMMIT");
+    println!("cargo::rerun-if-env-changed=BUILD_COMMIT");
     // It has a line more with each commit.
     if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }
-    let given = std::env::var("TOLLGATE_COMMIT").ok().filter(|commit| !commit.is_empty());
+    let given = std::env::var("BUILD_COMMIT").ok().filter(|commit| !commit.is_empty());
     let commit = given.or_else(|| git(&["rev-parse", "--short=12", "HEAD"]));
-    println!("cargo::rustc-env=TOLLGATE_COMMIT={}", commit.unwrap_or("unknown".to_owned()));
+    println!("cargo::rustc-env=BUILD_COMMIT={}", commit.unwrap_or("unknown".to_owned()));
 }

@@ -12,7 +12,7 @@ use crate::quote::QuoteArgs;
 use crate::reprice::RepriceArgs;
 
 /// The version, and the commit that the program is built from.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TOLLGATE_COMMIT"), ")");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
 
 /// Meters, prices and forwards AI provider requests, and controls spend while doing so.
 #[derive(Parser)]

@@ -40,7 +40,7 @@ pub(crate) async fn run(config: Config, json: bool) -> anyhow::Result<()> {
     let service = Service::start(&config).await?;
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let address = format!("{scheme}://{}", service.address);
-    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("TOLLGATE_COMMIT"));
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("BUILD_COMMIT"));
     log::info!("tollgate {version} ({commit}) listens on {address}");
     log::info!("database {:?}, journal {}", config.database_url, config.journal_dir.display());
     // For whoever starts us with port 0.
@@ -91,7 +91,7 @@ impl Service {
         take_up(&store).await;
         let settings = Settings {
             access_log: config.access_log.then(|| logging::access(config.log_format)),
-            commit: env!("TOLLGATE_COMMIT"),
+            commit: env!("BUILD_COMMIT"),
             ..config.settings.clone()
         };
         let app = web::Data::new(App::new(

@@ -7,7 +7,9 @@
     reason = "helpers of tests fail by panicking"
 )]
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -57,17 +59,16 @@ fn what_is_counted_under_load_is_what_the_records_say() {
         load.stop().await;
         let [service] = services;
 
-        let totals = loop {
-            let usage = service.call("GET", "/v1/usage", &key).send().await.expect(200);
+        let text = loop {
             let text = metrics(&service).await;
-            if sum(&text, "tollgate_holds_open", &[]) == 0
-                && sum(&text, "tollgate_calls_running", &[]) == 0
-            {
-                break usage["totals"].clone();
+            let open = ["tollgate_holds_open", "tollgate_calls_running"];
+            if open.iter().all(|name| sum(&text, name, &[]) == 0) {
+                break text;
             }
             assert!(Instant::now() < deadline, "{text}");
         };
-        let text = metrics(&service).await;
+        let usage = service.call("GET", "/v1/usage", &key).send().await.expect(200);
+        let totals = &usage["totals"];
         let house = "provider=\"house\"";
         let admitted = sum(&text, "tollgate_calls_admitted_total", &[house]);
         let ended = sum(&text, "tollgate_calls_ended_total", &[house]);
@@ -277,6 +278,26 @@ fn every_command_that_prints_prints_json_too() {
     assert_eq!(site.json(&priced)["provider"], "house");
     let quote = ["quote", "--provider", "house", "--model", "m", "--input-tokens", "1000000"];
     assert_eq!(site.json(&quote)["model_usage"]["input_cost"], "1.0000000000");
+}
+
+#[test]
+fn programs_that_run_on_say_where_in_json() {
+    let site = Site::new("sqlite:DIR/tollgate.db", None);
+    for (arguments, field) in [
+        (&["serve"][..], "listening"),
+        (&["simulator", "--listen", "127.0.0.1:0"], "base_url"),
+        (&["demo", "--listen", "127.0.0.1:0"], "listening"),
+    ] {
+        let mut command = site.command(arguments);
+        let child = command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut child = child.unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let said: Value = serde_json::from_str(&line).unwrap();
+        assert!(said[field].as_str().unwrap().starts_with("http://127.0.0.1:"), "{said}");
+    }
 }
 
 #[test]

@@ -105,6 +105,24 @@ fn with_a_certificate_it_speaks_tls_and_nothing_else() {
 }
 
 #[test]
+fn health_is_asked_of_the_certificate_of_the_configuration_and_no_other() {
+    let scene = Scene::new();
+    let node = scene.serve();
+    let health = |certificate: &str, key: &str| {
+        let mut health = scene.site.command(&["health", "--address", &node.address.to_string()]);
+        health.env("TOLLGATE_TLS_CERTIFICATE", certificate).env("TOLLGATE_TLS_KEY", key);
+        let output = health.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(health("cert.pem", "key.pem"), (Some(0), String::new()));
+    let other = generate_simple_self_signed([NAME.to_owned()]).unwrap();
+    std::fs::write(scene.file("other-cert.pem"), other.cert.pem()).unwrap();
+    std::fs::write(scene.file("other.pem"), other.signing_key.serialize_pem()).unwrap();
+    let (code, said) = health("other-cert.pem", "other.pem");
+    assert!(code == Some(1) && said.contains("no service answers at"), "{said}");
+}
+
+#[test]
 fn what_is_wrong_with_certificate_or_key_is_said_before_anything_listens() {
     let scene = Scene::new();
     let other = generate_simple_self_signed([NAME.to_owned()]).unwrap().signing_key;

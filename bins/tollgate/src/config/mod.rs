@@ -434,6 +434,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_packaged_sets_keys_that_there_are() {
+        let keys: Vec<_> = documented().into_iter().map(|(key, _)| key).collect();
+        for (name, text) in [
+            ("Dockerfile", include_str!("../../../../Dockerfile")),
+            ("compose.yaml", include_str!("../../../../compose.yaml")),
+            ("unit", include_str!("../../../../packaging/tollgate.service")),
+        ] {
+            let words = text.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+            let set: Vec<_> = words.filter_map(|word| word.strip_prefix("TOLLGATE_")).collect();
+            assert!(set.len() >= 2, "{name}: {set:?}");
+            let of_root = set.iter().filter(|key| **key != "CONFIG" && !key.contains("__"));
+            for key in of_root {
+                assert!(keys.contains(&key.to_lowercase()), "{name}: {key}");
+            }
+        }
+    }
+
+    #[test]
     fn a_mistyped_key_is_told_what_it_may_be() {
         let Mistakes(mistakes) =
             read("listn = \"x\"\n[providers.openai]\napikey = \"x\"", &[]).unwrap_err();
