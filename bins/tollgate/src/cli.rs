@@ -16,7 +16,7 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMI
 
 /// Meters, prices and forwards AI provider requests, and controls spend while doing so.
 #[derive(Parser)]
-#[command(version = VERSION, after_help = ABOUT, after_long_help = ABOUT)]
+#[command(version = VERSION, after_help = ABOUT)]
 pub(crate) struct Cli {
     /// The configuration file (TOML). Without one the defaults and the environment hold.
     #[arg(long, global = true, env = "TOLLGATE_CONFIG", value_name = "FILE")]
@@ -33,9 +33,9 @@ Try it, with nothing configured:
   tollgate demo
 
 Begin:
-  tollgate config check                           What is wrong with the configuration
-  tollgate merchant create \"My shop\"             A merchant, and its first secret key
-  tollgate serve                                  The service
+  tollgate config check                What is wrong with the configuration
+  tollgate merchant create \"My shop\"   A merchant, and its first secret key
+  tollgate serve                       The service
 
 Every key of the configuration is also an environment variable, such as TOLLGATE_LISTEN.
 Exit codes: 0 done; 1 failed, or found what it looks for (differences, refused changes); 2 not understood.";
