@@ -143,8 +143,16 @@ fn a_writer_that_another_program_keeps_costs_time_and_nothing_else() {
         keeper.batch_execute("BEGIN IMMEDIATE").unwrap();
         let outcome = store.store.settle(request_id, answered(1_000, "0.5")).await;
         assert!(matches!(outcome, SettleOutcome::Settled(_)), "{outcome:?}");
+        // Whoever watches sees how far the database is behind, and that it has caught up.
+        let vitals = store.store.vitals();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while vitals.behind() < Duration::from_millis(200) {
+            assert!(Instant::now() < deadline, "{vitals:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         keeper.batch_execute("ROLLBACK").unwrap();
         let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
+        assert_eq!(vitals.behind(), Duration::ZERO);
         assert_eq!(
             (wallet.balance.to_string(), wallet.held.to_string()),
             ("-0.5000000000".to_owned(), "0.0000000000".to_owned())
