@@ -15,6 +15,7 @@ use tollgate_store::{Page, Store, StoreError};
 
 use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
 use crate::config::Config;
+use crate::progress::Progress;
 
 /// Opens the store beside a service that may be running on it.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Store> {
@@ -81,7 +82,10 @@ pub(crate) fn migrate(config: &Config, json: bool) -> anyhow::Result<()> {
 
 /// Recomputes everything; fails on a difference.
 pub(crate) async fn audit(config: &Config, json: bool) -> anyhow::Result<()> {
+    let mut progress = Progress::new();
+    progress.say("recomputing everything from the ledger …");
     let audit = open(config)?.audit().await?;
+    progress.clear();
     let differences: Vec<_> = audit.differences.iter().map(ToString::to_string).collect();
     let value = json!({
         "wallets": audit.wallets,

@@ -16,6 +16,7 @@ use tollgate_pricing::{
 };
 
 use crate::config::{Config, Day, read_catalog};
+use crate::progress::Progress;
 
 #[derive(Subcommand)]
 pub(crate) enum PricesCommand {
@@ -130,10 +131,13 @@ pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow
 /// Reads a price list. A model of which prices cannot be read keeps its old ones, or has none, so it is
 /// always said which those are.
 fn read_list(format: Format, file: &Path) -> anyhow::Result<Imported> {
+    let mut progress = Progress::new();
+    progress.say(format_args!("reading {} …", file.display()));
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let list =
         format.read(&text).with_context(|| format!("{} cannot be imported", file.display()))?;
+    progress.clear();
     list.notes.iter().filter(|note| note.left_out).for_each(|note| eprintln!("note: {note}"));
     Ok(list)
 }

@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 use tollgate_pricing::Amount;
 use tollgate_testkit::{Call, Gate, Reply};
 
-use crate::support::{Gateway, chat_answer, each_gateway, each_gateway_with_webhooks};
+use crate::support::{
+    Gateway, chat_answer, each_gateway, each_gateway_by_the_stores_clock,
+    each_gateway_with_webhooks,
+};
 
 impl Gateway<'_> {
     async fn metrics(&self) -> String {
@@ -135,6 +138,18 @@ fn what_is_open_is_told_while_it_is() {
         gateway
             .until_metrics(&[("tollgate_holds_open", 0), ("tollgate_holds_open_usd_e10", 0)])
             .await;
+    });
+}
+
+#[test]
+fn a_store_that_takes_no_calls_is_not_up() {
+    each_gateway_by_the_stores_clock(async |gateway| {
+        gateway.until_metrics(&[("tollgate_store_up", 1)]).await;
+        // Nobody has renewed the lease: it cannot be written, for all that is known.
+        gateway.store.clock.advance_millis(60_000);
+        gateway.until_metrics(&[("tollgate_store_up", 0)]).await;
+        let text = gateway.metrics().await;
+        assert!(text.contains("\ntollgate_holds_open 0\n"), "it can be read: {text}");
     });
 }
 

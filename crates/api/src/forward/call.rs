@@ -54,7 +54,8 @@ impl Call {
                 let counts = app.metrics.of(&pending.forwarded.provider);
                 counts.admitted();
                 access.admitted(&pending);
-                Open { store: app.store.clone(), pending, counts, access, settled: false }
+                let store = app.store.clone();
+                Open { store, pending, counts, access, counted: false, settled: false }
             }
             Ok(Err(refusal)) => {
                 if refusal == Refusal::KeyInvalid {
@@ -131,15 +132,24 @@ struct Open<'a> {
     pending: Box<PendingRecord>,
     counts: &'a OfProvider,
     access: Access,
+    /// Whether its end was counted, which may be before it is settled.
+    counted: bool,
     settled: bool,
 }
 
 impl Open<'_> {
     async fn settle(mut self, report: Report) {
-        self.counts.ended(&report);
-        self.access.settled(&report);
+        self.count(&report);
         self.store.settle(self.pending.request_id, report).await;
         self.settled = true;
+    }
+
+    /// Tells whoever counts how the call ended, once.
+    fn count(&mut self, report: &Report) {
+        if !std::mem::replace(&mut self.counted, true) {
+            self.counts.ended(report);
+            self.access.settled(report);
+        }
     }
 }
 
@@ -148,8 +158,7 @@ impl Drop for Open<'_> {
         if !self.settled {
             let now = self.pending.created_at;
             let report = Report::unknown(&self.pending, Ending::Unanswered, now);
-            self.counts.ended(&report);
-            self.access.settled(&report);
+            self.count(&report);
             self.store.settle_in_background(self.pending.request_id, report);
         }
     }

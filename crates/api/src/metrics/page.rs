@@ -16,6 +16,8 @@ const READ_WITHIN: Duration = Duration::from_secs(1);
 
 /// What is read when somebody asks.
 struct Read {
+    /// Whether the store can be written, too, as far as this node knows.
+    is_ready: bool,
     open: Open,
     journal: (u64, u64),
     at: Timestamp,
@@ -43,7 +45,10 @@ async fn read(app: &web::Data<App>) -> Option<Read> {
     let reading = actix_web::rt::spawn(async move {
         let _alone = reading.acquire().await.ok()?;
         match (app.store.count_open().await, app.store.journal_size().await) {
-            (Ok(open), Ok(journal)) => Some(Read { open, journal, at: app.clock.now() }),
+            (Ok(open), Ok(journal)) => {
+                let is_ready = app.store.ready().await.is_ok();
+                Some(Read { is_ready, open, journal, at: app.clock.now() })
+            }
             (Err(cause), _) => {
                 log::debug!("the metrics lack the database: {cause}");
                 None
@@ -189,8 +194,8 @@ fn about_ledger(store: &Store, page: &mut Exposition) {
 
 /// What was not read has no sample: an old figure would look like a new one.
 fn about_store(read: Option<&Read>, page: &mut Exposition) {
-    let is_up = u8::from(read.is_some());
-    page.gauge("store_up", "Whether the database and the journal could be read", is_up);
+    let is_up = u8::from(read.is_some_and(|read| read.is_ready));
+    page.gauge("store_up", "Whether the store takes calls", is_up);
     let mut gauge = |name: &str, help: &str, of: fn(&Read) -> u64| {
         let mut family = page.family(Kind::Gauge, name, help);
         read.into_iter().for_each(|read| family.sample(&[], of(read)));
