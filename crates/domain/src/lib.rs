@@ -22,6 +22,7 @@ mod missing_price;
 mod rate_limit;
 mod record;
 pub mod repricing;
+mod session;
 pub mod settlement;
 mod span;
 mod spend_counters;
@@ -56,6 +57,7 @@ pub use record::{
     Forwarded, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,
     RequestStatus, UsageSource,
 };
+pub use session::{Session, SessionHash, SessionToken};
 pub use span::{Day, LocalTime, Span, SpanError};
 pub use spend_counters::SpendCounters;
 pub use spend_key::{

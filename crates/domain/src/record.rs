@@ -182,4 +182,8 @@ pub struct RequestRecord {
     pub metadata: Metadata,
     /// When it was admitted.
     pub created_at: Timestamp,
+    /// When it was settled. Absent while it is pending, and where it was not kept yet.
+    pub settled_at: Option<Timestamp>,
+    /// Whether it was ended for a process that died, so that nothing is known of its end.
+    pub swept: bool,
 }

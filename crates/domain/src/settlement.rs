@@ -202,6 +202,8 @@ fn record(
         token_basis: meter.map_or(TokenBasis::InputOutput, |meter| meter.token_basis),
         metadata: forwarded.metadata.clone(),
         created_at: pending.created_at,
+        settled_at: None,
+        swept: false,
     }
 }
 

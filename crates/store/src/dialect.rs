@@ -40,7 +40,7 @@ use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
 use crate::subscriptions::SubscriptionRow;
 use crate::usage::{RollupRow, SeriesRow, TagRow};
 use crate::webhooks::WebhookRow;
-pub(crate) use reading::{UsageByDay, plan};
+pub(crate) use reading::{UsageByDay, UsageBySeries, plan};
 
 diesel::define_sql_function! {
     /// Takes a lock until the transaction ends, if nobody has it.

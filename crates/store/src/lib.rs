@@ -30,6 +30,7 @@ pub mod repricings;
 pub mod requests;
 mod rows;
 mod schema;
+pub mod sessions;
 pub mod spend_keys;
 mod statements;
 pub mod subscription_configs;

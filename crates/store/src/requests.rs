@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use diesel::prelude::*;
-use tollgate_domain::{ConnectionId, MerchantId, MeterId, RequestId, RequestRecord};
+use tollgate_domain::{ConnectionId, MerchantId, MeterId, PendingRecord, RequestId, RequestRecord};
 use tollgate_pricing::Meter;
 
 mod ids;
@@ -85,6 +85,25 @@ pub fn list(
         .select(RequestRow::as_select())
         .load(conn)?;
     to_records(conn, &rows)
+}
+
+/// A merchant's calls on their way, newest first: each holds money until it is settled.
+///
+/// # Errors
+/// Those of the store.
+pub fn in_flight(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+) -> Result<Vec<PendingRecord>, StoreError> {
+    // Only those on their way are in that index. With `|| ''` none of the merchant's records is walked
+    // through, of which there may be many.
+    let mut rows: Vec<RequestRow> = requests::table
+        .filter(requests::node_id.is_not_null())
+        .filter(requests::merchant_id.concat("").eq(merchant_id.to_string()))
+        .select(RequestRow::as_select())
+        .load(conn)?;
+    rows.sort_unstable_by(|one, other| other.request_id.cmp(&one.request_id));
+    rows.iter().map(RequestRow::to_pending).collect()
 }
 
 /// What a filter asks for, what few records meet before what many do, as far as can be guessed.

@@ -448,7 +448,7 @@ impl RequestRow {
     }
 
     /// Writes the final state of the call into the row.
-    pub(crate) fn finish(&mut self, record: &RequestRecord, counted_units: i64, swept: bool) {
+    pub(crate) fn finish(&mut self, record: &RequestRecord, counted_units: i64) {
         self.status = word(&record.status);
         self.node_id = None;
         self.spend_hold = 0;
@@ -459,7 +459,7 @@ impl RequestRow {
         self.wallet_cost = record.quote.total_wallet_cost.units();
         self.merchant_cost = record.quote.total_merchant_cost.units();
         self.counted_units = counted_units;
-        self.swept = swept;
+        self.swept = record.swept;
         self.outcome = Some(to_json(&Outcome::of(record)));
     }
 
@@ -469,6 +469,7 @@ impl RequestRow {
         if let Some(outcome) = &self.outcome {
             from_json::<Outcome>("requests.outcome", outcome)?.apply(&mut record);
             record.status = from_word("requests.status", &self.status)?;
+            record.swept = self.swept;
         }
         Ok(record)
     }
@@ -490,6 +491,8 @@ struct Outcome<'a> {
     quote: Cow<'a, tollgate_pricing::Quote>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     service_charge_rate: Option<Rate>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settled_at: Option<Timestamp>,
 }
 
 impl<'a> Outcome<'a> {
@@ -503,6 +506,7 @@ impl<'a> Outcome<'a> {
             applied: Cow::Borrowed(&record.applied),
             quote: Cow::Borrowed(&record.quote),
             service_charge_rate: record.service_charge_rate,
+            settled_at: record.settled_at,
         }
     }
 
@@ -515,6 +519,7 @@ impl<'a> Outcome<'a> {
         record.applied = self.applied.into_owned();
         record.quote = self.quote.into_owned();
         record.service_charge_rate = self.service_charge_rate;
+        record.settled_at = self.settled_at;
     }
 }
 

@@ -22,6 +22,14 @@ diesel::table! {
 }
 
 diesel::table! {
+    sessions (token_hash) {
+        token_hash -> Binary,
+        secret_key_id -> Text,
+        expires_at -> BigInt,
+    }
+}
+
+diesel::table! {
     wallets (wallet_id) {
         wallet_id -> Text,
         merchant_id -> Text,
@@ -369,6 +377,7 @@ diesel::table! {
 }
 
 diesel::joinable!(secret_keys -> merchants (merchant_id));
+diesel::joinable!(sessions -> secret_keys (secret_key_id));
 diesel::joinable!(spend_keys -> merchants (merchant_id));
 diesel::joinable!(spend_counters -> spend_keys (spend_key_id));
 diesel::joinable!(subscription_config_versions -> subscription_configs (subscription_config_id));
@@ -379,6 +388,7 @@ diesel::joinable!(deliveries -> webhooks (webhook_id));
 diesel::allow_tables_to_appear_in_same_query!(
     merchants,
     secret_keys,
+    sessions,
     spend_keys,
     spend_counters,
     wallets,

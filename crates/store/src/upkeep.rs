@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::subscriptions::Whose;
-use crate::{Store, StoreError, idempotency, missing_prices};
+use crate::{Store, StoreError, idempotency, missing_prices, sessions};
 
 /// How often what a dead process left is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
@@ -14,7 +14,7 @@ const REPLAY_EVERY: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(300);
 /// How often subscriptions whose cycle has ended are looked for.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// How often old answers are forgotten.
+/// How often old answers and sessions are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// Keeps the lease, ends what dead processes left, books what waits in the journal, renews
@@ -39,6 +39,7 @@ pub async fn run(store: Store) {
             store
                 .write(move |conn| {
                     missing_prices::forget_old(conn, now)?;
+                    sessions::forget_expired(conn, now)?;
                     idempotency::forget_expired(conn, now)
                 })
                 .await?;

@@ -1,23 +1,25 @@
-//! What calls came to, day by day, read from roll-ups that the ledger keeps.
+//! What calls came to, over time and by what they are, read from roll-ups that the ledger keeps.
 //!
 //! A record counts once it has ended, at the time it was admitted, with what it shows. Each is added
 //! to a few *series* (`ledger/rollups.rs` says to which), and any question is answered by the sum of
 //! some series, so that no record is read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{AddAssign, Sub};
 
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
 use serde::Serialize;
-use tollgate_domain::{ConnectionId, MerchantId, MeterId, RequestRecord, Span};
+use tollgate_domain::{
+    ConnectionId, MerchantId, MeterId, RequestRecord, RequestStatus, Span, Timestamp,
+};
 
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::requests::RequestFilter;
 use crate::rows::from_json;
-use crate::schema::{connections, usage_rollups, usage_series, usage_tags};
+use crate::schema::{connections, spend_keys, usage_rollups, usage_series, usage_tags};
 
 /// What some calls come to. Amounts in units of 10⁻¹⁰ USD, in a range that no sum of them leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,6 +95,28 @@ impl Sub for Sums {
     }
 }
 
+/// What a tag says of calls other than their metadata, whose keys have no colon: the provider and model,
+/// and whether they failed.
+const MODEL: &str = ":model";
+const STATUS: &str = ":status";
+const FAILED: &str = "error";
+/// A longer name of a model is not told apart: whoever calls chooses it, and it stands in an index.
+const MODEL_BYTES: usize = 255;
+
+/// What an ended call is added up by beside its metadata: the key and value of each tag.
+pub(crate) fn traits(record: &RequestRecord) -> impl Iterator<Item = (&'static str, String)> {
+    let model = record.model.as_deref().unwrap_or_default();
+    let has_name = model.len() <= MODEL_BYTES && !model.contains(char::is_control);
+    let model = format!("{}/{}", record.provider, if has_name { model } else { "" });
+    let failed = (record.status == RequestStatus::Error).then(|| (STATUS, FAILED.to_owned()));
+    [Some((MODEL, model)), failed].into_iter().flatten()
+}
+
+/// Whether a tag is one of these, and not metadata.
+pub(crate) fn is_trait(key: &str) -> bool {
+    key.starts_with(':')
+}
+
 /// Quarter hours that a wide row covers: long ranges are few rows, and a day that does not begin with
 /// one has at most 11 narrow ones at each end.
 pub(crate) const WIDE: i32 = 12;
@@ -127,11 +151,11 @@ pub(crate) struct RollupRow {
     pub(crate) merchant_cost_high: i64,
 }
 
-/// The sums of a day of a span.
+/// The sums of a day of a span, or of a part of a [`Window`].
 #[derive(Clone, Debug, QueryableByName)]
-pub(crate) struct DaySums {
+pub(crate) struct PartSums {
     #[diesel(sql_type = BigInt)]
-    day: i64,
+    part: i64,
     #[diesel(sql_type = BigInt)]
     requests: i64,
     #[diesel(sql_type = BigInt)]
@@ -191,7 +215,7 @@ macro_rules! sums_of_row {
 }
 
 sums_of_row!(RollupRow);
-sums_of_row!(DaySums);
+sums_of_row!(PartSums);
 
 /// Which row of the roll-ups, but for the shard.
 pub(crate) type RollupKey = (String, i32, i64, String);
@@ -279,7 +303,7 @@ pub fn by_day(
             meter_id: meter_id.as_deref(),
         };
         for sums in query.load(conn)? {
-            let day = usize::try_from(sums.day).ok().and_then(|day| days.get_mut(day));
+            let day = usize::try_from(sums.part).ok().and_then(|day| days.get_mut(day));
             if let Some(day) = day {
                 *day += Sums::from(&sums);
             }
@@ -301,6 +325,152 @@ pub fn by_day(
     }
     add(conn, &Vec::from_iter(rare), NARROW, &[span.quarters()])?;
     Ok(days)
+}
+
+/// The last so many parts of equal length, the present one among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// In quarter hours since 1970, at the edge of a wide row.
+    first: i64,
+    /// In quarter hours, a multiple of what a wide row covers.
+    step: i64,
+    parts: u16,
+}
+
+impl Window {
+    /// The last `parts` of so many times three hours each, up to the end of the one that `now` lies in.
+    /// Parts of a day or longer begin at midnight UTC.
+    pub fn ending(now: Timestamp, three_hours: u16, parts: u16) -> Self {
+        let step = i64::from(WIDE) * i64::from(three_hours.max(1));
+        let parts = parts.max(1);
+        let align = step.min(i64::from(WIDE) * 8);
+        let now = slot(now.unix_micros());
+        let end = now - now.rem_euclid(align) + align;
+        Self { first: end - step * i64::from(parts), step, parts }
+    }
+
+    /// When each part begins.
+    pub fn starts(&self) -> impl Iterator<Item = Timestamp> + use<> {
+        let Self { first, step, parts } = *self;
+        (0..i64::from(parts)).map(move |part| start_of(first + part * step))
+    }
+}
+
+fn start_of(slot: i64) -> Timestamp {
+    Timestamp::from_unix_micros(slot.saturating_mul(15 * 60 * 1_000_000))
+}
+
+/// What calls are told apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dimension {
+    /// The model that served them, at its provider: `provider/model`.
+    Model,
+    /// The provider.
+    Provider,
+    /// The connection, by its id.
+    Connection,
+    /// The spend key, by its id.
+    SpendKey,
+    /// Those that failed: the only member is `error`.
+    Failure,
+}
+
+/// Sums over time: of everything, and of each member of a dimension that has any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trend {
+    /// Of all calls, for each part of the window.
+    pub total: Vec<Sums>,
+    /// By the name of each member.
+    pub members: BTreeMap<String, Vec<Sums>>,
+    /// Whether there were more members than are told apart.
+    pub is_cut: bool,
+}
+
+/// How many members of a dimension are told apart: the newest connections and spend keys, and as many
+/// models by their names.
+const MOST_MEMBERS: i64 = 500;
+
+/// What a merchant's ended calls came to over a window, by a dimension. It adds up wide rows only.
+///
+/// # Errors
+/// Those of the store.
+pub fn trend(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    dimension: Dimension,
+    window: Window,
+) -> Result<Trend, StoreError> {
+    let merchant_id = merchant_id.to_string();
+    let mut names = names(conn, &merchant_id, dimension)?;
+    let most = usize::try_from(MOST_MEMBERS).unwrap_or(usize::MAX);
+    let is_cut = names.len() > most;
+    names.truncate(most);
+    let names: HashMap<String, String> = names.into_iter().collect();
+    let series: Vec<_> = names.keys().chain([&merchant_id]).cloned().collect();
+    let Window { first, step, parts } = window;
+    let query = dialect::UsageBySeries {
+        series: &series,
+        width: WIDE,
+        first,
+        past: first + step * i64::from(parts),
+        step,
+    };
+    let none = vec![Sums::default(); usize::from(parts)];
+    let mut trend = Trend { total: none.clone(), members: BTreeMap::new(), is_cut };
+    for row in query.load(conn)? {
+        let parts = match names.get(&row.series_id) {
+            Some(name) => trend.members.entry(name.clone()).or_insert_with(|| none.clone()),
+            None => &mut trend.total,
+        };
+        let part = usize::try_from(row.sums.part).ok().and_then(|part| parts.get_mut(part));
+        if let Some(part) = part {
+            *part += Sums::from(&row.sums);
+        }
+    }
+    Ok(trend)
+}
+
+/// The series of a dimension, each with the name of its member.
+fn names(
+    conn: &mut Conn,
+    merchant_id: &str,
+    dimension: Dimension,
+) -> Result<Vec<(String, String)>, StoreError> {
+    let limit = MOST_MEMBERS + 1;
+    let as_they_are = |ids: Vec<String>| ids.into_iter().map(|id| (id.clone(), id)).collect();
+    let mut tags = |key: &str| -> Result<Vec<(String, String)>, StoreError> {
+        Ok(usage_tags::table
+            .filter(usage_tags::owner_id.eq(merchant_id))
+            .filter(usage_tags::key.eq(key))
+            .order((usage_tags::value, usage_tags::series_id))
+            .limit(limit)
+            .select((usage_tags::series_id, usage_tags::value))
+            .load(conn)?)
+    };
+    Ok(match dimension {
+        Dimension::Model => tags(MODEL)?,
+        Dimension::Provider => {
+            let provider = |name: String| name.split('/').next().unwrap_or_default().to_owned();
+            tags(MODEL)?.into_iter().map(|(series, name)| (series, provider(name))).collect()
+        }
+        Dimension::Failure => tags(STATUS)?,
+        Dimension::Connection => as_they_are(
+            connections::table
+                .filter(connections::merchant_id.eq(merchant_id))
+                .order(connections::connection_id.desc())
+                .limit(limit)
+                .select(connections::connection_id)
+                .load(conn)?,
+        ),
+        Dimension::SpendKey => as_they_are(
+            spend_keys::table
+                .filter(spend_keys::merchant_id.eq(merchant_id))
+                .order(spend_keys::spend_key_id.desc())
+                .limit(limit)
+                .select(spend_keys::spend_key_id)
+                .load(conn)?,
+        ),
+    })
 }
 
 /// How the database goes about the sums of a series, step by step: for whoever wonders why it takes

@@ -7,6 +7,7 @@ mod ledger;
 mod missing_prices;
 mod reference;
 mod repricings;
+mod sessions;
 mod spend_keys;
 mod sqlite;
 mod subscription_model;

@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 
 use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::Call;
+use tollgate_domain::settlement::Ending;
 use tollgate_domain::*;
 use tollgate_store::requests::{self, RequestFilter};
-use tollgate_store::usage::{self, Sums};
+use tollgate_store::usage::{self, Dimension, Sums, Trend, Window};
 use tollgate_store::{Conn, Page, Store, StoreError};
 use tollgate_testkit::store::{START, TestStore, answered, each_store};
 
@@ -106,6 +107,10 @@ impl Shop {
         };
         call.forwarded.metadata =
             Metadata::from_json(&serde_json::to_value(pairs).unwrap()).unwrap();
+        let long = "m".repeat(5_000);
+        let models = [None, Some("a"), Some("b/c"), Some("b\u{1}"), Some(long.as_str())];
+        call.forwarded.provider = (*dice.one_of(&["house", "mansion"])).to_owned();
+        call.forwarded.model = dice.one_of(&models).map(str::to_owned);
         call
     }
 
@@ -198,6 +203,57 @@ async fn assert_adds_up(store: &Store, shop: &Shop, dice: &mut Dice) {
         let found = by_day(store, shop.merchant_id, &filter, span).await;
         assert_eq!(found, added_up(&records, &filter, &span), "{filter:?} {span:?}");
     }
+    assert_trends_add_up(store, shop, &records).await;
+}
+
+/// Every dimension over several windows, against the records.
+async fn assert_trends_add_up(store: &Store, shop: &Shop, records: &[RequestRecord]) {
+    let after_all = START.plus_millis(4 * 24 * 60 * 60 * 1_000);
+    for dimension in [
+        Dimension::Model,
+        Dimension::Provider,
+        Dimension::Connection,
+        Dimension::SpendKey,
+        Dimension::Failure,
+    ] {
+        for (three_hours, parts) in [(1, 9), (8, 9), (2, 40), (56, 2)] {
+            let window = Window::ending(after_all, three_hours, parts);
+            let merchant_id = shop.merchant_id;
+            let ask = move |conn: &mut Conn| usage::trend(conn, merchant_id, dimension, window);
+            let found = store.read(ask).await.unwrap();
+            assert_eq!(found, trend(records, dimension, window), "{dimension:?} {window:?}");
+        }
+    }
+}
+
+/// What the records of each part of a window come to, in all and by a dimension.
+fn trend(records: &[RequestRecord], dimension: Dimension, window: Window) -> Trend {
+    let starts: Vec<_> = window.starts().collect();
+    let step = starts[1].unix_micros() - starts[0].unix_micros();
+    let none = vec![Sums::default(); starts.len()];
+    let mut trend = Trend { total: none.clone(), ..Trend::default() };
+    for record in records.iter().filter(|record| record.status != RequestStatus::Pending) {
+        let part = (record.created_at.unix_micros() - starts[0].unix_micros()).div_euclid(step);
+        let Some(part) = usize::try_from(part).ok().filter(|part| *part < starts.len()) else {
+            continue;
+        };
+        trend.total[part] += Sums::of(record);
+        let model =
+            record.model.as_deref().filter(|name| name.len() < 10 && !name.contains('\u{1}'));
+        let member = match dimension {
+            Dimension::Model => Some(format!("{}/{}", record.provider, model.unwrap_or_default())),
+            Dimension::Provider => Some(record.provider.clone()),
+            Dimension::Connection => record.connection_id.map(|id| id.to_string()),
+            Dimension::SpendKey => record.spend_key_id.map(|id| id.to_string()),
+            Dimension::Failure => {
+                (record.status == RequestStatus::Error).then(|| "error".to_owned())
+            }
+        };
+        if let Some(member) = member {
+            trend.members.entry(member).or_insert_with(|| none.clone())[part] += Sums::of(record);
+        }
+    }
+    trend
 }
 
 #[test]
@@ -212,7 +268,8 @@ fn usage_is_what_the_records_come_to_whatever_is_asked_and_corrected() {
             let (request_id, tokens) = (call.request_id, dice.below(5_000));
             let base = format!("0.{:010}", dice.below(900_000_000));
             store.store.admit(Box::new(call)).await.unwrap().unwrap();
-            let report = answered(tokens, &base);
+            let mut report = answered(tokens, &base);
+            report.model = report.model.filter(|_| number % 3 > 0);
             if number % 10 == 0 {
                 lost.push((request_id, report));
                 continue;
@@ -326,6 +383,7 @@ fn an_audit_names_what_a_rollup_lost() {
                 "usage of {merchant_id} in 1 quarter hour from 2026-11-21T00:00:00Z without meter: tokens"
             ),
             format!("usage of {merchant_id} with env = prod: tokens"),
+            format!("usage of {merchant_id} with :model = house/m-2026: tokens"),
         ];
         assert!(expected.iter().all(|name| names.contains(&name.as_str())), "{names:?}");
         assert_eq!(names.len(), expected.len(), "{names:?}");
@@ -350,7 +408,12 @@ fn the_migration_adds_up_what_ended_before_it() {
         let shop = shop(store).await;
         for _ in 0..120 {
             let (call, tokens) = (shop.call(store, &mut dice), dice.below(5_000));
-            store.forward(call, tokens, "0.0123456789").await.unwrap();
+            let request_id = call.request_id;
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            let mut report = answered(tokens, "0.0123456789");
+            report.model = report.model.filter(|_| tokens % 2 == 0);
+            report.ending = *dice.one_of(&[Ending::Answered, Ending::Broken]);
+            store.store.settle(request_id, report).await;
         }
         store.store.admit(Box::new(shop.call(store, &mut dice))).await.unwrap().unwrap();
         execute(
@@ -358,16 +421,19 @@ fn the_migration_adds_up_what_ended_before_it() {
             include_str!("../../../migrations/sqlite/20261121000004_usage/down.sql"),
         )
         .await;
-        execute(
-            &store.store,
-            match store.url {
-                tollgate_store::DatabaseUrl::Postgres(_) => {
-                    include_str!("../../../migrations/postgres/20261121000004_usage/up.sql")
-                }
-                _ => include_str!("../../../migrations/sqlite/20261121000004_usage/up.sql"),
-            },
-        )
-        .await;
+        let ups = match store.url {
+            tollgate_store::DatabaseUrl::Postgres(_) => [
+                include_str!("../../../migrations/postgres/20261121000004_usage/up.sql"),
+                include_str!("../../../migrations/postgres/20261122000001_usage_by_model/up.sql"),
+            ],
+            _ => [
+                include_str!("../../../migrations/sqlite/20261121000004_usage/up.sql"),
+                include_str!("../../../migrations/sqlite/20261122000001_usage_by_model/up.sql"),
+            ],
+        };
+        for up in ups {
+            execute(&store.store, up).await;
+        }
         assert_adds_up(&store.store, &shop, &mut dice).await;
         store.store.write(usage::rebuild).await.unwrap();
         assert_adds_up(&store.store, &shop, &mut dice).await;

@@ -239,6 +239,8 @@ fn failed() -> RequestRecord {
         token_basis: TokenBasis::InputOutput,
         metadata: Metadata::default(),
         created_at: NOW.plus_millis(-2 * SECOND),
+        settled_at: Some(NOW),
+        swept: false,
     }
 }
 

@@ -1,5 +1,5 @@
-//! The roll-ups against the records: those of merchants and connections row by row, those by metadata
-//! for each pair as a whole.
+//! The roll-ups against the records: those of merchants, connections and spend keys row by row, those by
+//! metadata, and by what else a call is, for each pair as a whole.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,9 @@ use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::rows::{RequestRow, time};
 use crate::schema::{usage_rollups, usage_series, usage_tags};
-use crate::usage::{NARROW, RollupKey, RollupRow, SeriesRow, Sums, TagRow, WIDE, pairs, slot};
+use crate::usage::{
+    NARROW, RollupKey, RollupRow, SeriesRow, Sums, TagRow, WIDE, is_trait, pairs, slot, traits,
+};
 
 /// A merchant or connection, and a pair of metadata.
 type PairKey = (String, String, String);
@@ -31,8 +33,8 @@ impl Recomputed {
         // What the meter was is shown, but not added up.
         let record = row.to_record(None)?;
         let more = Sums::of(&record);
-        for owner in [Some(&row.merchant_id), row.connection_id.as_ref()].into_iter().flatten() {
-            for width in [NARROW, WIDE] {
+        let mut add = |owner: &String, widths: &[i32]| {
+            for &width in widths {
                 let slot = slot(row.created_at);
                 let slot = slot - slot.rem_euclid(i64::from(width));
                 let meter_id = row.meter_id.clone().unwrap_or_default();
@@ -40,6 +42,17 @@ impl Recomputed {
                     self.rows.entry((owner.clone(), width, slot, meter_id)).or_default();
                 *sums += more;
             }
+        };
+        if let Some(spend_key_id) = &row.spend_key_id {
+            add(spend_key_id, &[WIDE]);
+        }
+        for (key, value) in traits(&record) {
+            let pair = (row.merchant_id.clone(), key.to_owned(), value);
+            let [_, sums] = self.pairs.entry(pair).or_default();
+            *sums += more;
+        }
+        for owner in [Some(&row.merchant_id), row.connection_id.as_ref()].into_iter().flatten() {
+            add(owner, &[NARROW, WIDE]);
             for (key, value) in record.metadata.iter() {
                 let key = (owner.clone(), key.clone(), value.clone());
                 let [_, sums] = self.pairs.entry(key).or_default();
@@ -57,8 +70,8 @@ impl Recomputed {
             *kept += sums;
             return;
         };
-        if row.width == NARROW {
-            for pair in pairs {
+        for pair in pairs {
+            if row.width == NARROW || is_trait(&pair.1) {
                 let [kept, _] = self.pairs.entry(pair.clone()).or_default();
                 *kept += sums;
             }

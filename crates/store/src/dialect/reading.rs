@@ -9,7 +9,7 @@ use diesel::{QueryResult, RunQueryDsl};
 
 use crate::conn::Conn;
 use crate::rows::to_json;
-use crate::usage::DaySums;
+use crate::usage::PartSums;
 
 /// The sums of the rows of these series and this width, by day from the slot of a midnight on: of the
 /// rows within these ranges that lie in one day, and of one meter or all.
@@ -24,7 +24,7 @@ pub(crate) struct UsageByDay<'a> {
 }
 
 impl UsageByDay<'_> {
-    pub(crate) fn load(&self, conn: &mut Conn) -> QueryResult<Vec<DaySums>> {
+    pub(crate) fn load(&self, conn: &mut Conn) -> QueryResult<Vec<PartSums>> {
         match conn {
             Conn::Sqlite(conn) => self.on_sqlite(SQLITE_USAGE_BY_DAY).load(conn),
             Conn::Postgres(conn) => self.on_postgres(POSTGRES_USAGE_BY_DAY).load(conn),
@@ -128,40 +128,92 @@ impl<Q> Query for Explained<Q> {
 
 impl<Q, C> RunQueryDsl<C> for Explained<Q> {}
 
-const SQLITE_USAGE_BY_DAY: &str = "SELECT (r.slot - ?1) / 96 AS day, \
-     sum(r.requests) AS requests, \
-     sum(r.tokens) AS tokens, \
-     sum(r.tokens_high) AS tokens_high, \
-     sum(r.usage_cost) AS usage_cost, \
-     sum(r.usage_cost_high) AS usage_cost_high, \
-     sum(r.fee) AS fee, \
-     sum(r.fee_high) AS fee_high, \
-     sum(r.service_charge) AS service_charge, \
-     sum(r.service_charge_high) AS service_charge_high, \
-     sum(r.wallet_cost) AS wallet_cost, \
-     sum(r.wallet_cost_high) AS wallet_cost_high, \
-     sum(r.merchant_cost) AS merchant_cost, \
-     sum(r.merchant_cost_high) AS merchant_cost_high \
-     FROM json_each(?2) AS s CROSS JOIN json_each(?3) AS g CROSS JOIN usage_rollups AS r \
+/// The sums of the parts of a stretch of time, for each of some series, in rows of one width.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UsageBySeries<'a> {
+    pub(crate) series: &'a [String],
+    pub(crate) width: i32,
+    pub(crate) first: i64,
+    pub(crate) past: i64,
+    pub(crate) step: i64,
+}
+
+#[derive(Clone, Debug, QueryableByName)]
+pub(crate) struct SeriesSums {
+    #[diesel(sql_type = Text)]
+    pub(crate) series_id: String,
+    #[diesel(embed)]
+    pub(crate) sums: PartSums,
+}
+
+impl UsageBySeries<'_> {
+    pub(crate) fn load(&self, conn: &mut Conn) -> QueryResult<Vec<SeriesSums>> {
+        match conn {
+            Conn::Sqlite(conn) => diesel::sql_query(SQLITE_USAGE_BY_SERIES)
+                .bind::<BigInt, _>(self.first)
+                .bind::<BigInt, _>(self.past)
+                .bind::<BigInt, _>(self.step)
+                .bind::<Integer, _>(self.width)
+                .bind::<Text, _>(to_json(&self.series))
+                .load(conn),
+            Conn::Postgres(conn) => diesel::sql_query(POSTGRES_USAGE_BY_SERIES)
+                .bind::<BigInt, _>(self.first)
+                .bind::<BigInt, _>(self.past)
+                .bind::<BigInt, _>(self.step)
+                .bind::<Integer, _>(self.width)
+                .bind::<Array<Text>, _>(self.series)
+                .load(conn),
+        }
+    }
+}
+
+/// Each sum of the rows `r`. On PostgreSQL sums of a bigint are more than one, until they are cast.
+macro_rules! sums {
+    ($cast:literal) => {
+        sums!(
+            $cast, "requests", "tokens", "tokens_high", "usage_cost", "usage_cost_high", "fee",
+            "fee_high", "service_charge", "service_charge_high", "wallet_cost", "wallet_cost_high",
+            "merchant_cost", "merchant_cost_high"
+        )
+    };
+    ($cast:literal, $first:literal $(, $more:literal)*) => {
+        concat!(
+            "sum(r.", $first, ")", $cast, " AS ", $first,
+            $( ", sum(r.", $more, ")", $cast, " AS ", $more, )*
+            " "
+        )
+    };
+}
+
+const SQLITE_USAGE_BY_DAY: &str = concat!(
+    "SELECT (r.slot - ?1) / 96 AS part, ",
+    sums!(""),
+    "FROM json_each(?2) AS s CROSS JOIN json_each(?3) AS g CROSS JOIN usage_rollups AS r \
      WHERE r.series_id = s.value AND r.width = ?4 \
      AND r.slot >= json_extract(g.value, '$[0]') AND r.slot < json_extract(g.value, '$[1]') \
-     AND (r.slot - ?1) % 96 + ?4 <= 96 AND (?5 = '' OR r.meter_id = ?5) GROUP BY 1";
+     AND (r.slot - ?1) % 96 + ?4 <= 96 AND (?5 = '' OR r.meter_id = ?5) GROUP BY 1"
+);
 
-const POSTGRES_USAGE_BY_DAY: &str = "SELECT (r.slot - $1) / 96 AS day, \
-     sum(r.requests)::bigint AS requests, \
-     sum(r.tokens)::bigint AS tokens, \
-     sum(r.tokens_high)::bigint AS tokens_high, \
-     sum(r.usage_cost)::bigint AS usage_cost, \
-     sum(r.usage_cost_high)::bigint AS usage_cost_high, \
-     sum(r.fee)::bigint AS fee, \
-     sum(r.fee_high)::bigint AS fee_high, \
-     sum(r.service_charge)::bigint AS service_charge, \
-     sum(r.service_charge_high)::bigint AS service_charge_high, \
-     sum(r.wallet_cost)::bigint AS wallet_cost, \
-     sum(r.wallet_cost_high)::bigint AS wallet_cost_high, \
-     sum(r.merchant_cost)::bigint AS merchant_cost, \
-     sum(r.merchant_cost_high)::bigint AS merchant_cost_high \
-     FROM unnest($2) AS s (id) CROSS JOIN unnest($3, $4) AS g (first, past) CROSS JOIN LATERAL \
+const POSTGRES_USAGE_BY_DAY: &str = concat!(
+    "SELECT (r.slot - $1) / 96 AS part, ",
+    sums!("::bigint"),
+    "FROM unnest($2) AS s (id) CROSS JOIN unnest($3, $4) AS g (first, past) CROSS JOIN LATERAL \
      (SELECT * FROM usage_rollups AS r WHERE r.series_id = s.id AND r.width = $5 \
      AND r.slot >= g.first AND r.slot < g.past \
-     AND (r.slot - $1) % 96 + $5 <= 96 AND ($6 = '' OR r.meter_id = $6) OFFSET 0) AS r GROUP BY 1";
+     AND (r.slot - $1) % 96 + $5 <= 96 AND ($6 = '' OR r.meter_id = $6) OFFSET 0) AS r GROUP BY 1"
+);
+
+const SQLITE_USAGE_BY_SERIES: &str = concat!(
+    "SELECT r.series_id AS series_id, (r.slot - ?1) / ?3 AS part, ",
+    sums!(""),
+    "FROM json_each(?5) AS s CROSS JOIN usage_rollups AS r \
+     WHERE r.series_id = s.value AND r.width = ?4 AND r.slot >= ?1 AND r.slot < ?2 GROUP BY 1, 2"
+);
+
+const POSTGRES_USAGE_BY_SERIES: &str = concat!(
+    "SELECT r.series_id AS series_id, (r.slot - $1) / $3 AS part, ",
+    sums!("::bigint"),
+    "FROM unnest($5) AS s (id) CROSS JOIN LATERAL \
+     (SELECT * FROM usage_rollups AS r WHERE r.series_id = s.id AND r.width = $4 \
+     AND r.slot >= $1 AND r.slot < $2 OFFSET 0) AS r GROUP BY 1, 2"
+);

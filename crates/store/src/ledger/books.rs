@@ -567,7 +567,9 @@ impl Books {
             // Settling never fails, whatever a balance has come to.
             settled = settlement::let_go(&pending, report, model);
         }
-        let Settled { record, counter_moves, overflowed } = settled;
+        let Settled { mut record, counter_moves, overflowed } = settled;
+        record.settled_at = Some(self.now);
+        record.swept = settlement.report.is_none();
         if overflowed {
             log::error!(
                 "{request_id}: what it costs is beyond all amounts; it is booked at nothing"
@@ -591,14 +593,18 @@ impl Books {
         let held = Held { on_balance: row.merchant_hold, on_credit: None };
         self.accounts.debit(&row.merchant_wallet_id, held, due, kind, &request_id, "merchant")?;
 
-        let before = if corrects { Sums::of(&row.to_record(model)?) } else { Sums::default() };
         if let Some(missing) = &report.missing
             && !context.told.is_told(pending.merchant_id, missing, self.now)
         {
             missing_prices::add(&mut self.missing, pending.merchant_id, missing);
         }
-        self.rollups.add(&context.series, &row, &record.metadata, Sums::of(&record) - before);
-        row.finish(&record, counted, settlement.report.is_none());
+        if corrects {
+            // It may have been added up under another model, and as a failure.
+            let before = row.to_record(model)?;
+            self.rollups.add(&context.series, &row, &before, Sums::default() - Sums::of(&before));
+        }
+        self.rollups.add(&context.series, &row, &record, Sums::of(&record));
+        row.finish(&record, counted);
         let stands = match stands {
             Stands::Written => {
                 self.unwritten.push(settlement.request_id);

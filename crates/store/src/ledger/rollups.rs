@@ -1,6 +1,8 @@
 //! What ended calls add to the roll-ups.
 //!
-//! A call is added to the series of its merchant and of its connection. Of its metadata, the pairs
+//! A call is added to the series of its merchant and of its connection, and to that of its spend key, of
+//! its model, and of those that failed: the last three in wide rows only, for only charts ask for them. Of
+//! its metadata, the pairs
 //! whose keys have few values are a series of the merchant and of the connection each: their sets are
 //! few, so a question reads few of them. With pairs of keys that have many values (users, sessions)
 //! nearly every set is another. Such a call has one more series, of its whole metadata, which is found
@@ -14,14 +16,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use diesel::prelude::*;
 use sha2::{Digest, Sha256};
-use tollgate_domain::Metadata;
+use tollgate_domain::RequestRecord;
 
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::rows::{RequestRow, to_json};
 use crate::schema::{requests, usage_rollups, usage_series, usage_tags};
-use crate::usage::{NARROW, RollupKey, RollupRow, SeriesRow, Sums, TagRow, WIDE, slot};
+use crate::usage::{NARROW, RollupKey, RollupRow, SeriesRow, Sums, TagRow, WIDE, slot, traits};
 
 /// A key with more values than this has many.
 const FEW_VALUES: usize = 32;
@@ -110,7 +112,7 @@ impl Rollups {
         &mut self,
         series: &Series,
         row: &RequestRow,
-        metadata: &Metadata,
+        record: &RequestRecord,
         more: Sums,
     ) {
         let (merchant_id, connection_id) = (&row.merchant_id, row.connection_id.as_ref());
@@ -118,10 +120,19 @@ impl Rollups {
         if let Some(connection_id) = connection_id {
             self.add_to(connection_id, &[NARROW, WIDE], row, more);
         }
+        if let Some(spend_key_id) = &row.spend_key_id {
+            self.add_to(spend_key_id, &[WIDE], row, more);
+        }
+        let known = &mut *series.known();
+        for (key, value) in traits(record) {
+            let found_by = [(key.to_owned(), value)];
+            let id = self.series(known, merchant_id, None, &Pairs::new(), &found_by);
+            self.add_to(&id, &[WIDE], row, more);
+        }
+        let metadata = &record.metadata;
         if metadata.is_empty() {
             return;
         }
-        let known = &mut *series.known();
         let (rare, common): (Pairs<'_>, Pairs<'_>) =
             metadata.iter().partition(|(key, value)| known.has_many(merchant_id, key, value));
         if !common.is_empty() {
@@ -223,7 +234,7 @@ pub(crate) fn rebuild(conn: &mut Conn) -> Result<(), StoreError> {
         let mut rollups = Rollups::default();
         for row in rows.iter().filter(|row| !row.is_pending()) {
             let record = row.to_record(None)?;
-            rollups.add(&series, row, &record.metadata, Sums::of(&record));
+            rollups.add(&series, row, &record, Sums::of(&record));
         }
         let rows = rollups.write_series(conn)?;
         dialect::add_rollups(conn, &rows)?;

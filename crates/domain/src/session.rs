@@ -1,0 +1,94 @@
+//! Sessions of people who have signed in with a secret key.
+
+use std::fmt;
+
+use rand::Rng;
+use rand::distr::Alphanumeric;
+use sha2::{Digest, Sha256};
+
+use crate::id::SecretKeyId;
+use crate::merchant::Merchant;
+use crate::time::Timestamp;
+
+/// What a browser keeps of a session: random, and nothing else. It is never printed but by
+/// [`SessionToken::reveal`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct SessionToken(String);
+
+/// What is stored of a token.
+pub type SessionHash = [u8; 32];
+
+/// As many random letters and digits as a key has: 190 bits.
+const CHARS: usize = 32;
+
+impl SessionToken {
+    /// A new random token.
+    pub fn generate() -> Self {
+        Self(rand::rng().sample_iter(Alphanumeric).take(CHARS).map(char::from).collect())
+    }
+
+    /// A token from its text, by its shape alone: whether it opens anything is the store's to say.
+    pub fn parse(text: &str) -> Option<Self> {
+        let has_shape = text.len() == CHARS && text.bytes().all(|b| b.is_ascii_alphanumeric());
+        has_shape.then(|| Self(text.to_owned()))
+    }
+
+    /// The SHA-256 by which the session is stored and found.
+    pub fn hash(&self) -> SessionHash {
+        Sha256::digest(self.0.as_bytes()).into()
+    }
+
+    /// What forms of this session carry, so that no other page can send them: it follows from the
+    /// token, and the token does not follow from it, nor from what is stored.
+    pub fn form_token(&self) -> String {
+        let digest = Sha256::new().chain_update("form:").chain_update(&self.0).finalize();
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The token itself, for the cookie.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SessionToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionToken(…)")
+    }
+}
+
+/// A session that is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Whose data it shows.
+    pub merchant: Merchant,
+    /// The key that it was opened with, and ends with.
+    pub secret_key_id: SecretKeyId,
+    /// What people tell that key by.
+    pub key_preview: String,
+    /// When it ends.
+    pub expires_at: Timestamp,
+}
+
+impl Session {
+    /// How long a session is open: a working day.
+    pub const LASTS_MILLIS: i64 = 12 * 60 * 60 * 1_000;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_reads_back_and_neither_debug_nor_its_forms_tell_it() {
+        let token = SessionToken::generate();
+        assert_eq!(SessionToken::parse(token.reveal()), Some(token.clone()));
+        assert!(!format!("{token:?}").contains(token.reveal()));
+        assert!(!token.form_token().contains(token.reveal()));
+        assert_eq!(token.form_token().len(), 64);
+        assert_ne!(token.form_token(), SessionToken::generate().form_token());
+        for wrong in ["", "short", &"é".repeat(16), &"x".repeat(33)] {
+            assert_eq!(SessionToken::parse(wrong), None);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Who is signed in to the dashboard. Any node can serve a session, for it is a row.
+
+use diesel::prelude::*;
+use tollgate_domain::{KeyHash, Session, SessionHash, SessionToken, Timestamp};
+
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::merchants;
+use crate::rows::{MerchantRow, SecretKeyRow, parsed, time};
+use crate::schema::{merchants as merchant_rows, secret_keys, sessions};
+
+/// Opens a session with the secret key that has this hash, if there is one.
+///
+/// # Errors
+/// Those of the store.
+pub fn open(
+    conn: &mut Conn,
+    key: &KeyHash,
+    now: Timestamp,
+) -> Result<Option<SessionToken>, StoreError> {
+    let Some(key) = merchants::find_secret_key(conn, key)? else { return Ok(None) };
+    let token = SessionToken::generate();
+    let expires_at = now.plus_millis(Session::LASTS_MILLIS);
+    diesel::insert_into(sessions::table)
+        .values((
+            sessions::token_hash.eq(token.hash().to_vec()),
+            sessions::secret_key_id.eq(key.secret_key_id.to_string()),
+            sessions::expires_at.eq(expires_at.unix_micros()),
+        ))
+        .execute(conn)?;
+    Ok(Some(token))
+}
+
+/// The session with this token, unless it has expired or its key was deleted.
+///
+/// # Errors
+/// Those of the store.
+pub fn find(
+    conn: &mut Conn,
+    token: &SessionHash,
+    now: Timestamp,
+) -> Result<Option<Session>, StoreError> {
+    let row: Option<(i64, SecretKeyRow, MerchantRow)> = sessions::table
+        .inner_join(secret_keys::table.inner_join(merchant_rows::table))
+        .filter(sessions::token_hash.eq(token.as_slice()))
+        .filter(sessions::expires_at.gt(now.unix_micros()))
+        .filter(secret_keys::deleted_at.is_null())
+        .select((sessions::expires_at, SecretKeyRow::as_select(), MerchantRow::as_select()))
+        .first(conn)
+        .optional()?;
+    let Some((expires_at, key, merchant)) = row else { return Ok(None) };
+    Ok(Some(Session {
+        merchant: merchant.try_into()?,
+        secret_key_id: parsed("secret_keys.secret_key_id", &key.secret_key_id)?,
+        key_preview: key.key_preview,
+        expires_at: time(expires_at),
+    }))
+}
+
+/// Ends the session with this token, if there is one.
+///
+/// # Errors
+/// Those of the store.
+pub fn end(conn: &mut Conn, token: &SessionHash) -> Result<(), StoreError> {
+    let session = sessions::table.filter(sessions::token_hash.eq(token.as_slice()));
+    diesel::delete(session).execute(conn)?;
+    Ok(())
+}
+
+/// Forgets sessions that have expired; how many.
+///
+/// # Errors
+/// Those of the store.
+pub fn forget_expired(conn: &mut Conn, now: Timestamp) -> Result<usize, StoreError> {
+    let expired = sessions::table.filter(sessions::expires_at.le(now.unix_micros()));
+    Ok(diesel::delete(expired).execute(conn)?)
+}
