@@ -215,6 +215,7 @@ Tollgate listens on {base}. Its store is temporary; Ctrl-C ends everything.
   connection     {connection_id} with 10.00 USD on its wallet
   meter          {meter_slug}: 5 / 3 / 1 USD per million tokens from 0 / 1 M / 10 M on
   spend keys     two that may spend 1.00 USD a day of that wallet, one for each format; one that is strict
+  dashboard      {base}/dashboard: sign in with the merchant key
 
 Call with a spend key, as if Tollgate were the provider (paste as it is):
 

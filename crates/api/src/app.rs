@@ -1,12 +1,13 @@
 //! What the routes share: the store, the providers, the prices, and the calls on their way.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, Timestamp};
+use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, SecretKeyId, Timestamp};
 use tollgate_pricing::PriceBook;
 use tollgate_provider::{ProviderTable, Reach, Resolver, Timeouts};
 use tollgate_store::{Store, merchants, spend_keys};
@@ -144,7 +145,9 @@ pub struct App {
     pub(crate) providers: ProviderTable,
     pub(crate) prices: PriceBook,
     pub(crate) clock: Clock,
-    pub(crate) rate_limits: RateLimits,
+    pub(crate) rate_limits: RateLimits<SecretKeyId>,
+    /// Of those who sign in to the dashboard, by where they come from.
+    pub(crate) sign_ins: RateLimits<IpAddr>,
     pub(crate) room_for_bodies: Arc<Semaphore>,
     pub(crate) calls: Calls,
     pub(crate) metrics: Metrics,
@@ -162,6 +165,9 @@ pub(crate) struct KeyOwner {
 /// it is begun anew.
 const KNOWN_KEYS: usize = 10_000;
 
+/// How often somebody may try to sign in to the dashboard. One that succeeds does not count.
+const SIGN_INS_PER_MINUTE: u32 = 10;
+
 impl App {
     /// An application on an open store.
     pub fn new(
@@ -173,6 +179,7 @@ impl App {
     ) -> Self {
         Self {
             rate_limits: RateLimits::new(settings.standard_rate_per_minute),
+            sign_ins: RateLimits::new(SIGN_INS_PER_MINUTE),
             room_for_bodies: room_for_bodies(settings.body_memory_bytes),
             calls: Calls::default(),
             metrics: Metrics::new(&providers, settings.commit),

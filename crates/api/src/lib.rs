@@ -7,6 +7,7 @@
 //! - `resources` has a file per resource.
 //! - `forward` is the path of a forwarded call.
 //! - `connections` closes those of clients on which nothing goes on.
+//! - `dashboard` shows a merchant all of it on pages.
 //! - `delivery` sends events to webhooks, in a thread of its own: [`Courier`].
 //! - `metrics` is what Prometheus reads, `access` the line that is logged of each request.
 //! - [`probe`] asks a service whether it takes calls.
@@ -15,6 +16,7 @@
 mod access;
 mod app;
 mod client_connections;
+mod dashboard;
 mod delivery;
 mod forward;
 mod http;

@@ -6,6 +6,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use tollgate_provider::ProviderClient;
 
 use crate::app::{App, Settings};
+use crate::dashboard;
 use crate::forward::operations as forward;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics;
@@ -29,6 +30,7 @@ pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
             .service(route("/readyz").route(get().to(health::readyz)))
             .service(route("/metrics").route(get().to(metrics::metrics)))
             .service(route("/openapi.json").route(get().to(openapi::get)))
+            .configure(dashboard::routes)
             .default_service(web::to(not_found));
     }
 }

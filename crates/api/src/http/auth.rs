@@ -65,7 +65,7 @@ impl FromRequest for Caller {
                 app.store.read_apart(move |conn| merchants::find_secret_key(conn, &hash)).await?;
             let key = found.ok_or_else(ApiError::auth_invalid)?;
             Access::of(&http).caller(key.merchant_id, CallKey::Secret(key.secret_key_id));
-            app.rate_limits.take(key.secret_key_id, app.clock.now())?;
+            app.rate_limits.take_call(key.secret_key_id, app.clock.now())?;
             Ok(Self { merchant_id: key.merchant_id })
         })
     }

@@ -302,6 +302,16 @@ impl ApiError {
         self.code
     }
 
+    /// What is wrong and what would be right.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What is said beside the envelope.
+    pub(crate) fn headers(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.headers
+    }
+
     /// Each thing that is wrong.
     pub fn issues(&self) -> &[Issue] {
         &self.issues

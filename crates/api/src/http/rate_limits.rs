@@ -1,37 +1,54 @@
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tollgate_domain::{Gcra, SecretKeyId, Timestamp};
+use tollgate_domain::{Gcra, SecretKeyId, Timestamp, TooSoon};
 
 use super::error::{ApiError, ErrorCode};
 
-/// The standard rate of our own operations: a bucket per secret key, on this node.
+/// So many in a minute for each of whatever is told apart: a bucket for each, on this node.
 #[derive(Debug)]
-pub(crate) struct RateLimits {
+pub(crate) struct RateLimits<Whose> {
     per_minute: u32,
-    buckets: Mutex<HashMap<SecretKeyId, Gcra>>,
+    buckets: Mutex<HashMap<Whose, Gcra>>,
 }
 
 /// Beyond this many buckets the full ones are forgotten, which changes nothing.
 const MANY: usize = 10_000;
 
-impl RateLimits {
+impl<Whose: Eq + Hash> RateLimits<Whose> {
     /// A rate in calls per minute; 0 is none.
     pub(crate) fn new(per_minute: u32) -> Self {
         Self { per_minute, buckets: Mutex::default() }
     }
 
-    /// Takes one call from a key's bucket.
-    pub(crate) fn take(&self, key: SecretKeyId, now: Timestamp) -> Result<(), ApiError> {
+    /// Takes one from a bucket.
+    pub(crate) fn take(&self, whose: Whose, now: Timestamp) -> Result<(), TooSoon> {
         if self.per_minute == 0 {
             return Ok(());
         }
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buckets = self.buckets();
         if buckets.len() > MANY {
             buckets.retain(|_, bucket| !bucket.is_full(now));
         }
-        let bucket = buckets.entry(key).or_default();
-        bucket.take(now, self.per_minute, self.per_minute).map_err(|too_soon| {
+        let bucket = buckets.entry(whose).or_default();
+        bucket.take(now, self.per_minute, self.per_minute)
+    }
+
+    /// Fills a bucket again.
+    pub(crate) fn forget(&self, whose: &Whose) {
+        self.buckets().remove(whose);
+    }
+
+    fn buckets(&self) -> MutexGuard<'_, HashMap<Whose, Gcra>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RateLimits<SecretKeyId> {
+    /// Takes one of the calls that a key may make of our own operations.
+    pub(crate) fn take_call(&self, key: SecretKeyId, now: Timestamp) -> Result<(), ApiError> {
+        self.take(key, now).map_err(|too_soon| {
             let message = format!("This key may make {} calls a minute.", self.per_minute);
             let reset = now.unix_micros().saturating_add(too_soon.wait_micros);
             ApiError::new(ErrorCode::RateLimited, message).retry_after(too_soon.wait_micros).limit(

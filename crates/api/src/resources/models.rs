@@ -115,7 +115,7 @@ async fn spend_key(http: &HttpRequest, app: &App) -> Result<Option<SpendKey>, Ap
         KeyKind::Secret => {
             let find = move |conn: &mut _| merchants::find_secret_key(conn, &hash);
             let key = app.store.read(find).await?.ok_or_else(ApiError::auth_invalid)?;
-            app.rate_limits.take(key.secret_key_id, app.clock.now())?;
+            app.rate_limits.take_call(key.secret_key_id, app.clock.now())?;
             Ok(None)
         }
         KeyKind::Spend => {

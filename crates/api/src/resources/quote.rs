@@ -382,10 +382,32 @@ impl Standing {
     }
 }
 
-/// What is known of the subject before it is known for whom it is.
-enum Base {
-    Usage(Box<PricedUsage>),
-    Call(Box<Bound>),
+/// What a usage costs, and what it rests on.
+pub(crate) struct QuotedUsage {
+    pub(crate) priced: PricedUsage,
+    pub(crate) quote: Quote,
+    pub(crate) meter: Option<Meter>,
+    /// What had been counted under the meter before.
+    pub(crate) counter: u64,
+}
+
+/// Quotes a usage, of a model at a provider if one is named. Nothing is written.
+pub(crate) async fn quote_usage(
+    app: &App,
+    merchant_id: MerchantId,
+    meter_id: Option<MeterId>,
+    connection_id: Option<ConnectionId>,
+    served: Option<(&str, &str)>,
+    usage: Usage,
+) -> Result<QuotedUsage, ApiError> {
+    let now = app.clock.now();
+    let (priced, _) = app.tariff(now).price_stated(served, usage);
+    let find =
+        move |conn: &mut Conn| Standing::find(conn, merchant_id, meter_id, connection_id, now);
+    let standing = app.store.read(find).await?;
+    let terms = standing.terms(app.store.service_charge_rate());
+    let quote = Quote::new(&priced.usage, priced.base, &terms).map_err(too_dear)?;
+    Ok(QuotedUsage { priced, quote, counter: standing.counter, meter: standing.meter })
 }
 
 /// Ask what a usage would be charged, or what a call would hold.
@@ -408,30 +430,34 @@ pub(crate) async fn quote(
     asked: Asked<Caller, QuoteInput>,
 ) -> Result<HttpResponse, ApiError> {
     let QuoteInput { subject, meter_id, connection_id } = asked.what;
-    let now = app.clock.now();
-    let tariff = app.tariff(now);
-    let base = match &subject {
+    let merchant_id = asked.who.merchant_id;
+    let ids = || {
+        let meter_id = meter_id.map(|id| id.0.parse().map_err(|_| meter_not_found()));
+        let connection_id =
+            connection_id.map(|id| id.0.parse().map_err(|_| connection_not_found()));
+        let connection_id = connection_id.transpose()?;
+        Ok::<_, ApiError>((meter_id.transpose()?, connection_id))
+    };
+    let quoted = match subject {
         Subject::Usage(served, usage) => {
             let served = served.as_ref().map(|(provider, model)| (&*provider.0, &*model.0));
-            Base::Usage(Box::new(tariff.price_stated(served, **usage).0))
+            let (meter_id, connection_id) = ids()?;
+            let quoted =
+                quote_usage(&app, merchant_id, meter_id, connection_id, served, *usage).await?;
+            let QuotedUsage { priced, quote, meter, .. } = &quoted;
+            Quoted::Usage(QuoteView::of(priced, quote, meter.as_ref(), app.settings.shape))
         }
-        Subject::Call(url) => Base::Call(Box::new(tariff.bound(url, body_of(&asked.bytes))?)),
-    };
-    let connection_id = connection_id.map(|id| id.0.parse().map_err(|_| connection_not_found()));
-    let meter_id = meter_id.map(|id| id.0.parse().map_err(|_| meter_not_found()));
-    let (connection_id, meter_id) = (connection_id.transpose()?, meter_id.transpose()?);
-    let merchant_id = asked.who.merchant_id;
-    let find =
-        move |conn: &mut Conn| Standing::find(conn, merchant_id, meter_id, connection_id, now);
-    let standing = app.store.read(find).await?;
-    let terms = standing.terms(app.store.service_charge_rate());
-    let quoted = match &base {
-        Base::Usage(priced) => {
-            let quote = Quote::new(&priced.usage, priced.base, &terms).map_err(too_dear)?;
-            let shape = app.settings.shape;
-            Quoted::Usage(QuoteView::of(priced, &quote, terms.meter, shape))
+        Subject::Call(url) => {
+            let now = app.clock.now();
+            let bound = app.tariff(now).bound(&url, body_of(&asked.bytes))?;
+            let (meter_id, connection_id) = ids()?;
+            let find = move |conn: &mut Conn| {
+                Standing::find(conn, merchant_id, meter_id, connection_id, now)
+            };
+            let standing = app.store.read(find).await?;
+            let terms = standing.terms(app.store.service_charge_rate());
+            Quoted::Call(HoldView::of(&bound.hold(&terms)?, &bound))
         }
-        Base::Call(bound) => Quoted::Call(HoldView::of(&bound.hold(&terms)?, bound)),
     };
     Ok(HttpResponse::Ok().json(quoted))
 }

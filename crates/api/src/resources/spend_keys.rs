@@ -4,10 +4,12 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
 use serde::Serialize;
 use tollgate_domain::{
-    Cycle, Enforcement, MeterId, NewSpendKey, RateLimit, RequestLimit, RequestShape, SpendKey,
-    SpendKeyChanges, SpendKeyId, SpendKeyStatus, SpendLimit, SpendRules, Timestamp, WalletId,
+    Cycle, Enforcement, Key, MerchantId, MeterId, NewSpendKey, RateLimit, RequestLimit,
+    RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, SpendLimit, SpendRules,
+    Timestamp, WalletId,
 };
 use tollgate_pricing::Amount;
+use tollgate_store::Conn;
 use tollgate_store::spend_keys::{self, Missing, Updated};
 use utoipa::ToSchema;
 
@@ -91,7 +93,7 @@ impl SpendKeyView {
     }
 
     /// With the key itself, which is shown this once.
-    fn revealing(key: &SpendKey, revealed: &tollgate_domain::Key, now: Timestamp) -> Self {
+    fn revealing(key: &SpendKey, revealed: &Key, now: Timestamp) -> Self {
         Self { key: Some(revealed.reveal().to_owned()), ..Self::of(key, now) }
     }
 }
@@ -236,6 +238,26 @@ impl CreateSpendKey {
     }
 }
 
+/// The new spend key that a JSON object describes, in the words of `POST /spend_keys`.
+pub(crate) fn new_key(described: serde_json::Value) -> Result<NewSpendKey, ApiError> {
+    let described: CreateSpendKey =
+        deserr::deserialize(described).map_err(|Issues(issues)| ApiError::invalid(issues))?;
+    described.new_key()
+}
+
+/// Makes a spend key. Call it in a write transaction.
+pub(crate) fn make(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    new: &NewSpendKey,
+    now: Timestamp,
+) -> Result<(SpendKey, Key), ApiError> {
+    spend_keys::create(conn, merchant_id, new, now)?.map_err(|missing| match missing {
+        Missing::Wallet => wallet_not_found(),
+        Missing::Meter => meter_not_found(),
+    })
+}
+
 /// Make a spend key.
 #[utoipa::path(
     post,
@@ -255,11 +277,8 @@ pub(crate) async fn create(
     let new = asked.what.new_key()?;
     let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
-        match spend_keys::create(conn, merchant_id, &new, now)? {
-            Ok((made, key)) => Ok(Reply::created(&SpendKeyView::revealing(&made, &key, now))),
-            Err(Missing::Wallet) => Err(wallet_not_found()),
-            Err(Missing::Meter) => Err(meter_not_found()),
-        }
+        let (made, key) = make(conn, merchant_id, &new, now)?;
+        Ok(Reply::created(&SpendKeyView::revealing(&made, &key, now)))
     })
     .await
 }
@@ -289,7 +308,7 @@ pub(crate) async fn list(
     ))
 }
 
-fn not_found() -> ApiError {
+pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::SpendKeyNotFound, "spend key")
 }
 

@@ -163,7 +163,7 @@ fn answer(state: &SubscriptionState) -> SubscriptionAnswer {
     SubscriptionAnswer { subscription: SubscriptionView::of(state) }
 }
 
-fn not_found() -> ApiError {
+pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::SubscriptionNotFound, "subscription")
 }
 

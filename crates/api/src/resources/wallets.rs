@@ -83,7 +83,7 @@ impl TransactionView {
     }
 }
 
-fn not_found() -> ApiError {
+pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::WalletNotFound, "wallet")
 }
 

@@ -229,7 +229,7 @@ pub(crate) async fn list(
     Ok(respond(found, page.limit, |one| one.webhook_id.to_string(), WebhookView::of))
 }
 
-fn not_found() -> ApiError {
+pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::WebhookNotFound, "webhook")
 }
 
@@ -453,7 +453,7 @@ pub(crate) async fn list_deliveries(
     Ok(respond(found, page.limit, |one| one.delivery_id.to_string(), DeliveryView::of))
 }
 
-fn delivery_not_found() -> ApiError {
+pub(crate) fn delivery_not_found() -> ApiError {
     ApiError::not_found(ErrorCode::DeliveryNotFound, "delivery")
 }
 

@@ -5,7 +5,7 @@ mod view;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::Value;
-use tollgate_domain::{Issue, Metadata, MeterId, RequestId};
+use tollgate_domain::{Issue, MerchantId, Metadata, MeterId, RequestId, RequestRecord};
 use tollgate_store::Conn;
 use tollgate_store::requests::{self, RequestFilter};
 use utoipa::IntoParams;
@@ -39,20 +39,26 @@ pub(crate) async fn get(
     caller: Caller,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
-    let not_found = || ApiError::not_found(ErrorCode::RequestNotFound, "request");
-    let (merchant_id, id) = (caller.merchant_id, id.into_inner());
-    let find = move |conn: &mut Conn| {
-        let ours = match id.parse() {
-            Ok(id) => requests::find(conn, merchant_id, id)?,
-            Err(_) => None,
-        };
-        match ours {
-            Some(record) => Ok::<_, ApiError>(Some(record)),
-            None => Ok(requests::find_by_reference(conn, merchant_id, &id)?),
-        }
-    };
-    let record = app.store.read(find).await?.ok_or_else(not_found)?;
+    let find = move |conn: &mut Conn| find(conn, caller.merchant_id, &id);
+    let record = app.store.read(find).await?;
     Ok(HttpResponse::Ok().json(RecordView::of(&record, app.settings.shape)))
+}
+
+/// A merchant's record, by its id or by the merchant's own.
+pub(crate) fn find(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    id: &str,
+) -> Result<RequestRecord, ApiError> {
+    let ours = match id.parse() {
+        Ok(id) => requests::find(conn, merchant_id, id)?,
+        Err(_) => None,
+    };
+    let record = match ours {
+        Some(record) => Some(record),
+        None => requests::find_by_reference(conn, merchant_id, id)?,
+    };
+    record.ok_or_else(|| ApiError::not_found(ErrorCode::RequestNotFound, "request"))
 }
 
 /// List the records of calls.

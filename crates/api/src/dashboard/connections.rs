@@ -1,0 +1,129 @@
+//! Connections: a merchant's customers.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use tollgate_domain::{Connection, ConnectionId, ConnectionStatus, SubscriptionState};
+use tollgate_store::requests::{self, RequestFilter};
+use tollgate_store::subscriptions::{self, Whose};
+use tollgate_store::{Conn, Page, connections, wallets};
+
+use super::page::{PageError, Pager, Place, Shell, page_of, respond};
+use super::requests::{Fact, Line as RequestLine};
+use super::session::Visitor;
+use super::subscriptions::Credit;
+use super::text;
+use super::wallets::Figures;
+use crate::app::App;
+use crate::http::error::ApiError;
+use crate::resources::connections::not_found;
+
+#[derive(Template)]
+#[template(path = "connections.html")]
+struct ConnectionsPage {
+    shell: Shell,
+    connections: Vec<Line>,
+    pager: Pager,
+}
+
+struct Line {
+    id: String,
+    name: String,
+    reference_id: String,
+    email: String,
+    is_deleted: bool,
+    created_at: String,
+}
+
+impl Line {
+    fn of(connection: &Connection) -> Self {
+        let id = connection.connection_id.to_string();
+        Self {
+            name: connection.name.clone().unwrap_or_else(|| id.clone()),
+            id,
+            reference_id: connection.reference_id.clone().unwrap_or_default(),
+            email: connection.email.clone().unwrap_or_default(),
+            is_deleted: connection.status == ConnectionStatus::Deleted,
+            created_at: text::day(connection.created_at),
+        }
+    }
+}
+
+pub(super) async fn list(
+    app: web::Data<App>,
+    visitor: Visitor,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let (page, merchant_id) = (page_of(&http), visitor.merchant_id());
+    let read = move |conn: &mut Conn| connections::list(conn, merchant_id, &page);
+    let mut found = app.store.read(read).await?;
+    let pager = Pager::cut(&http, &page, &mut found, |one| one.connection_id.to_string());
+    respond(&ConnectionsPage {
+        shell: Shell::new(&visitor, Place::Connections, "Connections"),
+        connections: found.iter().map(Line::of).collect(),
+        pager,
+    })
+}
+
+#[derive(Template)]
+#[template(path = "connection.html")]
+struct ConnectionPage {
+    shell: Shell,
+    line: Line,
+    facts: Vec<Fact>,
+    metadata: Vec<(String, String)>,
+    wallet: Option<Figures>,
+    subscription: Option<Subscribed>,
+    requests: Vec<RequestLine>,
+}
+
+/// The subscription of a connection.
+struct Subscribed {
+    href: String,
+    plan: String,
+    credits: Vec<Credit>,
+}
+
+impl Subscribed {
+    fn of(state: &SubscriptionState) -> Self {
+        Self {
+            href: format!("/dashboard/subscriptions/{}", state.subscription_id),
+            plan: state.plan.name.clone(),
+            credits: Credit::of(state),
+        }
+    }
+}
+
+pub(super) async fn show(
+    app: web::Data<App>,
+    visitor: Visitor,
+    id: web::Path<String>,
+) -> Result<HttpResponse, PageError> {
+    let id: ConnectionId = id.parse().map_err(|_| not_found())?;
+    let merchant_id = visitor.merchant_id();
+    app.store.renew(Whose::Connection(id)).await?;
+    let read = move |conn: &mut Conn| {
+        let connection = connections::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
+        let wallet = wallets::find(conn, merchant_id, connection.wallet_id)?;
+        let subscription = subscriptions::find_active(conn, merchant_id, id)?;
+        let filter = RequestFilter { connection_id: Some(id), ..RequestFilter::default() };
+        let newest = Page { after: None, limit: 10 };
+        let requests = requests::list(conn, merchant_id, &filter, &newest)?;
+        Ok::<_, ApiError>((connection, wallet, subscription, requests))
+    };
+    let (connection, wallet, subscription, requests) = app.store.read(read).await?;
+    let line = Line::of(&connection);
+    let mut facts = vec![Fact::new("Id", line.id.clone())];
+    facts.extend(connection.reference_id.clone().map(|id| Fact::new("Your id", id)));
+    facts.extend(connection.email.clone().map(|email| Fact::new("Email", email)));
+    facts.push(Fact::new("Made", text::time(connection.created_at)));
+    let pairs = connection.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
+    respond(&ConnectionPage {
+        shell: Shell::new(&visitor, Place::Connections, line.name.clone()),
+        facts,
+        metadata: pairs.collect(),
+        wallet: wallet.map(|wallet| Figures::of(&wallet, line.name.clone())),
+        line,
+        subscription: subscription.as_ref().map(Subscribed::of),
+        requests: requests.iter().take(10).map(RequestLine::of).collect(),
+    })
+}

@@ -1,0 +1,77 @@
+//! Calls on their way, and what they hold until they are settled.
+
+use actix_web::{HttpResponse, web};
+use askama::Template;
+use tollgate_domain::PendingRecord;
+use tollgate_pricing::Amount;
+use tollgate_store::requests;
+
+use super::page::{PageError, Place, Shell, respond};
+use super::session::Visitor;
+use super::text;
+use crate::app::App;
+
+#[derive(Template)]
+#[template(path = "in_flight.html")]
+struct InFlightPage {
+    shell: Shell,
+    calls: Vec<Call>,
+    count: usize,
+    held: String,
+    is_cut: bool,
+}
+
+struct Call {
+    request_id: String,
+    since: String,
+    took: String,
+    model: String,
+    on_balance: String,
+    on_credit: String,
+    on_merchant: String,
+    on_spend_key: String,
+    held: String,
+}
+
+/// How many are shown at most.
+const SHOWN: usize = 200;
+
+pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpResponse, PageError> {
+    let merchant_id = visitor.merchant_id();
+    let calls = app.store.read(move |conn| requests::in_flight(conn, merchant_id)).await?;
+    let now = app.clock.now();
+    let all = calls.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
+    let shown = calls.iter().take(SHOWN).map(|call| {
+        let micros = now.unix_micros().saturating_sub(call.created_at.unix_micros());
+        Call {
+            request_id: call.request_id.to_string(),
+            since: text::time(call.created_at),
+            took: text::duration(micros.max(0) / 1_000),
+            model: super::requests::model(
+                &call.forwarded.provider,
+                call.forwarded.model.as_deref(),
+            ),
+            on_balance: text::money(call.wallet_hold),
+            on_credit: text::money(on_credit(call)),
+            on_merchant: text::money(call.merchant_hold),
+            on_spend_key: text::money(call.spend_hold),
+            held: text::money(held(call)),
+        }
+    });
+    respond(&InFlightPage {
+        shell: Shell::new(&visitor, Place::InFlight, "In flight"),
+        calls: shown.collect(),
+        count: calls.len(),
+        held: text::money(all),
+        is_cut: calls.len() > SHOWN,
+    })
+}
+
+fn on_credit(call: &PendingRecord) -> Amount {
+    call.credit_hold.map_or(Amount::ZERO, |hold| hold.cycle.saturating_add(hold.bundle))
+}
+
+/// What a call holds of all wallets together. What it holds on its spend key is the same money.
+pub(super) fn held(call: &PendingRecord) -> Amount {
+    call.wallet_hold.saturating_add(on_credit(call)).saturating_add(call.merchant_hold)
+}

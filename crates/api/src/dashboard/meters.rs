@@ -1,0 +1,276 @@
+//! Meters, and what so much would cost under one.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use tollgate_domain::{MerchantMeter, MeterId};
+use tollgate_pricing::{PerUnit, RateType, TierUnit, Usage};
+use tollgate_store::{Conn, StoreError, meters};
+
+use super::page::{PageError, Pager, Place, Shell, page_of, respond, said};
+use super::requests::{Fact, Named, PriceLine, fee_line, named_connections};
+use super::session::Visitor;
+use super::text;
+use crate::app::App;
+use crate::http::error::ApiError;
+use crate::http::list::Query;
+use crate::resources::meters::not_found;
+use crate::resources::quote::{QuotedUsage, quote_usage};
+
+#[derive(Template)]
+#[template(path = "meters.html")]
+struct MetersPage {
+    shell: Shell,
+    meters: Vec<Line>,
+    pager: Pager,
+}
+
+struct Line {
+    id: String,
+    name: String,
+    slug: String,
+    kind: String,
+    tiers: String,
+}
+
+impl Line {
+    fn of(meter: &MerchantMeter) -> Self {
+        let rates = meter.model.tiers().iter().map(|tier| rate(meter, tier.rate.to_string()));
+        Self {
+            id: meter.meter_id.to_string(),
+            name: meter.name.clone(),
+            slug: meter.slug.clone(),
+            kind: unit(meter.model.unit).to_owned(),
+            tiers: rates.collect::<Vec<_>>().join(" → "),
+        }
+    }
+}
+
+/// A rate with what it is of.
+fn rate(meter: &MerchantMeter, rate: String) -> String {
+    match (meter.model.rate_type, meter.model.unit) {
+        (RateType::Percentage, _) => format!("{rate} %"),
+        (RateType::Fixed, TierUnit::Tokens | TierUnit::Characters) => format!("${rate}/M"),
+        (RateType::Fixed, TierUnit::Minutes) => format!("${rate}/min"),
+        (RateType::Fixed, TierUnit::Requests) => format!("${rate}"),
+    }
+}
+
+const fn unit(unit: TierUnit) -> &'static str {
+    match unit {
+        TierUnit::Tokens => "tokens",
+        TierUnit::Characters => "characters",
+        TierUnit::Minutes => "minutes",
+        TierUnit::Requests => "requests",
+    }
+}
+
+pub(super) async fn list(
+    app: web::Data<App>,
+    visitor: Visitor,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let (page, merchant_id) = (page_of(&http), visitor.merchant_id());
+    let mut found = app.store.read(move |conn| meters::list(conn, merchant_id, &page)).await?;
+    let pager = Pager::cut(&http, &page, &mut found, |one| one.meter_id.to_string());
+    respond(&MetersPage {
+        shell: Shell::new(&visitor, Place::Meters, "Meters"),
+        meters: found.iter().map(Line::of).collect(),
+        pager,
+    })
+}
+
+#[derive(Template)]
+#[template(path = "meter.html")]
+struct MeterPage {
+    shell: Shell,
+    facts: Vec<Fact>,
+    tiers: Vec<(String, String)>,
+    /// What it counts, if that is not tokens.
+    counts: Option<&'static str>,
+    asked: Asked,
+    connections: Vec<Named>,
+    preview: Option<Preview>,
+    problems: Vec<String>,
+}
+
+/// The question as it was filled in.
+struct Asked {
+    input: String,
+    output: String,
+    /// Characters, minutes or requests, as the meter counts.
+    amount: String,
+    provider: String,
+    model: String,
+    connection_id: String,
+}
+
+impl Asked {
+    fn of(query: &Query) -> Self {
+        let text = |name| query.get(name).unwrap_or_default().trim().to_owned();
+        Self {
+            input: text("input"),
+            output: text("output"),
+            amount: text("amount"),
+            provider: text("provider"),
+            model: text("model"),
+            connection_id: text("connection_id"),
+        }
+    }
+
+    /// What is asked for, if anything is.
+    fn usage(&self, unit: TierUnit) -> Result<Option<Usage>, String> {
+        if [&self.input, &self.output, &self.amount].iter().all(|text| text.is_empty()) {
+            return Ok(None);
+        }
+        let number = |name: &str, text: &str| -> Result<u64, String> {
+            if text.is_empty() {
+                return Ok(0);
+            }
+            let digits: String = text.chars().filter(|c| !matches!(c, ',' | ' ' | '_')).collect();
+            let parsed = digits.parse().ok().filter(|number| *number <= MOST);
+            parsed.ok_or_else(|| format!("{name} must be a whole number up to 1,000,000,000,000."))
+        };
+        let mut quantities = PerUnit::<u64> {
+            input: number("Input tokens", &self.input)?,
+            output: number("Output tokens", &self.output)?,
+            request: 1,
+            ..PerUnit::default()
+        };
+        match unit {
+            TierUnit::Tokens => {}
+            TierUnit::Characters => {
+                quantities.input_characters = number("Characters", &self.amount)?;
+            }
+            TierUnit::Minutes => {
+                let minutes = number("Minutes", &self.amount)?.min(MOST_MINUTES);
+                quantities.input_second = minutes.saturating_mul(60_000_000);
+            }
+            TierUnit::Requests => quantities.request = number("Requests", &self.amount)?,
+        }
+        Ok(Some(Usage { quantities, provider_cost: None }))
+    }
+}
+
+/// As much as `POST /quote` takes.
+const MOST: u64 = 1_000_000_000_000;
+const MOST_MINUTES: u64 = 100_000_000;
+
+/// What it would cost.
+struct Preview {
+    counted_before: String,
+    fee: Vec<PriceLine>,
+    fee_amount: String,
+    base: String,
+    has_base: bool,
+    service_charge: String,
+    wallet: String,
+    merchant: String,
+    total: String,
+}
+
+impl Preview {
+    fn of(meter: &MerchantMeter, has_model: bool, quoted: &QuotedUsage) -> Self {
+        let (quote, unit) = (&quoted.quote, meter.model.unit);
+        let counted = quoted.counter / unit.counted_per_start();
+        let lines = quote.fee.lines.iter().map(|line| fee_line(line, meter.model.rate_type));
+        Self {
+            counted_before: format!("{} {}", text::count(counted.into()), self::unit(unit)),
+            fee: lines.collect(),
+            fee_amount: quote.fee.amount().unwrap_or_default().to_string(),
+            base: quoted.priced.base.total().unwrap_or_default().to_string(),
+            has_base: has_model,
+            service_charge: quote.service_charge.amount.to_string(),
+            wallet: quote.total_wallet_cost.to_string(),
+            merchant: quote.total_merchant_cost.to_string(),
+            total: quote.total_request_cost.to_string(),
+        }
+    }
+}
+
+pub(super) async fn show(
+    app: web::Data<App>,
+    visitor: Visitor,
+    id: web::Path<String>,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let id: MeterId = id.parse().map_err(|_| not_found())?;
+    let merchant_id = visitor.merchant_id();
+    let read = move |conn: &mut Conn| {
+        let meter = meters::find(conn, merchant_id, id)?;
+        Ok::<_, StoreError>((meter, named_connections(conn, merchant_id)?))
+    };
+    let (meter, connections) = app.store.read(read).await?;
+    let meter = meter.ok_or_else(not_found)?;
+    let asked = Asked::of(&Query::of(&http));
+    let (preview, problems) = match preview(&app, &visitor, &meter, &asked).await {
+        Ok(preview) => (preview, Vec::new()),
+        Err(problems) => (None, problems),
+    };
+    let model = &meter.model;
+    let tiers = model.tiers().iter().map(|tier| {
+        let start = format!("from {} {} on", text::count(tier.start.into()), unit(model.unit));
+        (start, rate(&meter, tier.rate.to_string()))
+    });
+    let facts = vec![
+        Fact::new("Id", meter.meter_id.to_string()),
+        Fact::new("Slug", meter.slug.clone()),
+        Fact::new(
+            "Counts",
+            match model.unit {
+                TierUnit::Tokens => format!("tokens ({})", text::word(&model.token_basis)),
+                other => unit(other).to_owned(),
+            },
+        ),
+        Fact::new(
+            "Rates are",
+            match model.rate_type {
+                RateType::Fixed => "USD per unit",
+                RateType::Percentage => "percent on top of what the provider charges",
+            },
+        ),
+        Fact::new("Tiers begin anew", text::word(&meter.tier_period)),
+        Fact::new("Provider's cost is paid by", text::word(&model.base_cost_payer)),
+        Fact::new("Service charge is paid by", text::word(&model.service_charge_payer)),
+        Fact::new("Version", meter.version.to_string()),
+    ];
+    respond(&MeterPage {
+        shell: Shell::new(&visitor, Place::Meters, meter.name.clone()),
+        facts,
+        tiers: tiers.collect(),
+        counts: Some(unit(model.unit)).filter(|_| model.unit != TierUnit::Tokens),
+        asked,
+        connections,
+        preview,
+        problems,
+    })
+}
+
+/// Asks what `POST /quote` would answer.
+async fn preview(
+    app: &App,
+    visitor: &Visitor,
+    meter: &MerchantMeter,
+    asked: &Asked,
+) -> Result<Option<Preview>, Vec<String>> {
+    let usage = asked.usage(meter.model.unit).map_err(|problem| vec![problem])?;
+    let Some(usage) = usage else { return Ok(None) };
+    let connection_id = match asked.connection_id.as_str() {
+        "" => None,
+        id => Some(id.parse().map_err(|_| vec!["There is no such connection.".to_owned()])?),
+    };
+    let served = match (asked.provider.as_str(), asked.model.as_str()) {
+        ("", "") => None,
+        ("", _) | (_, "") => {
+            return Err(vec!["Name both the provider and the model, or neither.".to_owned()]);
+        }
+        both => Some(both),
+    };
+    let (merchant_id, meter_id) = (visitor.merchant_id(), meter.meter_id);
+    let quoted = quote_usage(app, merchant_id, Some(meter_id), connection_id, served, usage).await;
+    let said = |error: ApiError| match said(error.issues()) {
+        issues if issues.is_empty() => vec![error.message().to_owned()],
+        issues => issues,
+    };
+    let quoted = quoted.map_err(said)?;
+    Ok(Some(Preview::of(meter, served.is_some(), &quoted)))
+}

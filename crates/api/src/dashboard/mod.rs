@@ -1,0 +1,72 @@
+//! The dashboard: what a merchant sees of it all in a browser, signed in with a secret key.
+//!
+//! Pages are made here, whole: no script runs in the browser, and it asks nobody else for anything. A page
+//! asks the same functions of the store as the operations do, for the merchant of its session; what a page
+//! changes is read by the same types. `page.rs` is what all pages share, `session.rs` who looks at them.
+
+mod chart;
+mod connections;
+mod in_flight;
+mod meters;
+mod overview;
+mod page;
+mod requests;
+mod session;
+mod spend;
+mod spend_keys;
+mod subscriptions;
+mod text;
+mod wallets;
+mod webhooks;
+
+use actix_web::middleware::DefaultHeaders;
+use actix_web::web::{self, ServiceConfig, get, post, redirect, resource, scope};
+
+/// Mounts the pages. They are no operations of the interface, so no document describes them.
+pub(crate) fn routes(config: &mut ServiceConfig) {
+    let headers = page::HEADERS.into_iter().fold(DefaultHeaders::new(), DefaultHeaders::add);
+    let pages = scope("/dashboard")
+        .wrap(headers)
+        .service(route("").route(get().to(overview::show)))
+        .service(redirect("/", "/dashboard"))
+        .service(
+            route("/sign-in").route(get().to(session::show)).route(post().to(session::sign_in)),
+        )
+        .service(route("/sign-out").route(post().to(session::sign_out)))
+        .service(route("/style.css").route(get().to(page::style)))
+        .service(route("/icon.svg").route(get().to(page::icon)))
+        .service(route("/spend").route(get().to(spend::show)))
+        .service(route("/requests").route(get().to(requests::list)))
+        .service(route("/requests/{id:.+}").route(get().to(requests::show)))
+        .service(route("/in-flight").route(get().to(in_flight::show)))
+        .service(route("/meters").route(get().to(meters::list)))
+        .service(route("/meters/{id}").route(get().to(meters::show)))
+        .service(
+            route("/spend-keys")
+                .route(get().to(spend_keys::list))
+                .route(post().to(spend_keys::create)),
+        )
+        .service(route("/spend-keys/{id}").route(get().to(spend_keys::show)))
+        .service(route("/spend-keys/{id}/pause").route(post().to(spend_keys::pause)))
+        .service(route("/spend-keys/{id}/resume").route(post().to(spend_keys::resume)))
+        .service(route("/spend-keys/{id}/rotate").route(post().to(spend_keys::rotate)))
+        .service(route("/wallets").route(get().to(wallets::list)))
+        .service(route("/wallets/{id}").route(get().to(wallets::show)))
+        .service(route("/connections").route(get().to(connections::list)))
+        .service(route("/connections/{id}").route(get().to(connections::show)))
+        .service(route("/subscriptions").route(get().to(subscriptions::list)))
+        .service(route("/subscriptions/{id}").route(get().to(subscriptions::show)))
+        .service(route("/webhooks").route(get().to(webhooks::list)))
+        .service(route("/webhooks/{id}").route(get().to(webhooks::show)))
+        .service(
+            route("/webhooks/{id}/deliveries/{delivery_id}/redeliver")
+                .route(post().to(webhooks::redeliver)),
+        )
+        .default_service(web::to(page::not_found));
+    config.service(pages);
+}
+
+/// A page that answers other methods with a page, too.
+fn route(path: &str) -> actix_web::Resource {
+    resource(path).default_service(web::to(page::method_not_allowed))
+}

@@ -1,0 +1,118 @@
+//! What a merchant wants to know first: what was spent, whether it goes well, and what needs a look.
+
+use std::collections::HashMap;
+
+use actix_web::{HttpResponse, web};
+use askama::Template;
+use tollgate_domain::{DeliveryStatus, SpendKeyStatus};
+use tollgate_pricing::Amount;
+use tollgate_store::deliveries::{self, DeliveryFilter};
+use tollgate_store::requests::{self as records, RequestFilter};
+use tollgate_store::usage::{self, Dimension};
+use tollgate_store::{Conn, Page, StoreError, spend_keys, wallets, webhooks};
+
+use super::chart::{Chart, Figure};
+use super::in_flight::held;
+use super::page::{PageError, Place, Shell, respond};
+use super::requests::Line;
+use super::session::Visitor;
+use super::spend::{DAY, MONTH, Totals, failures, layers};
+use super::spend_keys::limit_used;
+use super::text;
+use crate::app::App;
+
+#[derive(Template)]
+#[template(path = "overview.html")]
+struct OverviewPage {
+    shell: Shell,
+    day: Totals,
+    month: Totals,
+    in_flight: String,
+    held: String,
+    balance: String,
+    spend: Chart,
+    notices: Vec<Notice>,
+    requests: Vec<Line>,
+}
+
+/// Something that needs a look.
+struct Notice {
+    href: String,
+    what: String,
+    why: String,
+}
+
+/// How many of the newest spend keys and webhooks are looked at.
+const LOOKED_AT: u32 = 100;
+/// From which part of a limit on it is said, in thousandths.
+const NEARLY_USED: i128 = 800;
+
+pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpResponse, PageError> {
+    let (now, merchant_id) = (app.clock.now(), visitor.merchant_id());
+    let read = move |conn: &mut Conn| {
+        let (day, month) = (DAY.window(now), MONTH.window(now));
+        let of_day = usage::trend(conn, merchant_id, Dimension::Failure, day)?.total;
+        let of_month = usage::trend(conn, merchant_id, Dimension::Model, month)?;
+        let failed = [failures(conn, merchant_id, day)?, failures(conn, merchant_id, month)?];
+        let in_flight = records::in_flight(conn, merchant_id)?;
+        let wallet = wallets::find_own(conn, merchant_id)?;
+        let newest = Page { after: None, limit: 8 };
+        let mut requests = records::list(conn, merchant_id, &RequestFilter::default(), &newest)?;
+        requests.truncate(8);
+        let newest = Page { after: None, limit: LOOKED_AT };
+        let keys = spend_keys::list(conn, merchant_id, &newest)?;
+        let newest = Page { after: None, limit: LOOKED_AT };
+        let mut failing = Vec::new();
+        for webhook in webhooks::list(conn, merchant_id, &newest)? {
+            let filter = DeliveryFilter { status: Some(DeliveryStatus::Failed) };
+            let page = Page { after: None, limit: 1 };
+            let id = webhook.webhook_id;
+            let found = deliveries::list(conn, merchant_id, id, filter, &page)?;
+            failing.extend(found.unwrap_or_default().into_iter().next().map(|_| webhook));
+        }
+        Ok::<_, StoreError>((of_day, of_month, failed, in_flight, wallet, requests, keys, failing))
+    };
+    let (of_day, of_month, failed, in_flight, wallet, requests, keys, failing) =
+        app.store.read(read).await?;
+    let mut notices = Vec::new();
+    for key in &keys {
+        let used = limit_used(key, now);
+        let why = if key.rules.status == SpendKeyStatus::Paused {
+            "is paused".to_owned()
+        } else if key.rules.expires_at.is_some_and(|at| at <= now) {
+            "has expired".to_owned()
+        } else if let Some((used, limit)) = used.filter(|(used, limit)| {
+            text::thousandths(used.units().into(), limit.units().into()) >= NEARLY_USED
+        }) {
+            format!("has used {} of its {}", text::money(used), text::money(limit))
+        } else {
+            continue;
+        };
+        let href = format!("/dashboard/spend-keys/{}", key.spend_key_id);
+        notices.push(Notice { href, what: key.name.clone(), why });
+    }
+    for webhook in failing {
+        let href = format!("/dashboard/webhooks/{}?status=failed", webhook.webhook_id);
+        let why = "has deliveries that failed".to_owned();
+        notices.push(Notice { href, what: webhook.name, why });
+    }
+    let [failed_of_day, failed_of_month] = failed;
+    let held = in_flight.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
+    respond(&OverviewPage {
+        shell: Shell::new(&visitor, Place::Overview, "Overview"),
+        day: Totals::of(&of_day, &failed_of_day),
+        month: Totals::of(&of_month.total, &failed_of_month),
+        in_flight: text::count(i128::try_from(in_flight.len()).unwrap_or_default()),
+        held: text::money(held),
+        balance: wallet
+            .map_or_else(String::new, |wallet| text::headline(wallet.balance.units().into())),
+        spend: Chart::new(
+            "Spend by model, last 30 days",
+            Figure::Money,
+            &MONTH.labels(now),
+            layers(&of_month, &HashMap::new()),
+        ),
+        notices,
+        requests: requests.iter().map(Line::of).collect(),
+    })
+}

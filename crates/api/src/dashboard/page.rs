@@ -1,0 +1,289 @@
+//! What all pages share: their frame, their headers, lists, and the page of an error.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use actix_web::{HttpRequest, HttpResponse, ResponseError};
+use askama::Template;
+use sha2::{Digest, Sha256};
+use tollgate_store::{Page, StoreError};
+
+use super::session::Visitor;
+use crate::http::error::{ApiError, ErrorCode};
+use crate::http::list::Query;
+
+/// On every answer. Nothing but our own style sheet and icon is loaded, no script runs, nobody frames a
+/// page, and forms go nowhere else. The referrer stays within the site; with none at all, browsers would
+/// not say where a form comes from.
+pub(super) const HEADERS: [(actix_web::http::header::HeaderName, &str); 6] = [
+    (
+        CONTENT_SECURITY_POLICY,
+        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; \
+         base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (X_FRAME_OPTIONS, "DENY"),
+    (REFERRER_POLICY, "same-origin"),
+    (CACHE_CONTROL, "no-store"),
+    (actix_web::http::header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+];
+
+/// Where in the dashboard a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Overview,
+    Spend,
+    Requests,
+    InFlight,
+    SpendKeys,
+    Meters,
+    Connections,
+    Wallets,
+    Subscriptions,
+    Webhooks,
+}
+
+impl Place {
+    const ALL: [Self; 10] = [
+        Self::Overview,
+        Self::Spend,
+        Self::Requests,
+        Self::InFlight,
+        Self::SpendKeys,
+        Self::Meters,
+        Self::Connections,
+        Self::Wallets,
+        Self::Subscriptions,
+        Self::Webhooks,
+    ];
+
+    const fn href_and_label(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Overview => ("/dashboard", "Overview"),
+            Self::Spend => ("/dashboard/spend", "Spend"),
+            Self::Requests => ("/dashboard/requests", "Requests"),
+            Self::InFlight => ("/dashboard/in-flight", "In flight"),
+            Self::SpendKeys => ("/dashboard/spend-keys", "Spend keys"),
+            Self::Meters => ("/dashboard/meters", "Meters"),
+            Self::Connections => ("/dashboard/connections", "Connections"),
+            Self::Wallets => ("/dashboard/wallets", "Wallets"),
+            Self::Subscriptions => ("/dashboard/subscriptions", "Subscriptions"),
+            Self::Webhooks => ("/dashboard/webhooks", "Webhooks"),
+        }
+    }
+}
+
+/// The frame around a page.
+pub(super) struct Shell {
+    pub(super) title: String,
+    pub(super) merchant: String,
+    pub(super) key_preview: String,
+    /// What every form of this session carries.
+    pub(super) form_token: String,
+    /// Where calls go, for what is to be pasted.
+    pub(super) base: String,
+    place: Place,
+}
+
+pub(super) struct Link {
+    pub(super) href: &'static str,
+    pub(super) label: &'static str,
+    pub(super) is_here: bool,
+}
+
+impl Shell {
+    pub(super) fn new(visitor: &Visitor, place: Place, title: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            merchant: visitor.session.merchant.name.clone(),
+            key_preview: visitor.session.key_preview.clone(),
+            form_token: visitor.form_token.clone(),
+            base: visitor.origin.clone(),
+            place,
+        }
+    }
+
+    pub(super) fn links(&self) -> impl Iterator<Item = Link> {
+        Place::ALL.into_iter().map(|place| {
+            let (href, label) = place.href_and_label();
+            Link { href, label, is_here: place == self.place }
+        })
+    }
+}
+
+/// Where the style sheet is: its address changes with it, so browsers may keep it.
+pub(super) fn style_href() -> &'static str {
+    static HREF: LazyLock<String> = LazyLock::new(|| {
+        let hash = Sha256::digest(STYLE);
+        let hash: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        format!("/dashboard/style.css?{hash}")
+    });
+    &HREF
+}
+
+const STYLE: &str = include_str!("../../templates/style.css");
+const ICON: &str = include_str!("../../templates/icon.svg");
+
+pub(super) async fn style() -> HttpResponse {
+    asset("text/css; charset=utf-8", STYLE)
+}
+
+pub(super) async fn icon() -> HttpResponse {
+    asset("image/svg+xml", ICON)
+}
+
+fn asset(content_type: &'static str, text: &'static str) -> HttpResponse {
+    HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, content_type))
+        .insert_header((CACHE_CONTROL, "public, max-age=86400"))
+        .body(text)
+}
+
+/// Answers with a page.
+pub(super) fn respond(page: &impl Template) -> Result<HttpResponse, PageError> {
+    html(StatusCode::OK, page)
+}
+
+pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<HttpResponse, PageError> {
+    let text = page.render().map_err(|cause| {
+        log::error!("a page of the dashboard cannot be made: {cause}");
+        ApiError::new(ErrorCode::InternalError, "Something went wrong in the service.")
+    })?;
+    let mut response = HttpResponse::build(status);
+    Ok(response.insert_header((CONTENT_TYPE, "text/html; charset=utf-8")).body(text))
+}
+
+/// Answers a form by leading to a page: who loads that again sends nothing twice.
+pub(super) fn go_to(href: &str) -> HttpResponse {
+    HttpResponse::SeeOther().insert_header((LOCATION, href)).finish()
+}
+
+/// An error, as a page.
+#[derive(Debug)]
+pub(super) struct PageError(ApiError);
+
+#[derive(Template)]
+#[template(path = "error.html")]
+struct ErrorPage<'a> {
+    status: u16,
+    message: &'a str,
+    issues: Vec<String>,
+}
+
+impl PageError {
+    pub(super) fn invalid(message: &str) -> Self {
+        Self(ApiError::new(ErrorCode::ValidationFailed, message))
+    }
+}
+
+impl fmt::Display for PageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl ResponseError for PageError {
+    fn status_code(&self) -> StatusCode {
+        self.0.status_code()
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        if matches!(self.0.code(), ErrorCode::AuthInvalid | ErrorCode::AuthHeaderMissing) {
+            return go_to("/dashboard/sign-in");
+        }
+        let page = ErrorPage {
+            status: self.status_code().as_u16(),
+            message: self.0.message(),
+            issues: said(self.0.issues()),
+        };
+        let mut response = HttpResponse::build(self.status_code());
+        for header in self.0.headers() {
+            response.insert_header(header.clone());
+        }
+        response
+            .insert_header((CONTENT_TYPE, "text/html; charset=utf-8"))
+            .body(page.render().unwrap_or_else(|_| self.0.message().to_owned()))
+    }
+}
+
+/// Issues as sentences.
+pub(super) fn said(issues: &[tollgate_domain::Issue]) -> Vec<String> {
+    let sentence = |issue: &tollgate_domain::Issue| {
+        format!("{} {}.", issue.path.join(" ").replace('_', " "), issue.message)
+    };
+    issues.iter().map(sentence).collect()
+}
+
+impl From<ApiError> for PageError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl From<StoreError> for PageError {
+    fn from(cause: StoreError) -> Self {
+        Self(cause.into())
+    }
+}
+
+pub(super) async fn not_found() -> Result<HttpResponse, PageError> {
+    Err(ApiError::new(ErrorCode::RouteNotFound, "There is no such page.").into())
+}
+
+pub(super) async fn method_not_allowed() -> Result<HttpResponse, PageError> {
+    let message = "This page is not asked for in this way.";
+    Err(ApiError::new(ErrorCode::MethodNotAllowed, message).into())
+}
+
+/// How long lists are.
+const ROWS: u32 = 25;
+
+/// A page of a list: where it begins is in the query, and an id that is none begins at the newest.
+pub(super) fn page_of<Id: std::str::FromStr>(http: &HttpRequest) -> Page<Id> {
+    let after = Query::of(http).get("after").and_then(|id| id.parse().ok());
+    Page { after, limit: ROWS }
+}
+
+/// Where to go on in a list.
+pub(super) struct Pager {
+    /// Whether newer ones were left out.
+    pub(super) has_newer: bool,
+    /// The link to the first page.
+    pub(super) newest: String,
+    /// The link to the next page; empty on the last one.
+    pub(super) older: String,
+}
+
+impl Pager {
+    /// Cuts what was read to a page. `items` has one more than its rows when there are more.
+    pub(super) fn cut<T, Id>(
+        http: &HttpRequest,
+        page: &Page<Id>,
+        items: &mut Vec<T>,
+        id: impl Fn(&T) -> String,
+    ) -> Self {
+        let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+        let has_older = items.len() > limit;
+        items.truncate(limit);
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        let kept = url::form_urlencoded::parse(http.query_string().as_bytes());
+        query.extend_pairs(kept.filter(|(name, value)| name != "after" && !value.is_empty()));
+        let filters = query.finish();
+        let link = |more: String| {
+            let query = [filters.clone(), more];
+            let query: Vec<_> = query.into_iter().filter(|part| !part.is_empty()).collect();
+            format!("{}?{}", http.path(), query.join("&"))
+        };
+        let last = items.last().filter(|_| has_older);
+        Self {
+            has_newer: page.after.is_some(),
+            newest: link(String::new()),
+            older: last.map_or_else(String::new, |last| link(format!("after={}", id(last)))),
+        }
+    }
+}

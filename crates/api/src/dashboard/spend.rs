@@ -1,0 +1,387 @@
+//! What calls came to over time: spend, who paid, tokens, failures, and how long they took. All but the last
+//! is read from sums that the ledger keeps.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use tollgate_domain::{MerchantId, RequestStatus, Timestamp};
+use tollgate_store::requests::{self, RequestFilter};
+use tollgate_store::usage::{self, Dimension, Sums, Trend, Window};
+use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
+
+use super::chart::{BAD, COLORS, Chart, Figure, GOOD, GREY, Layer};
+use super::page::{PageError, Place, Shell, respond};
+use super::session::Visitor;
+use super::text;
+use crate::app::App;
+use crate::http::list::Query;
+
+/// A range of time to choose: its name, the hours of a column in threes, and how many columns.
+pub(super) struct Range {
+    name: &'static str,
+    label: &'static str,
+    three_hours: u16,
+    parts: u16,
+}
+
+const RANGES: [Range; 5] = [
+    Range { name: "24h", label: "24 hours", three_hours: 1, parts: 8 },
+    Range { name: "7d", label: "7 days", three_hours: 8, parts: 7 },
+    Range { name: "30d", label: "30 days", three_hours: 8, parts: 30 },
+    Range { name: "90d", label: "90 days", three_hours: 8, parts: 90 },
+    Range { name: "12m", label: "12 months", three_hours: 56, parts: 52 },
+];
+
+/// The one that is shown when none is asked for.
+pub(super) const MONTH: &Range = &RANGES[2];
+pub(super) const DAY: &Range = &RANGES[0];
+
+impl Range {
+    fn asked(query: &Query) -> &'static Self {
+        let name = query.get("range");
+        RANGES.iter().find(|range| Some(range.name) == name).unwrap_or(MONTH)
+    }
+
+    pub(super) fn window(&self, now: Timestamp) -> Window {
+        Window::ending(now, self.three_hours, self.parts)
+    }
+
+    /// What the columns are called.
+    pub(super) fn labels(&self, now: Timestamp) -> Vec<String> {
+        let label = if self.three_hours < 8 { text::hour } else { text::short_day };
+        self.window(now).starts().map(label).collect()
+    }
+}
+
+const DIMENSIONS: [(&str, &str, Dimension); 4] = [
+    ("model", "Model", Dimension::Model),
+    ("provider", "Provider", Dimension::Provider),
+    ("connection", "Connection", Dimension::Connection),
+    ("spend_key", "Spend key", Dimension::SpendKey),
+];
+
+/// A link among which one is chosen.
+struct Choice {
+    href: String,
+    label: &'static str,
+    is_chosen: bool,
+}
+
+#[derive(Template)]
+#[template(path = "spend.html")]
+struct SpendPage {
+    shell: Shell,
+    ranges: Vec<Choice>,
+    dimensions: Vec<Choice>,
+    range: &'static str,
+    by: &'static str,
+    totals: Totals,
+    spend: Chart,
+    payers: Chart,
+    tokens: Chart,
+    calls: Chart,
+    latency: Latency,
+    members: Vec<Member>,
+    is_cut: bool,
+}
+
+/// A row of the table below the charts.
+struct Member {
+    color: &'static str,
+    name: String,
+    href: String,
+    requests: String,
+    tokens: String,
+    base: String,
+    fee: String,
+    service_charge: String,
+    cost: String,
+    share: String,
+}
+
+/// The sums of a window.
+pub(super) struct Totals {
+    pub(super) cost: String,
+    pub(super) exact: String,
+    pub(super) wallets: String,
+    pub(super) merchant: String,
+    pub(super) requests: String,
+    pub(super) tokens: String,
+    pub(super) failed: String,
+    pub(super) error_rate: String,
+}
+
+impl Totals {
+    pub(super) fn of(total: &[Sums], failed: &[Sums]) -> Self {
+        let (sums, failed) = (added(total), added(failed));
+        Self {
+            cost: text::headline(sums.request_cost()),
+            exact: text::money_of(sums.request_cost()),
+            wallets: text::money_of(sums.wallet_cost),
+            merchant: text::money_of(sums.merchant_cost),
+            requests: text::count(sums.requests),
+            tokens: text::short(sums.tokens),
+            failed: text::count(failed.requests),
+            error_rate: text::percent(failed.requests, sums.requests),
+        }
+    }
+}
+
+fn added(parts: &[Sums]) -> Sums {
+    let mut sums = Sums::default();
+    parts.iter().for_each(|part| sums += *part);
+    sums
+}
+
+/// The sums of those that failed, for each column.
+pub(super) fn failures(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    window: Window,
+) -> Result<Vec<Sums>, StoreError> {
+    let trend = usage::trend(conn, merchant_id, Dimension::Failure, window)?;
+    let none = vec![Sums::default(); trend.total.len()];
+    Ok(trend.members.into_values().next().unwrap_or(none))
+}
+
+/// The dearest members of a trend as layers, and all the rest as one.
+pub(super) fn layers(trend: &Trend, names: &HashMap<String, String>) -> Vec<Layer> {
+    let mut members: Vec<_> = trend.members.iter().collect();
+    members.sort_by_key(|(name, sums)| (Reverse(added(sums).request_cost()), *name));
+    let costs = |sums: &[Sums]| sums.iter().map(Sums::request_cost).collect::<Vec<_>>();
+    let mut rest = costs(&trend.total);
+    let mut layers = Vec::new();
+    for (color, (id, sums)) in COLORS.into_iter().zip(members) {
+        let values = costs(sums);
+        rest.iter_mut().zip(&values).for_each(|(rest, value)| *rest -= value);
+        layers.push(Layer { name: name_of(id, names), color, values });
+    }
+    if rest.iter().any(|rest| *rest != 0) {
+        let name = if layers.is_empty() { "All" } else { "All others" };
+        layers.push(Layer { name: name.to_owned(), color: GREY, values: rest });
+    }
+    layers
+}
+
+fn name_of(id: &str, names: &HashMap<String, String>) -> String {
+    match id.strip_suffix('/') {
+        Some(provider) => format!("{provider}, no model"),
+        None => names.get(id).cloned().unwrap_or_else(|| id.to_owned()),
+    }
+}
+
+/// What people call connections and spend keys.
+fn names(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    trend: &Trend,
+) -> Result<HashMap<String, String>, StoreError> {
+    let mut names = HashMap::new();
+    // As many as can have a row below; the others are not named.
+    let mut members: Vec<_> = trend.members.iter().collect();
+    members.sort_by_key(|(_, sums)| Reverse(added(sums).request_cost()));
+    for (member, _) in members.into_iter().take(MOST_ROWS) {
+        let name = if let Ok(id) = member.parse() {
+            connections::find(conn, merchant_id, id)?.and_then(|one| one.name.or(one.reference_id))
+        } else if let Ok(id) = member.parse() {
+            spend_keys::find(conn, merchant_id, id)?.map(|one| one.name)
+        } else {
+            None
+        };
+        names.extend(name.map(|name| (member.clone(), name)));
+    }
+    Ok(names)
+}
+
+/// How many rows the table has at most.
+const MOST_ROWS: usize = 50;
+
+pub(super) async fn show(
+    app: web::Data<App>,
+    visitor: Visitor,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let query = Query::of(&http);
+    let range = Range::asked(&query);
+    let asked = query.get("by");
+    let [model, ..] = &DIMENSIONS;
+    let (by, by_label, dimension) =
+        DIMENSIONS.iter().find(|(name, ..)| Some(*name) == asked).unwrap_or(model);
+    let (now, merchant_id) = (app.clock.now(), visitor.merchant_id());
+    let window = range.window(now);
+    let read = move |conn: &mut Conn| {
+        let trend = usage::trend(conn, merchant_id, *dimension, window)?;
+        let failed = failures(conn, merchant_id, window)?;
+        let names = names(conn, merchant_id, &trend)?;
+        Ok::<_, StoreError>((trend, failed, names, Latency::read(conn, merchant_id)?))
+    };
+    let (trend, failed, names, latency) = app.store.read(read).await?;
+    let labels = range.labels(now);
+    let link = |range: &str, by: &str| format!("/dashboard/spend?range={range}&by={by}");
+    let stacked = layers(&trend, &names);
+    let members = members(&trend, &names, &stacked);
+    let values = |of: fn(&Sums) -> i128| trend.total.iter().map(of).collect::<Vec<_>>();
+    let failed_calls: Vec<_> = failed.iter().map(|sums| sums.requests).collect();
+    let good = values(|sums| sums.requests);
+    let good = good.iter().zip(&failed_calls).map(|(all, failed)| all - failed).collect();
+    let layer = |name: &str, color, values| Layer { name: name.to_owned(), color, values };
+    let [first, second, ..] = COLORS;
+    respond(&SpendPage {
+        shell: Shell::new(&visitor, Place::Spend, "Spend"),
+        ranges: RANGES
+            .iter()
+            .map(|one| Choice {
+                href: link(one.name, by),
+                label: one.label,
+                is_chosen: one.name == range.name,
+            })
+            .collect(),
+        dimensions: DIMENSIONS
+            .iter()
+            .map(|(name, label, _)| Choice {
+                href: link(range.name, name),
+                label,
+                is_chosen: name == by,
+            })
+            .collect(),
+        range: range.label,
+        by: by_label,
+        totals: Totals::of(&trend.total, &failed),
+        spend: Chart::new(
+            format!("Spend by {}", by_label.to_lowercase()),
+            Figure::Money,
+            &labels,
+            stacked,
+        ),
+        payers: Chart::new(
+            "Who paid",
+            Figure::Money,
+            &labels,
+            vec![
+                layer("The wallet of the request", first, values(|sums| sums.wallet_cost)),
+                layer("You, as the merchant", second, values(|sums| sums.merchant_cost)),
+            ],
+        ),
+        tokens: Chart::new(
+            "Tokens",
+            Figure::Count,
+            &labels,
+            vec![layer("Tokens", first, values(|sums| sums.tokens))],
+        ),
+        calls: Chart::new(
+            "Requests",
+            Figure::Count,
+            &labels,
+            vec![layer("Completed", GOOD, good), layer("Failed", BAD, failed_calls)],
+        ),
+        latency,
+        members,
+        is_cut: trend.is_cut,
+    })
+}
+
+fn members(trend: &Trend, names: &HashMap<String, String>, layers: &[Layer]) -> Vec<Member> {
+    let all = added(&trend.total);
+    let mut sums: Vec<_> = trend.members.iter().map(|(id, parts)| (id, added(parts))).collect();
+    sums.retain(|(_, sums)| *sums != Sums::default());
+    sums.sort_by_key(|(id, sums)| (Reverse(sums.request_cost()), *id));
+    let mut rest = all;
+    let mut rows = Vec::new();
+    for (id, sums) in sums.into_iter().take(MOST_ROWS) {
+        rest = rest - sums;
+        let name = name_of(id, names);
+        let color = layers.iter().find(|layer| layer.name == name).map_or(GREY, |it| it.color);
+        let href = match id.get(..4) {
+            Some("con_") => format!("/dashboard/connections/{id}"),
+            Some("spk_") => format!("/dashboard/spend-keys/{id}"),
+            _ => String::new(),
+        };
+        rows.push(Member { href, ..row(color, name, &sums, &all) });
+    }
+    if rest != Sums::default() {
+        let name = if rows.is_empty() { "All" } else { "All others" };
+        rows.push(row(GREY, name.to_owned(), &rest, &all));
+    }
+    rows
+}
+
+fn row(color: &'static str, name: String, sums: &Sums, all: &Sums) -> Member {
+    Member {
+        color,
+        name,
+        href: String::new(),
+        requests: text::count(sums.requests),
+        tokens: text::count(sums.tokens),
+        base: text::money_of(sums.usage_cost),
+        fee: text::money_of(sums.fee),
+        service_charge: text::money_of(sums.service_charge),
+        cost: text::money_of(sums.request_cost()),
+        share: text::percent(sums.request_cost(), all.request_cost()),
+    }
+}
+
+/// How long the newest calls took, from their admission until they were settled.
+pub(super) struct Latency {
+    pub(super) calls: usize,
+    pub(super) median: String,
+    pub(super) p95: String,
+    pub(super) p99: String,
+    pub(super) chart: Chart,
+}
+
+/// How many of the newest records are read for it: no sum is kept of it.
+const NEWEST: u32 = 500;
+const BOUNDS_MILLIS: [(i64, &str); 8] = [
+    (100, "< 0.1 s"),
+    (250, "< 0.25 s"),
+    (500, "< 0.5 s"),
+    (1_000, "< 1 s"),
+    (2_000, "< 2 s"),
+    (5_000, "< 5 s"),
+    (15_000, "< 15 s"),
+    (i64::MAX, "longer"),
+];
+
+impl Latency {
+    fn read(conn: &mut Conn, merchant_id: MerchantId) -> Result<Self, StoreError> {
+        let page = Page { after: None, limit: NEWEST };
+        let records = requests::list(conn, merchant_id, &RequestFilter::default(), &page)?;
+        // What was reported was not waited for, and when a lost call ended nobody knows.
+        let waited = records.iter().filter(|record| {
+            record.status == RequestStatus::Completed
+                && record.reference_id.is_none()
+                && !record.swept
+        });
+        let mut millis: Vec<i64> = waited.filter_map(took_millis).collect();
+        millis.sort_unstable();
+        let at = |percent: usize| {
+            let place = (millis.len() * percent).div_ceil(100).saturating_sub(1);
+            millis.get(place).map_or_else(|| "–".to_owned(), |millis| text::duration(*millis))
+        };
+        let mut counts = [0_i128; BOUNDS_MILLIS.len()];
+        for took in &millis {
+            let place = BOUNDS_MILLIS.iter().position(|(bound, _)| took < bound);
+            if let Some(count) = place.and_then(|place| counts.get_mut(place)) {
+                *count += 1;
+            }
+        }
+        let labels = BOUNDS_MILLIS.map(|(_, label)| label.to_owned());
+        let values = counts.to_vec();
+        let layer = Layer { name: "Requests".to_owned(), color: GOOD, values };
+        Ok(Self {
+            calls: millis.len(),
+            median: at(50),
+            p95: at(95),
+            p99: at(99),
+            chart: Chart::new("How long requests took", Figure::Count, &labels, vec![layer]),
+        })
+    }
+}
+
+/// How long a call took.
+pub(super) fn took_millis(record: &tollgate_domain::RequestRecord) -> Option<i64> {
+    let settled_at = record.settled_at?.unix_micros();
+    Some(settled_at.saturating_sub(record.created_at.unix_micros()).max(0) / 1_000)
+}

@@ -1,0 +1,370 @@
+//! Spend keys: how much of their limits is used; to make one, to pause it, to give it a new key.
+
+use actix_web::http::StatusCode;
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use serde_json::{Map, Value, json};
+use tollgate_domain::{Key, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, Timestamp};
+use tollgate_pricing::Amount;
+use tollgate_store::spend_keys::{self, Updated};
+use tollgate_store::{Conn, StoreError, connections, meters};
+
+use super::page::{PageError, Pager, Place, Shell, go_to, html, page_of, respond, said};
+use super::requests::{Fact, Named, named_meters};
+use super::session::{Fields, Form, Visitor};
+use super::text;
+use crate::app::App;
+use crate::http::error::{ApiError, ErrorCode};
+use crate::resources::spend_keys::{make, new_key, not_found};
+
+/// A part of a limit, for a bar.
+struct Bar {
+    name: String,
+    thousandths: i128,
+    /// What is held of it by calls on their way, behind what is used.
+    held: i128,
+    used: String,
+    rest: String,
+    color: &'static str,
+}
+
+impl Bar {
+    fn new(name: String, [used, held, limit]: [i128; 3], show: fn(i128) -> String) -> Self {
+        let thousandths = text::thousandths(used, limit);
+        Self {
+            name,
+            thousandths,
+            held: text::thousandths(used + held, limit) - thousandths,
+            used: format!("{} of {}", show(used), show(limit)),
+            rest: match held {
+                0 => String::new(),
+                held => format!("{} held", show(held)),
+            },
+            color: match thousandths {
+                1_000.. => "bad",
+                800..1_000 => "warn",
+                _ => "good",
+            },
+        }
+    }
+}
+
+/// What a key has used of its limit on spend.
+pub(super) fn limit_used(key: &SpendKey, now: Timestamp) -> Option<(Amount, Amount)> {
+    let limit = key.rules.spend_limit?;
+    Some((*key.counters.at(now).spent.get(limit.cycle), limit.amount))
+}
+
+/// The limits of a key and how much of them is used.
+fn bars(key: &SpendKey, now: Timestamp) -> Vec<Bar> {
+    let counters = key.counters.at(now);
+    let units = |amount: &Amount| i128::from(amount.units());
+    let spend = key.rules.spend_limit.map(|limit| {
+        let used = units(counters.spent.get(limit.cycle));
+        let held = units(counters.held.get(limit.cycle));
+        let name = format!("Spend, {}", text::word(&limit.cycle));
+        Bar::new(name, [used, held, units(&limit.amount)], text::money_of)
+    });
+    let requests = key.rules.request_limit.map(|limit| {
+        let used = i128::from(*counters.requests.get(limit.cycle));
+        let name = format!("Requests, {}", text::word(&limit.cycle));
+        Bar::new(name, [used, 0, limit.count.into()], text::count)
+    });
+    spend.into_iter().chain(requests).collect()
+}
+
+/// Whether a key opens anything now.
+fn state(key: &SpendKey, now: Timestamp) -> (&'static str, &'static str) {
+    match key.rules.status {
+        SpendKeyStatus::Paused => ("warn", "paused"),
+        SpendKeyStatus::Active if key.rules.expires_at.is_some_and(|at| at <= now) => {
+            ("bad", "expired")
+        }
+        SpendKeyStatus::Active => ("good", "active"),
+    }
+}
+
+struct Line {
+    id: String,
+    name: String,
+    key_preview: String,
+    state: (&'static str, &'static str),
+    bars: Vec<Bar>,
+    total_spend: String,
+    total_requests: String,
+    last_used: String,
+}
+
+impl Line {
+    fn of(key: &SpendKey, now: Timestamp) -> Self {
+        let counters = key.counters.at(now);
+        Self {
+            id: key.spend_key_id.to_string(),
+            name: key.name.clone(),
+            key_preview: key.key_preview.clone(),
+            state: state(key, now),
+            bars: bars(key, now),
+            total_spend: text::money(counters.spent.total),
+            total_requests: text::count(counters.requests.total.into()),
+            last_used: counters.last_used_at.map_or_else(|| "never".to_owned(), text::time),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "spend_keys.html")]
+struct SpendKeysPage {
+    shell: Shell,
+    keys: Vec<Line>,
+    pager: Pager,
+    problems: Vec<String>,
+    wallets: Vec<Named>,
+    meters: Vec<Named>,
+}
+
+pub(super) async fn list(
+    app: web::Data<App>,
+    visitor: Visitor,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    listing(&app, &visitor, &http, StatusCode::OK, Vec::new()).await
+}
+
+async fn listing(
+    app: &App,
+    visitor: &Visitor,
+    http: &HttpRequest,
+    status: StatusCode,
+    problems: Vec<String>,
+) -> Result<HttpResponse, PageError> {
+    let (page, merchant_id, now) = (page_of(http), visitor.merchant_id(), app.clock.now());
+    let read = move |conn: &mut Conn| {
+        let keys = spend_keys::list(conn, merchant_id, &page)?;
+        let newest = tollgate_store::Page { after: None, limit: 100 };
+        let connections = connections::list(conn, merchant_id, &newest)?;
+        let wallets = connections.into_iter().map(|one| Named {
+            id: one.wallet_id.to_string(),
+            name: one.name.or(one.reference_id).unwrap_or_else(|| one.connection_id.to_string()),
+        });
+        let wallets: Vec<_> = wallets.collect();
+        Ok::<_, StoreError>((keys, wallets, named_meters(conn, merchant_id)?))
+    };
+    let (mut found, wallets, meters) = app.store.read(read).await?;
+    let pager = Pager::cut(http, &page, &mut found, |one| one.spend_key_id.to_string());
+    let page = SpendKeysPage {
+        shell: Shell::new(visitor, Place::SpendKeys, "Spend keys"),
+        keys: found.iter().map(|key| Line::of(key, now)).collect(),
+        pager,
+        problems,
+        wallets,
+        meters,
+    };
+    html(status, &page)
+}
+
+/// The fields of a form in the words of `POST /spend_keys`, whose rules they are read by.
+fn described(fields: &Fields) -> Value {
+    let text = |name: &str| fields.get(name).map(|text| Value::from(text.to_owned()));
+    // What is no number is left as it is, and named as one of the issues.
+    let number = |name: &str| {
+        let text = fields.get(name)?;
+        Some(text.parse::<u32>().map_or_else(|_| text.into(), Value::from))
+    };
+    let mut key = Map::new();
+    let mut set = |name: &str, value: Option<Value>| {
+        key.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    set("name", text("name"));
+    set("wallet_id", text("wallet_id"));
+    set("meter_id", text("meter_id"));
+    set("enforcement", text("enforcement"));
+    set("request_shape", text("request_shape"));
+    set("spend_limit", text("spend_limit").map(|amount| {
+        json!({"amount": amount, "cycle": fields.get("spend_cycle").unwrap_or("monthly")})
+    }));
+    set("request_limit", number("request_limit").map(|count| {
+        json!({"count": count, "cycle": fields.get("request_cycle").unwrap_or("daily")})
+    }));
+    set("rate_limit", number("rpm").map(|rpm| json!({"rpm": rpm})));
+    let models = fields.get("allowed_models").map(|models| {
+        let names = models.split([',', '\n']).map(str::trim).filter(|name| !name.is_empty());
+        names.map(str::to_owned).collect::<Vec<_>>().into()
+    });
+    set("allowed_models", models);
+    Value::Object(key)
+}
+
+#[derive(Template)]
+#[template(path = "new_key.html")]
+struct NewKeyPage {
+    shell: Shell,
+    id: String,
+    name: String,
+    key: String,
+    is_new: bool,
+    path: &'static str,
+    body: &'static str,
+}
+
+impl NewKeyPage {
+    fn of(visitor: &Visitor, made: &SpendKey, key: &Key, is_new: bool) -> Self {
+        use tollgate_domain::RequestShape;
+        let (path, body) = match made.rules.request_shape {
+            RequestShape::ShapeA => (
+                "/v1/chat/completions",
+                r#"{"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello!"}]}"#,
+            ),
+            RequestShape::ShapeB => (
+                "/v1/messages",
+                r#"{"model": "claude-sonnet-4-5", "max_tokens": 256, "messages": [{"role": "user", "content": "Hello!"}]}"#,
+            ),
+        };
+        Self {
+            shell: Shell::new(visitor, Place::SpendKeys, "New key"),
+            id: made.spend_key_id.to_string(),
+            name: made.name.clone(),
+            key: key.reveal().to_owned(),
+            is_new,
+            path,
+            body,
+        }
+    }
+}
+
+pub(super) async fn create(
+    app: web::Data<App>,
+    http: HttpRequest,
+    form: Form,
+) -> Result<HttpResponse, PageError> {
+    let (visitor, now) = (form.visitor, app.clock.now());
+    let merchant_id = visitor.merchant_id();
+    let made = match new_key(described(&form.fields)) {
+        Ok(new) => app.store.write(move |conn| make(conn, merchant_id, &new, now)).await,
+        Err(invalid) => Err(invalid),
+    };
+    let error = match made {
+        Ok((made, key)) => return respond(&NewKeyPage::of(&visitor, &made, &key, true)),
+        Err(error) => error,
+    };
+    let problems = match error.code() {
+        ErrorCode::ValidationFailed => said(error.issues()),
+        ErrorCode::WalletNotFound | ErrorCode::MeterNotFound => vec![error.message().to_owned()],
+        _ => return Err(error.into()),
+    };
+    listing(&app, &visitor, &http, StatusCode::BAD_REQUEST, problems).await
+}
+
+#[derive(Template)]
+#[template(path = "spend_key.html")]
+struct SpendKeyPage {
+    shell: Shell,
+    line: Line,
+    is_paused: bool,
+    facts: Vec<Fact>,
+}
+
+fn id_of(text: &str) -> Result<SpendKeyId, ApiError> {
+    text.parse().map_err(|_| not_found())
+}
+
+pub(super) async fn show(
+    app: web::Data<App>,
+    visitor: Visitor,
+    id: web::Path<String>,
+) -> Result<HttpResponse, PageError> {
+    let (id, merchant_id) = (id_of(&id)?, visitor.merchant_id());
+    let read = move |conn: &mut Conn| {
+        let key = spend_keys::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
+        let meter = match key.meter_id {
+            Some(id) => meters::find(conn, merchant_id, id)?,
+            None => None,
+        };
+        Ok::<_, ApiError>((key, meter))
+    };
+    let (key, meter) = app.store.read(read).await?;
+    let rules = &key.rules;
+    let list = |names: &Option<Vec<String>>| match names {
+        None => "all".to_owned(),
+        Some(names) if names.is_empty() => "none".to_owned(),
+        Some(names) => names.join(", "),
+    };
+    let wallet = key.wallet_id.to_string();
+    let mut facts = vec![
+        Fact::new("Id", key.spend_key_id.to_string()),
+        Fact::new("Key", key.key_preview.clone()),
+        Fact::leading("Wallet", wallet.clone(), format!("/dashboard/wallets/{wallet}")),
+    ];
+    facts.push(match (&meter, key.meter_id) {
+        (Some(meter), Some(id)) => {
+            Fact::leading("Meter", meter.name.clone(), format!("/dashboard/meters/{id}"))
+        }
+        _ => Fact::new("Meter", "none: the provider's cost alone"),
+    });
+    facts.extend([
+        Fact::new("Enforcement", text::word(&rules.enforcement)),
+        Fact::new("Request shape", text::word(&rules.request_shape)),
+        Fact::new("Models", list(&rules.allowed_models)),
+        Fact::new("Providers", list(&rules.allowed_providers)),
+        Fact::new(
+            "Rate",
+            match rules.rate_limit {
+                None => "no limit".to_owned(),
+                Some(rate) => format!("{} a minute, {} at once", rate.rpm, rate.burst),
+            },
+        ),
+        Fact::new("Expires", rules.expires_at.map_or_else(|| "never".to_owned(), text::time)),
+        Fact::new("Made", text::time(key.created_at)),
+    ]);
+    respond(&SpendKeyPage {
+        shell: Shell::new(&visitor, Place::SpendKeys, key.name.clone()),
+        line: Line::of(&key, app.clock.now()),
+        is_paused: rules.status == SpendKeyStatus::Paused,
+        facts,
+    })
+}
+
+pub(super) async fn pause(
+    app: web::Data<App>,
+    form: Form,
+    id: web::Path<String>,
+) -> Result<HttpResponse, PageError> {
+    set_status(&app, &form, &id, SpendKeyStatus::Paused).await
+}
+
+pub(super) async fn resume(
+    app: web::Data<App>,
+    form: Form,
+    id: web::Path<String>,
+) -> Result<HttpResponse, PageError> {
+    set_status(&app, &form, &id, SpendKeyStatus::Active).await
+}
+
+async fn set_status(
+    app: &App,
+    form: &Form,
+    id: &str,
+    status: SpendKeyStatus,
+) -> Result<HttpResponse, PageError> {
+    let (id, merchant_id) = (id_of(id)?, form.visitor.merchant_id());
+    let now = app.clock.now();
+    let changes = SpendKeyChanges { status: Some(status), ..SpendKeyChanges::default() };
+    let change =
+        move |conn: &mut Conn| match spend_keys::update(conn, merchant_id, id, changes, now)? {
+            Updated::SpendKey(_) => Ok(()),
+            _ => Err(not_found()),
+        };
+    app.store.write(change).await?;
+    Ok(go_to(&format!("/dashboard/spend-keys/{id}")))
+}
+
+pub(super) async fn rotate(
+    app: web::Data<App>,
+    form: Form,
+    id: web::Path<String>,
+) -> Result<HttpResponse, PageError> {
+    let (id, merchant_id) = (id_of(&id)?, form.visitor.merchant_id());
+    let rotate =
+        move |conn: &mut Conn| spend_keys::rotate(conn, merchant_id, id)?.ok_or_else(not_found);
+    let (rotated, key) = app.store.write(rotate).await?;
+    respond(&NewKeyPage::of(&form.visitor, &rotated, &key, false))
+}

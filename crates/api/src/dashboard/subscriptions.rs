@@ -1,0 +1,187 @@
+//! Subscriptions, and what is left of their credit.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use tollgate_domain::{
+    PendingKind, Rollover, SubscriptionId, SubscriptionState, SubscriptionStatus,
+};
+use tollgate_store::subscriptions::{self, SubscriptionFilter, Whose};
+use tollgate_store::{Conn, connections};
+
+use super::page::{PageError, Pager, Place, Shell, page_of, respond};
+use super::requests::Fact;
+use super::session::Visitor;
+use super::text;
+use crate::app::App;
+use crate::http::error::ApiError;
+use crate::resources::subscriptions::not_found;
+
+/// What is left of a credit, for a bar.
+pub(super) struct Credit {
+    pub(super) name: &'static str,
+    pub(super) thousandths: i128,
+    pub(super) held: i128,
+    pub(super) left: String,
+    pub(super) then: &'static str,
+}
+
+impl Credit {
+    /// Of what cycles included, and of what was bought, if anything was.
+    pub(super) fn of(state: &SubscriptionState) -> Vec<Self> {
+        let units = |amount: tollgate_pricing::Amount| i128::from(amount.units());
+        let (left, included) = (units(state.cycle_remaining), units(state.plan.included_credit));
+        // What was rolled over may make it more than one cycle includes.
+        let whole = left.max(included);
+        let then = |rollover| match rollover {
+            Rollover::Full => "what is left carries over",
+            Rollover::None => "what is left expires with the cycle",
+        };
+        let mut credits = vec![Self {
+            name: "Included",
+            thousandths: text::thousandths(left, whole),
+            held: 0,
+            left: format!("{} of {} left", text::money_of(left), text::money_of(whole)),
+            then: then(state.cycle_rollover),
+        }];
+        if !state.bundle_remaining.is_zero() {
+            credits.push(Self {
+                name: "Bought",
+                thousandths: 1_000,
+                held: 0,
+                left: format!("{} left", text::money(state.bundle_remaining)),
+                then: then(state.bundle_rollover),
+            });
+        }
+        credits
+    }
+}
+
+struct Line {
+    id: String,
+    plan: String,
+    connection: String,
+    connection_href: String,
+    is_active: bool,
+    cycle_ends: String,
+    pending: String,
+    credits: Vec<Credit>,
+}
+
+impl Line {
+    fn of(state: &SubscriptionState, connection: String) -> Self {
+        let is_active = state.status == SubscriptionStatus::Active;
+        Self {
+            id: state.subscription_id.to_string(),
+            plan: state.plan.name.clone(),
+            connection,
+            connection_href: format!("/dashboard/connections/{}", state.connection_id),
+            is_active,
+            cycle_ends: match state.cancelled_at {
+                Some(at) => format!("ended {}", text::day(at)),
+                None => text::day(state.cycle_end_at),
+            },
+            pending: state.pending_change.as_ref().map_or_else(
+                String::new,
+                |pending| match pending.kind {
+                    PendingKind::Cancellation => "ends then".to_owned(),
+                    _ => format!("then {}", pending.plan.name),
+                },
+            ),
+            credits: if is_active { Credit::of(state) } else { Vec::new() },
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "subscriptions.html")]
+struct SubscriptionsPage {
+    shell: Shell,
+    subscriptions: Vec<Line>,
+    pager: Pager,
+}
+
+/// What people call the connection of a subscription.
+fn name_of(
+    conn: &mut Conn,
+    merchant_id: tollgate_domain::MerchantId,
+    state: &SubscriptionState,
+) -> Result<String, tollgate_store::StoreError> {
+    let found = connections::find(conn, merchant_id, state.connection_id)?;
+    let name = found.and_then(|one| one.name.or(one.reference_id));
+    Ok(name.unwrap_or_else(|| state.connection_id.to_string()))
+}
+
+pub(super) async fn list(
+    app: web::Data<App>,
+    visitor: Visitor,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let (page, merchant_id) = (page_of::<SubscriptionId>(&http), visitor.merchant_id());
+    app.store.renew(Whose::Merchant(merchant_id)).await?;
+    let read = move |conn: &mut Conn| {
+        let filter = SubscriptionFilter::default();
+        let mut shown = Vec::new();
+        for state in subscriptions::list(conn, merchant_id, &filter, &page)? {
+            let name = name_of(conn, merchant_id, &state)?;
+            shown.push((state, name));
+        }
+        Ok::<_, tollgate_store::StoreError>(shown)
+    };
+    let mut found = app.store.read(read).await?;
+    let pager = Pager::cut(&http, &page, &mut found, |(one, _)| one.subscription_id.to_string());
+    respond(&SubscriptionsPage {
+        shell: Shell::new(&visitor, Place::Subscriptions, "Subscriptions"),
+        subscriptions: found.into_iter().map(|(state, name)| Line::of(&state, name)).collect(),
+        pager,
+    })
+}
+
+#[derive(Template)]
+#[template(path = "subscription.html")]
+struct SubscriptionPage {
+    shell: Shell,
+    line: Line,
+    facts: Vec<Fact>,
+}
+
+pub(super) async fn show(
+    app: web::Data<App>,
+    visitor: Visitor,
+    id: web::Path<String>,
+) -> Result<HttpResponse, PageError> {
+    let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
+    let merchant_id = visitor.merchant_id();
+    app.store.renew(Whose::One(id)).await?;
+    let read = move |conn: &mut Conn| {
+        let state = subscriptions::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
+        let name = name_of(conn, merchant_id, &state)?;
+        Ok::<_, ApiError>((state, name))
+    };
+    let (state, name) = app.store.read(read).await?;
+    let line = Line::of(&state, name);
+    let mut facts = vec![
+        Fact::new("Id", line.id.clone()),
+        Fact::leading("Connection", line.connection.clone(), line.connection_href.clone()),
+        Fact::new(
+            "Costs",
+            format!(
+                "{} a {}",
+                text::money(state.plan.period_amount),
+                text::word(&state.billing_interval)
+            ),
+        ),
+        Fact::new("Includes", text::money(state.plan.included_credit)),
+        Fact::new("Since", text::time(state.started_at)),
+        Fact::new("Cycle began", text::time(state.cycle_start_at)),
+        Fact::new("Cycle ends", text::time(state.cycle_end_at)),
+    ];
+    facts.extend(state.cancelled_at.map(|at| Fact::new("Ended", text::time(at))));
+    if !line.pending.is_empty() {
+        facts.push(Fact::new("Pending", line.pending.clone()));
+    }
+    respond(&SubscriptionPage {
+        shell: Shell::new(&visitor, Place::Subscriptions, line.plan.clone()),
+        line,
+        facts,
+    })
+}

@@ -1,0 +1,174 @@
+//! Wallets: what is on them, what calls hold, and what moved.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use tollgate_domain::{ConnectionId, Transaction, Wallet, WalletId};
+use tollgate_store::subscriptions::Whose;
+use tollgate_store::{Conn, StoreError, connections, wallets};
+
+use super::page::{PageError, Pager, Place, Shell, page_of, respond};
+use super::requests::Fact;
+use super::session::Visitor;
+use super::text;
+use crate::app::App;
+use crate::http::error::ApiError;
+use crate::resources::wallets::not_found;
+
+/// A wallet's figures.
+pub(super) struct Figures {
+    pub(super) id: String,
+    pub(super) owner: String,
+    pub(super) balance: String,
+    pub(super) held: String,
+    pub(super) credit: String,
+    pub(super) available: String,
+    pub(super) is_low: bool,
+}
+
+impl Figures {
+    pub(super) fn of(wallet: &Wallet, owner: String) -> Self {
+        let bottom = wallet.low_balance_threshold.unwrap_or_default();
+        Self {
+            id: wallet.wallet_id.to_string(),
+            owner,
+            balance: text::money(wallet.balance),
+            held: text::money(wallet.held.saturating_add(wallet.credits.held())),
+            credit: text::money(wallet.credits.remaining()),
+            available: text::money(wallet.available()),
+            is_low: wallet.connection_id.is_some() && wallet.available() <= bottom,
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "wallets.html")]
+struct WalletsPage {
+    shell: Shell,
+    own: Option<Figures>,
+    wallets: Vec<Figures>,
+    pager: Pager,
+}
+
+pub(super) async fn list(
+    app: web::Data<App>,
+    visitor: Visitor,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let (page, merchant_id) = (page_of::<ConnectionId>(&http), visitor.merchant_id());
+    app.store.renew(Whose::Merchant(merchant_id)).await?;
+    let read = move |conn: &mut Conn| {
+        let own = wallets::find_own(conn, merchant_id)?;
+        let found = connections::list(conn, merchant_id, &page)?;
+        let mut shown = Vec::new();
+        for connection in found {
+            let wallet = wallets::find(conn, merchant_id, connection.wallet_id)?;
+            shown.extend(wallet.map(|wallet| (connection, wallet)));
+        }
+        Ok::<_, StoreError>((own, shown))
+    };
+    let (own, mut found) = app.store.read(read).await?;
+    let pager = Pager::cut(&http, &page, &mut found, |(one, _)| one.connection_id.to_string());
+    let wallets = found.into_iter().map(|(one, wallet)| {
+        let owner = one.name.or(one.reference_id).unwrap_or_else(|| one.connection_id.to_string());
+        Figures::of(&wallet, owner)
+    });
+    respond(&WalletsPage {
+        shell: Shell::new(&visitor, Place::Wallets, "Wallets"),
+        own: own.map(|wallet| Figures::of(&wallet, "Your own".to_owned())),
+        wallets: wallets.collect(),
+        pager,
+    })
+}
+
+/// A movement.
+struct Line {
+    created_at: String,
+    kind: String,
+    account: String,
+    description: String,
+    request_id: String,
+    amount: String,
+    is_out: bool,
+    balance_after: String,
+}
+
+impl Line {
+    fn of(transaction: &Transaction) -> Self {
+        Self {
+            created_at: text::time(transaction.created_at),
+            kind: text::word(&transaction.kind),
+            account: text::word(&transaction.account),
+            description: transaction.description.clone().unwrap_or_default(),
+            request_id: transaction.request_id.map_or_else(String::new, |id| id.to_string()),
+            amount: text::money(transaction.amount),
+            is_out: transaction.amount.units() < 0,
+            balance_after: text::money(transaction.balance_after),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "wallet.html")]
+struct WalletPage {
+    shell: Shell,
+    wallet: Figures,
+    facts: Vec<Fact>,
+    transactions: Vec<Line>,
+    pager: Pager,
+}
+
+pub(super) async fn show(
+    app: web::Data<App>,
+    visitor: Visitor,
+    id: web::Path<String>,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let id: WalletId = id.parse().map_err(|_| not_found())?;
+    let (page, merchant_id) = (page_of::<i64>(&http), visitor.merchant_id());
+    app.store.renew(Whose::Wallet(id)).await?;
+    let read = move |conn: &mut Conn| {
+        let wallet = wallets::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
+        let connection = match wallet.connection_id {
+            Some(id) => connections::find(conn, merchant_id, id)?,
+            None => None,
+        };
+        Ok::<_, ApiError>((wallet, connection, wallets::list_transactions(conn, id, &page)?))
+    };
+    let (wallet, connection, mut found) = app.store.read(read).await?;
+    let pager = Pager::cut(&http, &page, &mut found, |one| one.number.to_string());
+    let mut facts = vec![Fact::new("Id", wallet.wallet_id.to_string())];
+    let owner = match connection {
+        None => "Your own wallet".to_owned(),
+        Some(one) => {
+            let id = one.connection_id.to_string();
+            let name = one.name.or(one.reference_id).unwrap_or_else(|| id.clone());
+            let href = format!("/dashboard/connections/{id}");
+            facts.push(Fact::leading("Connection", name.clone(), href));
+            format!("Wallet of {name}")
+        }
+    };
+    facts.extend([
+        Fact::new(
+            "Overdraft",
+            match wallet.overdraft_limit {
+                None => "without limit".to_owned(),
+                Some(limit) => format!("up to {}", text::money(limit)),
+            },
+        ),
+        Fact::new(
+            "Told when below",
+            match wallet.low_balance_threshold {
+                None => "never".to_owned(),
+                Some(line) => text::money(line),
+            },
+        ),
+        Fact::new("Made", text::time(wallet.created_at)),
+    ]);
+    respond(&WalletPage {
+        shell: Shell::new(&visitor, Place::Wallets, owner.clone()),
+        wallet: Figures::of(&wallet, owner),
+        facts,
+        transactions: found.iter().map(Line::of).collect(),
+        pager,
+    })
+}

@@ -1,0 +1,176 @@
+//! Webhooks, what was delivered to them, and to deliver it again.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use tollgate_domain::{Delivery, DeliveryId, DeliveryStatus, Webhook, WebhookId};
+use tollgate_store::deliveries::{self, DeliveryFilter};
+use tollgate_store::{Conn, webhooks};
+
+use super::page::{PageError, Pager, Place, Shell, go_to, page_of, respond};
+use super::requests::Fact;
+use super::session::{Form, Visitor};
+use super::text;
+use crate::app::App;
+use crate::http::error::ApiError;
+use crate::http::list::Query;
+use crate::resources::webhooks::{delivery_not_found, not_found};
+
+#[derive(Template)]
+#[template(path = "webhooks.html")]
+struct WebhooksPage {
+    shell: Shell,
+    webhooks: Vec<Line>,
+    pager: Pager,
+}
+
+struct Line {
+    id: String,
+    name: String,
+    url: String,
+    events: String,
+    created_at: String,
+}
+
+impl Line {
+    fn of(webhook: &Webhook) -> Self {
+        Self {
+            id: webhook.webhook_id.to_string(),
+            name: webhook.name.clone(),
+            url: webhook.url.clone(),
+            events: match &webhook.events {
+                None => "all but those of single calls".to_owned(),
+                Some(events) => {
+                    events.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ")
+                }
+            },
+            created_at: text::day(webhook.created_at),
+        }
+    }
+}
+
+pub(super) async fn list(
+    app: web::Data<App>,
+    visitor: Visitor,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let (page, merchant_id) = (page_of(&http), visitor.merchant_id());
+    let mut found = app.store.read(move |conn| webhooks::list(conn, merchant_id, &page)).await?;
+    let pager = Pager::cut(&http, &page, &mut found, |one| one.webhook_id.to_string());
+    respond(&WebhooksPage {
+        shell: Shell::new(&visitor, Place::Webhooks, "Webhooks"),
+        webhooks: found.iter().map(Line::of).collect(),
+        pager,
+    })
+}
+
+struct Sent {
+    id: String,
+    kind: &'static str,
+    sequence: u64,
+    status: &'static str,
+    color: &'static str,
+    attempts: u32,
+    answer: String,
+    body: String,
+    created_at: String,
+    next: String,
+}
+
+impl Sent {
+    fn of(delivery: &Delivery) -> Self {
+        let (color, status) = match delivery.status {
+            DeliveryStatus::Pending => ("plain", "pending"),
+            DeliveryStatus::Delivered => ("good", "delivered"),
+            DeliveryStatus::Failed => ("bad", "failed"),
+        };
+        let last = delivery.last.as_ref();
+        let answer = last.map(|last| {
+            let what = match (last.response_status, &last.fault) {
+                (Some(status), _) => status.to_string(),
+                (None, Some(fault)) => text::word(fault),
+                (None, None) => "–".to_owned(),
+            };
+            format!("{what} in {}", text::duration(last.duration_ms.into()))
+        });
+        Self {
+            id: delivery.delivery_id.to_string(),
+            kind: delivery.kind.as_str(),
+            sequence: delivery.sequence,
+            status,
+            color,
+            attempts: delivery.attempts,
+            answer: answer.unwrap_or_else(|| "–".to_owned()),
+            body: last.and_then(|last| last.response_body.clone()).unwrap_or_default(),
+            created_at: text::time(delivery.created_at),
+            next: delivery.next_attempt_at.map_or_else(String::new, text::time),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "webhook.html")]
+struct WebhookPage {
+    shell: Shell,
+    id: String,
+    facts: Vec<Fact>,
+    statuses: Vec<(&'static str, &'static str, bool)>,
+    deliveries: Vec<Sent>,
+    pager: Pager,
+}
+
+pub(super) async fn show(
+    app: web::Data<App>,
+    visitor: Visitor,
+    id: web::Path<String>,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let id: WebhookId = id.parse().map_err(|_| not_found())?;
+    let asked = Query::of(&http);
+    let statuses = [
+        ("all", "All", None),
+        ("pending", "Pending", Some(DeliveryStatus::Pending)),
+        ("delivered", "Delivered", Some(DeliveryStatus::Delivered)),
+        ("failed", "Failed", Some(DeliveryStatus::Failed)),
+    ];
+    let status = statuses.iter().find(|(name, ..)| Some(*name) == asked.get("status"));
+    let status = status.and_then(|(.., status)| *status);
+    let (page, merchant_id) = (page_of::<DeliveryId>(&http), visitor.merchant_id());
+    let filter = DeliveryFilter { status };
+    let read = move |conn: &mut Conn| {
+        let webhook = webhooks::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
+        let found = deliveries::list(conn, merchant_id, id, filter, &page)?;
+        Ok::<_, ApiError>((webhook, found.ok_or_else(not_found)?))
+    };
+    let (webhook, mut found) = app.store.read(read).await?;
+    let pager = Pager::cut(&http, &page, &mut found, |one| one.delivery_id.to_string());
+    let line = Line::of(&webhook);
+    respond(&WebhookPage {
+        shell: Shell::new(&visitor, Place::Webhooks, line.name),
+        facts: vec![
+            Fact::new("Id", line.id.clone()),
+            Fact::new("URL", line.url),
+            Fact::new("Events", line.events),
+            Fact::new("Made", text::time(webhook.created_at)),
+        ],
+        id: line.id,
+        statuses: statuses.map(|(name, label, one)| (name, label, one == status)).into(),
+        deliveries: found.iter().map(Sent::of).collect(),
+        pager,
+    })
+}
+
+pub(super) async fn redeliver(
+    app: web::Data<App>,
+    form: Form,
+    path: web::Path<(String, String)>,
+) -> Result<HttpResponse, PageError> {
+    let id: WebhookId = path.0.parse().map_err(|_| not_found())?;
+    let delivery_id: DeliveryId = path.1.parse().map_err(|_| delivery_not_found())?;
+    let (merchant_id, now) = (form.visitor.merchant_id(), app.clock.now());
+    let again = move |conn: &mut Conn| {
+        let sent = deliveries::redeliver(conn, merchant_id, id, delivery_id, now)?;
+        sent.ok_or_else(delivery_not_found)
+    };
+    app.store.write_apart(again).await?;
+    Ok(go_to(&format!("/dashboard/webhooks/{id}")))
+}
