@@ -1,6 +1,7 @@
 //! All tests of this package from outside, in one program: it is linked once, and its tests run beside
 //! each other. A test of `layers.rs` looks that every file here is part of it.
 
+mod dashboard;
 mod deliveries;
 mod destinations;
 mod drop_in;

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tollgate_api::Settings;
 use tollgate_testkit::{Answer, Reply};
 
+use crate::support::browser::{Browser, pages};
 use crate::support::{self, Gateway, chat_answer, chat_body, each_gateway_with, settings, text};
 
 /// Every route below `/v1` with its methods, as the table of routes has it.
@@ -500,5 +501,73 @@ fn names_that_merchants_choose_are_their_own() {
             text(&name(one).send().await.expect(201), "connection_id"),
             text(&first, "connection_id")
         );
+    });
+}
+
+#[test]
+fn no_page_of_the_dashboard_shows_or_changes_what_is_another_merchants() {
+    each_pair(async |gateway, one, other| {
+        let nobody = Tenant::nobody(&other.key);
+        let browser = Browser::sign_in(gateway, &other.key).await;
+        let owner = Browser::sign_in(gateway, &one.key).await;
+        let before = one.everything(gateway).await;
+        let path = |page: &str, of: &Tenant| {
+            let route = page.replace("-keys", "_keys").replace("{id:.+}", "{id}");
+            of.path(&route, of).replace("spend_keys", "spend-keys")
+        };
+        let hides = |what: &str, shown: &str| {
+            for theirs in one.ids.values().chain([&one.meter_slug, &one.reference_id]) {
+                assert!(!shown.contains(theirs.as_str()), "{theirs} in {what}: {shown}");
+            }
+            assert!(!shown.contains("Alpha"), "{what}: {shown}");
+        };
+        let mut with_id = 0;
+        for (method, page) in pages() {
+            let what = format!("{method} {page}");
+            if ["/sign-in", "/sign-out"].contains(&page) {
+                continue;
+            }
+            if !page.contains("{id") {
+                if method == "GET" {
+                    hides(&what, &browser.show(page).await);
+                    owner.show(page).await;
+                }
+                continue;
+            }
+            with_id += 1;
+            let ask = async |path: String| match method {
+                "GET" => browser.get(&path).await,
+                _ => browser.send(&path, &[]).await,
+            };
+            let theirs = ask(path(page, one)).await;
+            assert_alike(&what, &theirs, &ask(path(page, &nobody)).await);
+            assert_eq!(theirs.status, 404, "{what}: {}", theirs.text());
+            if method == "GET" {
+                let shown = owner.show(&path(page, one)).await;
+                assert!(shown.contains("Alpha") || page.contains("requests"), "{what}: {shown}");
+            }
+        }
+        assert!(with_id >= 11, "{with_id}");
+        for filter in [
+            format!("/requests?connection_id={}", one.id("connections")),
+            format!("/requests?meter_id={}", one.id("meters")),
+            format!("/requests/{}", one.reference_id),
+            format!("/requests?after={}", one.id("requests")),
+            format!("/spend?by=connection&range=24h&connection_id={}", one.id("connections")),
+            format!(
+                "/meters/{}?input=1&connection_id={}",
+                other.id("meters"),
+                one.id("connections")
+            ),
+        ] {
+            let answer = browser.get(&filter).await;
+            // The filter itself is shown as it was filled in.
+            let shown =
+                answer.text().replace(one.id("connections"), "").replace(one.id("meters"), "");
+            hides(&filter, &shown);
+        }
+        let wallet = [("name", "Taken"), ("wallet_id", one.id("wallets"))];
+        assert_eq!(browser.send("/spend-keys", &wallet).await.status, 400);
+        assert_eq!(one.everything(gateway).await, before, "nothing has changed");
     });
 }

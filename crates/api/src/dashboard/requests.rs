@@ -499,3 +499,28 @@ pub(super) async fn show(
         is_pending: record.status == RequestStatus::Pending,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::samples::completed;
+
+    #[test]
+    fn every_doubt_about_a_record_has_a_badge() {
+        let labels = |record: &RequestRecord| {
+            badges(record).into_iter().map(|badge| badge.label).collect::<Vec<_>>()
+        };
+        let mut record = completed();
+        assert_eq!(labels(&record), ["completed"]);
+        record.priced.usage_source = UsageSource::Partial;
+        assert_eq!(labels(&record), ["completed", "partial"]);
+        record.status = RequestStatus::Error;
+        record.priced.usage_source = UsageSource::Estimated;
+        record.priced.price_source = PriceSource::Unpriced;
+        record.swept = true;
+        record.reference_id = Some("own-1".to_owned());
+        assert_eq!(labels(&record), ["error", "estimated", "unpriced", "swept", "reported"]);
+        record.priced.usage_source = UsageSource::None;
+        assert_eq!(labels(&record), ["error", "swept", "reported"], "nothing used needs no price");
+    }
+}

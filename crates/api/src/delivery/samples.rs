@@ -245,7 +245,7 @@ fn failed() -> RequestRecord {
 }
 
 /// 10,000 tokens at 1 USD per million in, 5,000 at 2 USD out, and 10 USD per million of fee.
-fn completed() -> RequestRecord {
+pub(crate) fn completed() -> RequestRecord {
     let failed = failed();
     let base = BaseCost { input: cents(1), output: cents(1) };
     let tier = Tier { start: 0, rate: Rate::from(10) };

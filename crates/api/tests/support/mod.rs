@@ -8,6 +8,7 @@
 )]
 #![expect(unreachable_pub, reason = "it is all of one program")]
 
+pub mod browser;
 pub mod document;
 
 use std::net::SocketAddr;

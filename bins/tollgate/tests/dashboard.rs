@@ -1,0 +1,322 @@
+//! The dashboard of the real program in a real browser: what is on its pages, at the width of a phone and of a
+//! desk, and that it asks nobody else for anything.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
+use fantoccini::{Client, ClientBuilder, Locator};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tollgate_testkit::tools;
+
+use crate::site::{Service, Site, merchant_key};
+
+const CHROMIUM: &str = "/usr/bin/chromium";
+const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
+
+/// Every page that is in the navigation.
+const PAGES: [&str; 10] = [
+    "",
+    "/spend",
+    "/requests",
+    "/in-flight",
+    "/spend-keys",
+    "/meters",
+    "/connections",
+    "/wallets",
+    "/subscriptions",
+    "/webhooks",
+];
+/// The lists whose first item has a page of its own.
+const LISTS: [&str; 7] = [
+    "/requests",
+    "/spend-keys",
+    "/meters",
+    "/connections",
+    "/wallets",
+    "/subscriptions",
+    "/webhooks",
+];
+const PHONE: u32 = 390;
+const DESK: u32 = 1280;
+
+/// A browser with an empty profile. It and its driver end with the test.
+struct Browser {
+    driver: Child,
+    client: Client,
+    _profile: TempDir,
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+/// A command of the driver that WebDriver itself does not have.
+#[derive(Debug)]
+struct Extra(&'static str, Value);
+
+impl WebDriverCompatibleCommand for Extra {
+    fn endpoint(
+        &self,
+        base: &url::Url,
+        session: Option<&str>,
+    ) -> Result<url::Url, url::ParseError> {
+        base.join(&format!("session/{}/{}", session.unwrap_or_default(), self.0))
+    }
+
+    fn method_and_body(&self, _: &url::Url) -> (http::Method, Option<String>) {
+        (http::Method::POST, Some(self.1.to_string()))
+    }
+}
+
+impl Browser {
+    /// `None`, with a loud line, where there is none.
+    async fn start() -> Option<Self> {
+        let found = [CHROMIUM, CHROMEDRIVER].iter().all(|path| Path::new(path).exists());
+        tools::needed("Chromium and its driver", found.then_some(()))?;
+        let mut driver = Command::new(CHROMEDRIVER)
+            .args(["--port=0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let started = said.map_while(Result::ok).find(|line| line.contains("started successfully"));
+        let started = started.unwrap();
+        let port: u16 = started.rsplit(' ').next().unwrap().trim_end_matches('.').parse().unwrap();
+        let profile = tempfile::tempdir().unwrap();
+        let options = json!({
+            "goog:chromeOptions": {"binary": CHROMIUM, "args": [
+                "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                format!("--user-data-dir={}", profile.path().display()),
+            ]},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        });
+        let capabilities: Capabilities = options.as_object().unwrap().clone();
+        let client = ClientBuilder::new(hyper_util::client::legacy::connect::HttpConnector::new())
+            .capabilities(capabilities)
+            .connect(&format!("http://127.0.0.1:{port}"))
+            .await
+            .unwrap();
+        Some(Self { driver, client, _profile: profile })
+    }
+
+    async fn extra(&self, endpoint: &'static str, body: Value) -> Value {
+        self.client.issue_cmd(Extra(endpoint, body)).await.unwrap()
+    }
+
+    async fn show(&self, width: u32, scheme: &str) {
+        let devtools = async |command: &str, parameters: Value| {
+            self.extra("goog/cdp/execute", json!({"cmd": command, "params": parameters})).await
+        };
+        let size = json!({"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width == PHONE});
+        devtools("Emulation.setDeviceMetricsOverride", size).await;
+        let scheme = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        devtools("Emulation.setEmulatedMedia", scheme).await;
+    }
+
+    async fn run(&self, script: &str) -> Value {
+        self.client.execute(script, Vec::new()).await.unwrap()
+    }
+
+    async fn text(&self) -> String {
+        self.run("return document.body.innerText").await.as_str().unwrap().to_owned()
+    }
+
+    async fn click(&self, css: &str) {
+        self.client.find(Locator::Css(css)).await.unwrap().click().await.unwrap();
+    }
+
+    async fn fill(&self, css: &str, text: &str) {
+        self.client.find(Locator::Css(css)).await.unwrap().send_keys(text).await.unwrap();
+    }
+
+    /// Waits until the page says so.
+    async fn until(&self, what: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            // Between two pages there may be no body.
+            let text =
+                self.client.execute("return document.body?.innerText ?? ''", Vec::new()).await;
+            let text = text.unwrap_or_default();
+            if text.as_str().is_some_and(|text| text.contains(what)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what} in {text}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Fails unless the page is as wide as the window at most, has what people need who do not see it, and
+    /// has asked nobody else for anything.
+    async fn assert_sound(&self, what: &str, origin: &str) {
+        let found = self
+            .run(
+                "const names = [...document.querySelectorAll('input:not([type=hidden]), select')]
+                     .filter(it => !it.labels.length).map(it => it.outerHTML);
+                 const asked = performance.getEntriesByType('resource').map(it => it.name);
+                 return {
+                     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+                     unlabelled: names,
+                     headless: [...document.querySelectorAll('table')].filter(it => !it.tHead).length,
+                     headings: document.querySelectorAll('h1').length,
+                     scripts: document.scripts.length,
+                     asked,
+                 }",
+            )
+            .await;
+        assert!(found["overflow"].as_i64().unwrap() <= 0, "{what} is too wide: {found}");
+        assert_eq!(found["unlabelled"], json!([]), "{what}");
+        assert_eq!(found["headless"], 0, "a table without heads on {what}");
+        assert_eq!((&found["headings"], &found["scripts"]), (&json!(1), &json!(0)), "{what}");
+        for asked in found["asked"].as_array().unwrap() {
+            assert!(asked.as_str().unwrap().starts_with(origin), "{what} asked for {asked}");
+        }
+    }
+}
+
+/// A merchant with something on every page, at the program.
+async fn furnish(service: &Service, site: &Site, key: &str) {
+    let token = service.customer(key, "25").await;
+    let send = async |path: &str, body: Value| {
+        let answer = service.call("POST", path, key).json(&body).send().await;
+        assert!(answer.status < 300, "{path}: {}", answer.text());
+        answer.json()
+    };
+    for _ in 0..3 {
+        service.forward(&site.chat_url(), &token, false).send().await.expect(200);
+    }
+    let meters = service.call("GET", "/v1/meters", key).send().await.expect(200);
+    let connections = service.call("GET", "/v1/connections", key).send().await.expect(200);
+    let config = send(
+        "/v1/subscription_configs",
+        json!({"name": "Pro", "period_amount": "20", "billing_interval": "month",
+               "included_credit": "15", "product_ids": [meters["data"][0]["meter_id"]]}),
+    )
+    .await;
+    let subscription = json!({
+        "connection_id": connections["data"][0]["connection_id"],
+        "subscription_config_id": config["subscription_config_id"],
+    });
+    send("/v1/subscriptions", subscription).await;
+    let limit = json!({"amount": "5", "cycle": "daily"});
+    send("/v1/spend_keys", json!({"name": "Team blue", "spend_limit": limit})).await;
+    let hook = json!({"name": "Receiver", "url": site.simulator.url("/webhooks/dashboard")});
+    let hook = send("/v1/webhooks", hook).await;
+    send(&format!("/v1/webhooks/{}/test", hook["webhook_id"].as_str().unwrap()), json!({})).await;
+}
+
+#[test]
+fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let Some(browser) = Browser::start().await else { return };
+        let site = Site::new("sqlite:DIR/tollgate.db", None);
+        let key = merchant_key(&site);
+        let service = site.serve();
+        furnish(&service, &site, &key).await;
+        let origin = format!("http://{}", service.address);
+        let dashboard = format!("{origin}/dashboard");
+        let client = &browser.client;
+
+        client.goto(&dashboard).await.unwrap();
+        browser.until("Sign in with a secret key").await;
+        browser.show(PHONE, "light").await;
+        browser.assert_sound("signing in", &origin).await;
+        browser.fill("#key", &key).await;
+        browser.click("button").await;
+        browser.until("Newest requests").await;
+        assert_eq!(client.current_url().await.unwrap().as_str(), dashboard);
+        assert_eq!(browser.run("return document.cookie").await, "", "no script sees the cookie");
+
+        let mut pages: Vec<String> =
+            PAGES.iter().map(|page| format!("{dashboard}{page}")).collect();
+        for list in LISTS {
+            client.goto(&format!("{dashboard}{list}")).await.unwrap();
+            let first = client.find(Locator::Css("td a.main")).await.unwrap();
+            let href = first.attr("href").await.unwrap().unwrap();
+            pages.push(format!("{origin}{href}"));
+        }
+        for (width, scheme) in [(DESK, "light"), (PHONE, "dark")] {
+            browser.show(width, scheme).await;
+            for page in &pages {
+                client.goto(page).await.unwrap();
+                browser.assert_sound(&format!("{page} at {width}"), &origin).await;
+            }
+        }
+
+        browser.show(DESK, "dark").await;
+        client.goto(&format!("{dashboard}/spend-keys")).await.unwrap();
+        browser.click("summary").await;
+        browser.fill("#name", "From the browser").await;
+        browser.fill("#spend_limit", "2.50").await;
+        browser.click("form[action='/dashboard/spend-keys'] button").await;
+        browser.until("the only time it is shown").await;
+        let shown = client.find(Locator::Css("#key")).await.unwrap().text().await.unwrap();
+        assert!(shown.starts_with("tgk_"), "{shown}");
+        let call = async |key: &str| {
+            let body = json!({"model": "house/m", "max_tokens": 8, "messages": []});
+            let call = service.call("POST", "/v1/chat/completions", key).json(&body);
+            call.send().await.status
+        };
+        assert_eq!(call(&shown).await, 200);
+        client.find(Locator::LinkText("I have copied it")).await.unwrap().click().await.unwrap();
+        browser.until("of $2.50").await;
+        browser.click("form[action$='/pause'] button").await;
+        browser.until("paused").await;
+        assert_eq!(call(&shown).await, 403);
+        browser.click("form[action$='/resume'] button").await;
+        browser.until("active").await;
+        browser.click(".pop summary").await;
+        browser.click("form[action$='/rotate'] button").await;
+        browser.until("The new key").await;
+        let rotated = client.find(Locator::Css("#key")).await.unwrap().text().await.unwrap();
+        assert_eq!((call(&shown).await, call(&rotated).await), (401, 200));
+
+        client.goto(&format!("{dashboard}/webhooks")).await.unwrap();
+        browser.click("td a.main").await;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !browser.text().await.contains("delivered") {
+            assert!(Instant::now() < deadline, "{}", browser.text().await);
+            client.refresh().await.unwrap();
+        }
+        browser.click("form[action$='/redeliver'] button").await;
+        let is_sent_again = |text: &str| {
+            text.lines()
+                .any(|line| line.starts_with("webhook.test") && line.contains("delivered\t2"))
+        };
+        while !is_sent_again(&browser.text().await) {
+            assert!(Instant::now() < deadline, "{}", browser.text().await);
+            client.refresh().await.unwrap();
+        }
+
+        client.goto(&format!("{dashboard}/meters")).await.unwrap();
+        browser.click("td a.main").await;
+        browser.fill("#input", "1500").await;
+        browser.click("#preview button").await;
+        browser.until("0.0125000000").await;
+
+        browser.click("form[action='/dashboard/sign-out'] button").await;
+        browser.until("Sign in with a secret key").await;
+        client.goto(&format!("{dashboard}/spend")).await.unwrap();
+        browser.until("Sign in with a secret key").await;
+
+        let log = browser.extra("se/log", json!({"type": "browser"})).await;
+        let wrong = log.as_array().unwrap().iter().filter(|line| line["level"] != "DEBUG");
+        assert_eq!(wrong.collect::<Vec<_>>(), Vec::<&Value>::new());
+        browser.client.clone().close().await.unwrap();
+    });
+}

@@ -1,0 +1,513 @@
+//! The dashboard over HTTP: who may look and change, what browsers are told, and that its figures are those of
+//! the interface. What it looks like is seen in a real browser, by the tests of the program.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+
+use serde_json::{Value, json};
+use tollgate_testkit::{Gate, Reply};
+
+use crate::support::browser::{Browser, ORIGIN, form, page, pages, try_sign_in};
+use crate::support::*;
+
+/// A figure of the interface as pages write it.
+fn money(amount: &Value) -> String {
+    let text = amount.as_str().unwrap();
+    let (sign, text) = text.strip_prefix('-').map_or(("", text), |rest| ("−", rest));
+    let (usd, decimals) = text.split_once('.').unwrap();
+    format!("{sign}${usd}.{:0<2}", decimals.trim_end_matches('0'))
+}
+
+fn path_of(path: &str) -> String {
+    path.replace("{id:.+}", "x").replace("{id}", "x").replace("{delivery_id}", "x")
+}
+
+#[test]
+fn a_session_is_a_random_token_in_a_cookie_that_no_script_and_no_other_site_has() {
+    each_gateway(async |gateway| {
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let attributes: Vec<_> = browser.set_cookie.split("; ").skip(1).collect();
+        assert_eq!(attributes, ["Max-Age=43200", "Path=/dashboard", "HttpOnly", "SameSite=Strict"]);
+        let token = browser.cookie.strip_prefix("tollgate_session=").unwrap();
+        assert_eq!(token.len(), 32);
+        for (method, path) in pages() {
+            let answer = browser.call(method, &path_of(path)).send().await;
+            let everything = format!("{:?}{}", answer.headers, answer.text());
+            for secret in [gateway.key(), token, &gateway.key()[12..]] {
+                assert!(!everything.contains(secret), "{method} {path}");
+            }
+        }
+        let over_tls = page(gateway, "POST", "/sign-in")
+            .header("origin", "https://test")
+            .header("x-forwarded-proto", "https");
+        let answer = form(over_tls, &[("key", gateway.key())]).send().await;
+        assert!(answer.header("set-cookie").unwrap().ends_with("; Secure"), "{answer:?}");
+    });
+}
+
+#[test]
+fn without_a_session_every_page_leads_to_where_one_signs_in() {
+    each_gateway(async |gateway| {
+        let cookies =
+            ["", "tollgate_session=", &format!("tollgate_session={}", "x".repeat(32)), "other=1"]
+                .map(str::to_owned);
+        for (method, path) in pages() {
+            if ["/sign-in", "/style.css", "/icon.svg"].contains(&path) {
+                continue;
+            }
+            for cookie in &cookies {
+                let call = page(gateway, method, &path_of(path)).header("origin", ORIGIN);
+                let answer = call.header("cookie", cookie).send().await;
+                assert_eq!(answer.status, 303, "{method} {path}: {}", answer.text());
+                assert_eq!(answer.header("location"), Some("/dashboard/sign-in"));
+            }
+        }
+        let shown = page(gateway, "GET", "/sign-in").send().await;
+        assert!(shown.text().contains("Secret key"), "{}", shown.text());
+    });
+}
+
+#[test]
+fn signing_out_ends_the_session_and_so_does_deleting_its_key() {
+    each_gateway(async |gateway| {
+        let [first, second] = [(); 2].map(|()| Browser::sign_in(gateway, gateway.key()));
+        let (first, second) = (first.await, second.await);
+        let answer = first.send("/sign-out", &[]).await;
+        assert_eq!(answer.header("location"), Some("/dashboard/sign-in"));
+        assert!(answer.header("set-cookie").unwrap().starts_with("tollgate_session=; Max-Age=0"));
+        assert_eq!(first.get("").await.status, 303, "what the browser still has opens nothing");
+        second.show("").await;
+
+        let made = gateway.post("/secret_keys", &json!({"name": "Own"})).await.expect(201);
+        let third = Browser::sign_in(gateway, &text(&made, "secret_key")).await;
+        let path = format!("/secret_keys/{}", text(&made, "secret_key_id"));
+        gateway.delete(&path).await.expect(200);
+        assert_eq!(third.get("").await.status, 303);
+        second.show("").await;
+    });
+}
+
+#[test]
+fn what_is_no_secret_key_does_not_sign_in_and_after_ten_attempts_nothing_does() {
+    each_gateway(async |gateway| {
+        let spend_key = gateway.spend_key(&json!({})).await.key;
+        let stranger = tollgate_domain::Key::generate(tollgate_domain::KeyKind::Secret);
+        let wrong = ["", "open-sesame", "tgs_<b>", &spend_key, stranger.reveal()];
+        for key in wrong.iter().chain(&wrong[1..]) {
+            let answer = try_sign_in(gateway, key).await;
+            assert_eq!(answer.status, 403, "{key}: {}", answer.text());
+            assert!(answer.header("set-cookie").is_none());
+            assert!(key.is_empty() || !answer.text().contains(key), "{key} is shown again");
+        }
+        // One that succeeds makes all forgotten.
+        Browser::sign_in(gateway, gateway.key()).await;
+        for _ in 0..10 {
+            assert_eq!(try_sign_in(gateway, "open-sesame").await.status, 403);
+        }
+        for key in ["open-sesame", gateway.key()] {
+            let answer = try_sign_in(gateway, key).await;
+            assert_eq!(answer.status, 429, "{}", answer.text());
+            let seconds: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+            assert!((1..=60).contains(&seconds));
+        }
+    });
+}
+
+#[test]
+fn a_form_that_no_page_of_the_session_sent_changes_nothing() {
+    each_gateway(async |gateway| {
+        let spend_key = gateway.spend_key(&json!({})).await;
+        let id = text(&spend_key.made, "spend_key_id");
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let another = Browser::sign_in(gateway, gateway.key()).await;
+        let before = gateway.get(&spend_key.path).await.expect(200);
+        for (method, path) in pages() {
+            if method != "POST" || path == "/sign-in" {
+                continue;
+            }
+            let path = path.replace("{id}", &id).replace("{delivery_id}", "x");
+            let own = browser.form_token.as_str();
+            for (origin, token) in [
+                (None, own),
+                (Some("null"), own),
+                (Some("https://test"), own),
+                (Some("http://test.example"), own),
+                (Some("http://test:81"), own),
+                (Some(ORIGIN), ""),
+                (Some(ORIGIN), "wrong"),
+                (Some(ORIGIN), &another.form_token),
+            ] {
+                let call = browser.call("POST", &path);
+                let call = origin.into_iter().fold(call, |call, it| call.header("origin", it));
+                let fields = [("form_token", token), ("name", "Made")];
+                let answer = form(call, &fields).send().await;
+                assert_eq!(answer.status, 403, "{path} from {origin:?}: {}", answer.text());
+            }
+        }
+        let from_elsewhere =
+            page(gateway, "POST", "/sign-in").header("origin", "https://evil.test");
+        let answer = form(from_elsewhere, &[("key", gateway.key())]).send().await;
+        assert_eq!((answer.status, answer.header("set-cookie")), (403, None));
+        assert_eq!(gateway.get(&spend_key.path).await.expect(200), before);
+        let keys = gateway.get("/spend_keys").await.expect(200);
+        assert_eq!(keys["data"].as_array().unwrap().len(), 1);
+        browser.show("").await;
+    });
+}
+
+#[test]
+fn every_answer_forbids_scripts_frames_and_all_that_is_elsewhere() {
+    each_gateway(async |gateway| {
+        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.chat().send().await.expect(200);
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let nothing = [("GET", "/nothing"), ("DELETE", "/spend"), ("GET", "/requests/req_x")];
+        for (method, path) in pages().into_iter().chain(nothing) {
+            let answer = browser.call(method, &path_of(path)).send().await;
+            let policy = answer.header("content-security-policy").unwrap();
+            assert!(policy.starts_with("default-src 'none'; style-src 'self'; "), "{policy}");
+            assert!(!policy.contains("script") && !policy.contains("unsafe"), "{policy}");
+            assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+            assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{path}");
+            assert_eq!(answer.header("x-frame-options"), Some("DENY"), "{path}");
+            assert_eq!(answer.header("referrer-policy"), Some("same-origin"), "{path}");
+            let is_asset = ["/style.css", "/icon.svg"].contains(&path);
+            let kept = if is_asset { "public, max-age=86400" } else { "no-store" };
+            assert_eq!(answer.header("cache-control"), Some(kept), "{path}");
+            let text = answer.text();
+            for forbidden in
+                ["<script", " style=", " onclick=", "src=\"http", "javascript:", "@import"]
+            {
+                assert!(!text.contains(forbidden), "{forbidden} in {path}");
+            }
+            if answer.status >= 400 {
+                assert!(text.starts_with("<!DOCTYPE html>"), "{method} {path}: {text}");
+            }
+        }
+        assert_eq!(browser.get("/nothing").await.status, 404);
+        assert_eq!(browser.call("DELETE", "/spend").send().await.status, 405);
+    });
+}
+
+#[test]
+fn a_request_page_explains_its_price_in_the_exact_figures_of_the_record() {
+    each_gateway(async |gateway| {
+        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.chat().send().await.expect(200);
+        let record = gateway.record().await;
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let shown = browser.show(&format!("/requests/{}", text(&record, "request_id"))).await;
+        let line = &record["fee"]["breakdown"][0];
+        let mut figures: Vec<_> =
+            ["total_request_cost", "total_wallet_cost", "total_merchant_cost"]
+                .map(|name| &record[name])
+                .to_vec();
+        let usage = &record["model_usage"];
+        figures.extend([&usage["input_cost"], &usage["output_cost"], &usage["total_cost"]]);
+        figures.extend([
+            &line["cost"],
+            &record["fee"]["amount"],
+            &record["service_charge"]["amount"],
+        ]);
+        for figure in figures {
+            let cell = format!("<td class=\"num\">{}</td>", figure.as_str().unwrap());
+            assert!(shown.contains(&cell), "{cell} in {shown}");
+        }
+        // Units and rates, and what the provider's lines come to.
+        for cell in ["1,000", "$1 per million", "500", "$2 per million", "1,500", "$10 per million"]
+        {
+            assert!(shown.contains(&format!("<td class=\"num\">{cell}</td>")), "{cell} in {shown}");
+        }
+        let listed = browser.show("/requests").await;
+        assert!(listed.contains(&money(&record["total_request_cost"])), "{listed}");
+        let spend = browser.show("/spend").await;
+        assert!(spend.contains("house/m-1-2026"), "{spend}");
+        for name in ["total_request_cost", "total_wallet_cost", "total_merchant_cost"] {
+            assert!(spend.contains(&money(&record[name])), "{name} in {spend}");
+        }
+        let wallet = gateway.get(&format!("/wallets/{}", gateway.connection.wallet_id)).await;
+        let wallet = wallet.expect(200);
+        let shown = browser.show(&format!("/wallets/{}", gateway.connection.wallet_id)).await;
+        for name in ["balance", "held", "available"] {
+            assert!(
+                shown.contains(&format!("<dd>{}</dd>", money(&wallet[name]))),
+                "{name}: {shown}"
+            );
+        }
+        let cost = money(&record["total_wallet_cost"]);
+        assert!(shown.contains(&format!("−{cost}")), "the transaction: {shown}");
+    });
+}
+
+#[test]
+fn a_preview_of_a_meter_is_what_a_quote_answers() {
+    each_gateway(async |gateway| {
+        let meter = json!({"name": "Graduated", "rate_type": "fixed", "tier_type": "tokens_1m",
+            "tiers": [{"start": "0", "rate": "10.5"}, {"start": "1000", "rate": "5"}]});
+        let meter = text(&gateway.post("/meters", &meter).await.expect(201), "meter_id");
+        let connection = gateway.connection.connection_id.to_string();
+        let quote = json!({"meter_id": meter, "connection_id": connection, "provider": "house",
+            "model": "m-1", "usage": {"input_tokens": 1_234, "output_tokens": 567}});
+        let quote = gateway.post("/quote", &quote).await.expect(200);
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let query =
+            format!("input=1,234&output=567&connection_id={connection}&provider=house&model=m-1");
+        let shown = browser.show(&format!("/meters/{meter}?{query}")).await;
+        let lines = quote["fee"]["breakdown"].as_array().unwrap();
+        assert_eq!(lines.len(), 2);
+        let figures = lines.iter().map(|line| &line["cost"]).chain([
+            &quote["fee"]["amount"],
+            &quote["model_usage"]["total_cost"],
+            &quote["total_request_cost"],
+            &quote["total_wallet_cost"],
+            &quote["total_merchant_cost"],
+        ]);
+        for figure in figures {
+            let cell = format!("<td class=\"num\">{}</td>", figure.as_str().unwrap());
+            assert!(shown.contains(&cell), "{cell} in {shown}");
+        }
+        for (query, problem) in [
+            ("input=many", "whole number"),
+            ("input=1&provider=house", "or neither"),
+            ("input=1&connection_id=con_x", "no such connection"),
+        ] {
+            let shown = browser.show(&format!("/meters/{meter}?{query}")).await;
+            assert!(shown.contains(problem), "{query}: {shown}");
+        }
+    });
+}
+
+#[test]
+fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
+    each_gateway(async |gateway| {
+        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let wallet = gateway.connection.wallet_id.to_string();
+        let fields = [
+            ("name", "Team <blue>"),
+            ("wallet_id", wallet.as_str()),
+            ("meter_id", ""),
+            ("spend_limit", "1.50"),
+            ("spend_cycle", "weekly"),
+            ("request_limit", "10"),
+            ("request_cycle", "daily"),
+            ("rpm", "60"),
+            ("enforcement", "strict"),
+            ("request_shape", "shape_a"),
+            ("allowed_models", "m-1, m-2*"),
+        ];
+        let made = browser.send("/spend-keys", &fields).await;
+        assert_eq!(made.status, 200, "{}", made.text());
+        let key_on = |page: &str| {
+            let (_, after) = page.split_once("id=\"key\">").unwrap();
+            after.split('<').next().unwrap().to_owned()
+        };
+        let key = key_on(made.text());
+        let listed = gateway.get("/spend_keys").await.expect(200)["data"][0].clone();
+        for (name, value) in [
+            ("name", json!("Team <blue>")),
+            ("wallet_id", json!(wallet)),
+            ("meter_id", json!(null)),
+            ("spend_limit", json!({"amount": "1.5000000000", "cycle": "weekly"})),
+            ("request_limit", json!({"count": 10, "cycle": "daily"})),
+            ("rate_limit", json!({"rpm": 60, "burst": 60})),
+            ("enforcement", json!("strict")),
+            ("allowed_models", json!(["m-1", "m-2*"])),
+        ] {
+            assert_eq!(listed[name], value, "{name}");
+        }
+        let id = text(&listed, "spend_key_id");
+        let path = format!("/spend-keys/{id}");
+        let call = async |key: &str| {
+            let chat = gateway.forward_to(&gateway.provider.url("/v1/chat/completions"));
+            chat.bearer(key).json(&with(chat_body(), &json!({"max_tokens": 9}))).send().await.status
+        };
+        assert_eq!(call(&key).await, 200);
+        let shown = browser.show(&path).await;
+        assert!(!shown.contains(&key) && shown.contains("Team &#60;blue&#62;"), "{shown}");
+        let cost = gateway.get(&format!("/spend_keys/{id}")).await.expect(200);
+        assert!(shown.contains(&format!("{} of $1.50", money(&cost["current_spend"]))), "{shown}");
+        assert!(shown.contains("1 of 10"), "{shown}");
+
+        let answer = browser.send(&format!("{path}/pause"), &[]).await;
+        assert_eq!(answer.header("location"), Some(format!("/dashboard{path}").as_str()));
+        assert_eq!(call(&key).await, 403);
+        assert!(browser.show("").await.contains("is paused"));
+        browser.send(&format!("{path}/resume"), &[]).await;
+        assert_eq!(call(&key).await, 200);
+        let rotated = browser.send(&format!("{path}/rotate"), &[]).await;
+        let new = key_on(rotated.text());
+        assert_ne!(new, key);
+        assert_eq!((call(&key).await, call(&new).await), (401, 200));
+
+        // What the interface refuses is refused here, and said.
+        for (field, value, problem) in [
+            ("name", "", "name"),
+            ("spend_limit", "-1", "spend limit amount"),
+            ("spend_limit", "1e3", "spend limit amount"),
+            ("rpm", "often", "rate limit rpm"),
+            ("enforcement", "none", "enforcement"),
+            ("wallet_id", "wal_x", "no such wallet"),
+        ] {
+            let mut wrong = vec![("name", "Wrong")];
+            wrong.retain(|(name, _)| *name != field);
+            wrong.push((field, value));
+            let answer = browser.send("/spend-keys", &wrong).await;
+            assert_eq!(answer.status, 400, "{field}: {}", answer.text());
+            assert!(answer.text().contains(problem), "{field}: {}", answer.text());
+        }
+        let keys = gateway.get("/spend_keys").await.expect(200);
+        assert_eq!(keys["data"].as_array().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn calls_on_their_way_are_shown_with_what_they_hold_until_they_end() {
+    each_gateway(async |gateway| {
+        let gate = Gate::new();
+        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        assert!(browser.show("/in-flight").await.contains("None, just now."));
+        let call = with(chat_body(), &json!({"max_tokens": 100}));
+        let open = gateway.chat().json(&call).open().await;
+        gateway.provider.wait_for_calls(1).await;
+        let (_, held) = gateway.wallet().await;
+        assert_ne!(held, "0.0000000000");
+        let shown = browser.show("/in-flight").await;
+        assert!(shown.contains(&format!("<dd>{}</dd>", money(&json!(held)))), "{held}: {shown}");
+        assert!(shown.contains("house/m-1"), "{shown}");
+        let other = gateway.store.merchant().await;
+        let other = Browser::sign_in(gateway, other.key.reveal()).await;
+        assert!(other.show("/in-flight").await.contains("None, just now."));
+        gate.open();
+        let mut open = open;
+        while open.read_some().await {}
+        gateway.records().await;
+        assert!(browser.show("/in-flight").await.contains("None, just now."));
+    });
+}
+
+#[test]
+fn a_record_says_what_its_figures_rest_on() {
+    each_gateway(async |gateway| {
+        let silent = json!({"id": "c", "object": "chat.completion", "choices": []});
+        gateway.provider.push(Reply::json(200, silent));
+        gateway.chat().send().await.expect(200);
+        gateway.provider.push(Reply::json(500, json!({"error": {}})));
+        assert_eq!(gateway.chat().send().await.status, 500);
+        gateway.records().await;
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let shown = browser.show("/requests").await;
+        for badge in ["estimated", "completed", "error"] {
+            assert!(shown.contains(&format!(">{badge}</span>")), "{badge} in {shown}");
+        }
+    });
+}
+
+#[test]
+fn what_others_chose_is_shown_as_it_is_and_never_as_markup() {
+    each_gateway(async |gateway| {
+        let evil = "\"><script>alert(1)</script>'&";
+        let customer = json!({"name": evil, "reference_id": evil, "metadata": {"k": evil}});
+        let made = gateway.post("/connections", &customer).await.expect(201);
+        gateway.provider.push(Reply::json(200, with(chat_answer(), &json!({"model": evil}))));
+        gateway.chat().json(&with(chat_body(), &json!({"model": "m-x"}))).send().await.expect(200);
+        gateway.records().await;
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let connection = format!("/connections/{}", text(&made, "connection_id"));
+        let shown =
+            ["", "/spend", "/requests", "/connections", &connection, "/wallets", "/spend-keys"];
+        for path in shown {
+            let page = browser.show(path).await;
+            assert!(!page.contains("<script") && !page.contains("'&<"), "{path}: {page}");
+        }
+        assert!(browser.show("/spend").await.contains("&#60;script&#62;alert(1)"));
+    });
+}
+
+#[test]
+fn lists_go_on_where_the_last_page_ended_and_keep_their_filters() {
+    each_gateway(async |gateway| {
+        let merchant_id = gateway.merchant.merchant.merchant_id;
+        for _ in 0..30 {
+            gateway.store.connection(merchant_id, "1").await;
+        }
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let ids = |page: &str| -> Vec<String> {
+            let links = page.split("<a class=\"main\" href=\"/dashboard/connections/").skip(1);
+            links.map(|link| link.split('"').next().unwrap().to_owned()).collect()
+        };
+        let older = |page: &str| {
+            let link = page.split("href=\"").find(|link| link.contains("rel=\"next\""))?;
+            Some(link.split('"').next()?.strip_prefix("/dashboard")?.replace("&#38;", "&"))
+        };
+        let first = browser.show("/connections").await;
+        let second = browser.show(&older(&first).unwrap()).await;
+        let mut all = [ids(&first), ids(&second)].concat();
+        assert_eq!((ids(&first).len(), all.len()), (25, 31));
+        assert!(all.is_sorted_by(|one, next| one > next), "newest first, and none twice");
+        assert!(older(&second).is_none());
+        all.dedup();
+        assert_eq!(all.len(), 31);
+
+        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        for user in 0..27 {
+            let user = if user == 0 { "bob" } else { "ada" };
+            let metadata = json!({"user": user}).to_string();
+            gateway.chat().header("x-service-metadata", &metadata).send().await.expect(200);
+        }
+        gateway.records().await;
+        let shown = browser.show("/requests?key=user&value=ada").await;
+        let next = browser.show(&older(&shown).unwrap()).await;
+        let count = |page: &str| page.matches("<a class=\"main\"").count();
+        assert_eq!((count(&shown), count(&next)), (25, 1));
+        let none = browser.show("/requests?connection_id=con_x").await;
+        assert!(none.contains("nothing with such an id") && count(&none) == 0);
+    });
+}
+
+#[test]
+fn a_delivery_that_failed_is_sent_again_from_its_page() {
+    each_gateway_with_webhooks(async |gateway| {
+        gateway.provider.push_always(Reply::json(200, json!({})));
+        let hook = json!({"name": "Hook", "url": gateway.provider.url("/hook")});
+        let hook = text(&gateway.post("/webhooks", &hook).await.expect(201), "webhook_id");
+        let path = format!("/webhooks/{hook}");
+        let sent = gateway.post(&format!("{path}/test"), &json!({})).await.expect(200);
+        gateway.provider.wait_for_calls(1).await;
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let shown = browser.show(&path).await;
+        assert!(shown.contains("webhook.test"), "{shown}");
+        let again = format!("{path}/deliveries/{}/redeliver", text(&sent, "delivery_id"));
+        assert!(shown.contains(&format!("action=\"/dashboard{again}\"")), "{shown}");
+        let answer = browser.send(&again, &[]).await;
+        assert_eq!(answer.header("location"), Some(format!("/dashboard{path}").as_str()));
+        gateway.provider.wait_for_calls(2).await;
+    });
+}
+
+#[test]
+fn who_has_nothing_yet_is_told_what_to_do_next() {
+    each_gateway(async |gateway| {
+        let new = gateway.store.merchant().await;
+        let browser = Browser::sign_in(gateway, new.key.reveal()).await;
+        for (path, next) in [
+            ("", "curl http://test/v1/chat/completions"),
+            ("/spend", "Nothing in this time."),
+            ("/requests", "curl http://test/v1/chat/completions"),
+            ("/in-flight", "None, just now."),
+            ("/spend-keys", "Make a spend key"),
+            ("/meters", "curl http://test/v1/meters"),
+            ("/connections", "curl http://test/v1/connections"),
+            ("/wallets", "Make a connection"),
+            ("/subscriptions", "curl http://test/v1/subscription_configs"),
+            ("/webhooks", "curl http://test/v1/webhooks"),
+        ] {
+            let shown = browser.show(path).await;
+            assert!(shown.contains(next), "{path}: {shown}");
+        }
+    });
+}

@@ -1,0 +1,90 @@
+//! Somebody who looks at the dashboard, as far as a browser matters: a cookie, and forms that say where they
+//! come from.
+
+use tollgate_testkit::{Answer, Call};
+
+use super::Gateway;
+
+/// Where the pages of a gateway are, by the `Host` that calls of tests have.
+pub const ORIGIN: &str = "http://test";
+
+/// A session, as a browser keeps it.
+pub struct Browser<'a> {
+    gateway: &'a Gateway<'a>,
+    /// As it was set, with all that a browser is told of it.
+    pub set_cookie: String,
+    pub cookie: String,
+    pub form_token: String,
+}
+
+/// What a form sends.
+pub fn form(call: Call, fields: &[(&str, &str)]) -> Call {
+    let mut text = url::form_urlencoded::Serializer::new(String::new());
+    text.extend_pairs(fields);
+    call.bytes("application/x-www-form-urlencoded", text.finish().as_bytes())
+}
+
+/// A request below `/dashboard`.
+pub fn page(gateway: &Gateway<'_>, method: &str, path: &str) -> Call {
+    Call::new(gateway.address, method, &format!("/dashboard{path}"))
+}
+
+/// The form to sign in, sent from our page.
+pub async fn try_sign_in(gateway: &Gateway<'_>, key: &str) -> Answer {
+    let call = page(gateway, "POST", "/sign-in").header("origin", ORIGIN);
+    form(call, &[("key", key)]).send().await
+}
+
+impl<'a> Browser<'a> {
+    pub async fn sign_in(gateway: &'a Gateway<'a>, key: &str) -> Self {
+        let answer = try_sign_in(gateway, key).await;
+        assert_eq!(answer.status, 303, "{}", answer.text());
+        assert_eq!(answer.header("location"), Some("/dashboard"));
+        let set_cookie = answer.header("set-cookie").unwrap().to_owned();
+        let cookie = set_cookie.split(';').next().unwrap().to_owned();
+        let form_token = String::new();
+        let mut browser = Self { gateway, set_cookie, cookie, form_token };
+        let shown = browser.show("").await;
+        let (_, after) = shown.split_once("name=\"form_token\" value=\"").unwrap();
+        browser.form_token = after.split('"').next().unwrap().to_owned();
+        browser
+    }
+
+    /// A request of this session, below `/dashboard`.
+    pub fn call(&self, method: &str, path: &str) -> Call {
+        page(self.gateway, method, path).header("cookie", &self.cookie)
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.call("GET", path).send().await
+    }
+
+    /// A page that must be there.
+    pub async fn show(&self, path: &str) -> String {
+        let answer = self.get(path).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer.text().to_owned()
+    }
+
+    /// A form of one of our pages.
+    pub async fn send(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
+        let fields = [&[("form_token", self.form_token.as_str())], fields].concat();
+        form(self.call("POST", path).header("origin", ORIGIN), &fields).send().await
+    }
+}
+
+/// Every page and form, with its method, read from where they are mounted.
+pub fn pages() -> Vec<(&'static str, &'static str)> {
+    let source = include_str!("../../src/dashboard/mod.rs").split_once("fn routes(").unwrap().1;
+    let mut found = Vec::new();
+    for mounted in source.split("route(\"").skip(1) {
+        let (path, handlers) = mounted.split_once('"').unwrap();
+        for (method, handler) in [("GET", "get().to("), ("POST", "post().to(")] {
+            if handlers.contains(handler) {
+                found.push((method, path));
+            }
+        }
+    }
+    assert!(found.len() >= 26, "{found:?}");
+    found
+}
