@@ -81,7 +81,7 @@ struct Row {
 const HEIGHT: i128 = 1_000;
 const STEP: usize = 100;
 /// How many labels an axis has room for.
-const TICKS: usize = 7;
+const TICKS: usize = 8;
 
 impl Chart {
     /// `labels` name the columns, one for each value of every layer.

@@ -88,6 +88,8 @@ impl Line {
         let usage = &record.priced.usage;
         let tokens = i128::from(usage.input_tokens()) + i128::from(usage.output_tokens());
         let took = took_millis(record).filter(|_| record.reference_id.is_none() && !record.swept);
+        let is_pending = record.status == RequestStatus::Pending;
+        let or_dash = |text: String| if is_pending { "–".to_owned() } else { text };
         let created_at = text::time(record.created_at);
         let (year, created_at) = created_at.split_once('-').unwrap_or(("", &created_at));
         Self {
@@ -96,9 +98,9 @@ impl Line {
             created_at: created_at.to_owned(),
             model: model(&record.provider, record.model.as_deref()),
             badges: badges(record),
-            tokens: text::count(tokens),
+            tokens: or_dash(text::count(tokens)),
             took: took.map_or_else(|| "–".to_owned(), text::duration),
-            cost: text::money(record.quote.total_request_cost),
+            cost: or_dash(text::money(record.quote.total_request_cost)),
         }
     }
 }
