@@ -1,11 +1,7 @@
 //! The dashboard over HTTP: who may look and change, what browsers are told, and that its figures are those of
 //! the interface. What it looks like is seen in a real browser, by the tests of the program.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use serde_json::{Value, json};
 use tollgate_testkit::{Gate, Reply};
