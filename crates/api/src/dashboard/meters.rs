@@ -2,12 +2,12 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
-use tollgate_domain::{MerchantMeter, MeterId};
+use tollgate_domain::{MerchantMeter, MeterId, TierPeriod};
 use tollgate_pricing::{PerUnit, RateType, TierUnit, Usage};
 use tollgate_store::{Conn, StoreError, meters};
 
 use super::page::{PageError, Pager, Place, Shell, page_of, respond, said};
-use super::requests::{Fact, Named, PriceLine, fee_line, named_connections};
+use super::requests::{Fact, Named, PriceLine, fee_line, named_connections, payer};
 use super::session::Visitor;
 use super::text;
 use crate::app::App;
@@ -228,9 +228,15 @@ pub(super) async fn show(
                 RateType::Percentage => "percent on top of what the provider charges",
             },
         ),
-        Fact::new("Tiers begin anew", text::word(&meter.tier_period)),
-        Fact::new("Provider's cost is paid by", text::word(&model.base_cost_payer)),
-        Fact::new("Service charge is paid by", text::word(&model.service_charge_payer)),
+        Fact::new(
+            "Tiers begin anew",
+            match meter.tier_period {
+                TierPeriod::Lifetime => "never",
+                TierPeriod::Month => "with each month, UTC",
+            },
+        ),
+        Fact::new("Provider's cost", payer(model.base_cost_payer)),
+        Fact::new("Service charge", payer(model.service_charge_payer)),
         Fact::new("Version", meter.version.to_string()),
     ];
     respond(&MeterPage {

@@ -325,7 +325,7 @@ impl Price {
     }
 }
 
-const fn payer(payer: Payer) -> &'static str {
+pub(super) const fn payer(payer: Payer) -> &'static str {
     match payer {
         Payer::Wallet => "paid by the wallet of the request",
         Payer::Merchant => "paid by you as the merchant",

@@ -4,7 +4,9 @@ use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use serde_json::{Map, Value, json};
-use tollgate_domain::{Key, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, Timestamp};
+use tollgate_domain::{
+    Key, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, Timestamp,
+};
 use tollgate_pricing::Amount;
 use tollgate_store::spend_keys::{self, Updated};
 use tollgate_store::{Conn, StoreError, connections, meters};
@@ -208,7 +210,6 @@ struct NewKeyPage {
 
 impl NewKeyPage {
     fn of(visitor: &Visitor, made: &SpendKey, key: &Key, is_new: bool) -> Self {
-        use tollgate_domain::RequestShape;
         let (path, body) = match made.rules.request_shape {
             RequestShape::ShapeA => (
                 "/v1/chat/completions",
@@ -302,7 +303,13 @@ pub(super) async fn show(
     });
     facts.extend([
         Fact::new("Enforcement", text::word(&rules.enforcement)),
-        Fact::new("Request shape", text::word(&rules.request_shape)),
+        Fact::new(
+            "Format",
+            match rules.request_shape {
+                RequestShape::ShapeA => "OpenAI's",
+                RequestShape::ShapeB => "Anthropic's",
+            },
+        ),
         Fact::new("Models", list(&rules.allowed_models)),
         Fact::new("Providers", list(&rules.allowed_providers)),
         Fact::new(
