@@ -13,10 +13,12 @@ use actix_web::{FromRequest, HttpRequest, HttpResponse, web};
 use askama::Template;
 use futures_util::future::LocalBoxFuture;
 use subtle::ConstantTimeEq;
+use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Key, KeyKind, MerchantId, Session, SessionToken};
 use tollgate_store::sessions;
 
 use super::page::{PageError, go_to, html};
+use crate::access::Access;
 use crate::app::App;
 use crate::http::auth::app;
 use crate::http::body;
@@ -52,6 +54,8 @@ impl FromRequest for Visitor {
             let (hash, now) = (token.hash(), app.clock.now());
             let find = move |conn: &mut _| sessions::find(conn, &hash, now);
             let session = app.store.read_apart(find).await?.ok_or_else(ApiError::auth_invalid)?;
+            let key = CallKey::Secret(session.secret_key_id);
+            Access::of(&http).caller(session.merchant.merchant_id, key);
             app.rate_limits.take_call(session.secret_key_id, now)?;
             Ok(Self { session, form_token: token.form_token(), origin: origin(&http) })
         })
