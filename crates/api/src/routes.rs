@@ -30,6 +30,7 @@ pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
             .service(route("/readyz").route(get().to(health::readyz)))
             .service(route("/metrics").route(get().to(metrics::metrics)))
             .service(route("/openapi.json").route(get().to(openapi::get)))
+            .service(route("/docs").route(get().to(openapi::page::get)))
             .configure(dashboard::routes)
             .default_service(web::to(not_found));
     }

@@ -19,6 +19,7 @@ mod missing_prices;
 mod openapi;
 mod providers;
 mod quote;
+mod reference;
 mod refusals;
 mod reports;
 mod resources;

@@ -9,7 +9,7 @@ mod connections;
 mod in_flight;
 mod meters;
 mod overview;
-mod page;
+pub(crate) mod page;
 mod requests;
 mod session;
 mod spend;

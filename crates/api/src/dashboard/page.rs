@@ -20,7 +20,7 @@ use crate::http::list::Query;
 /// On every answer. Nothing but our own style sheet and icon is loaded, no script runs, nobody frames a
 /// page, and forms go nowhere else. The referrer stays within the site; with none at all, browsers would
 /// not say where a form comes from.
-pub(super) const HEADERS: [(actix_web::http::header::HeaderName, &str); 6] = [
+pub(crate) const HEADERS: [(actix_web::http::header::HeaderName, &str); 6] = [
     (
         CONTENT_SECURITY_POLICY,
         "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; \
@@ -117,7 +117,7 @@ impl Shell {
 }
 
 /// Where the style sheet is: its address changes with it, so browsers may keep it.
-pub(super) fn style_href() -> &'static str {
+pub(crate) fn style_href() -> &'static str {
     static HREF: LazyLock<String> = LazyLock::new(|| {
         let hash = Sha256::digest(STYLE);
         let hash: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();

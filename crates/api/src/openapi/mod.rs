@@ -6,6 +6,7 @@ mod credentials;
 pub(crate) mod errors;
 mod fields;
 mod messages;
+pub(crate) mod page;
 pub(crate) mod types;
 
 use std::collections::BTreeSet;
@@ -38,7 +39,7 @@ use crate::resources::{
                        `product_ids`; in a PATCH or PUT the fields that only answers have are \
                        ignored, so that what was read can be sent back."
     ),
-    paths(health::healthz, health::readyz, metrics::metrics, get),
+    paths(health::healthz, health::readyz, metrics::metrics, get, page::get),
     nest((path = "/v1", api = V1)),
     modifiers(&Credentials),
     security(("secret_key" = []))

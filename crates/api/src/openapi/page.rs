@@ -1,0 +1,380 @@
+//! The OpenAPI document as a page for people: made once, from the document alone, and read without asking
+//! anybody else for anything.
+
+use std::sync::LazyLock;
+
+use actix_web::HttpResponse;
+use actix_web::http::header::CONTENT_TYPE;
+use actix_web::web::Bytes;
+use askama::Template;
+use serde_json::{Map, Value};
+
+use super::openapi;
+use crate::dashboard::page::HEADERS;
+
+/// Read this document as a page.
+#[utoipa::path(
+    get,
+    path = "/docs",
+    operation_id = "getDocs",
+    tag = "openapi",
+    responses((status = 200, description = "The page", content_type = "text/html", body = String)),
+    security(()),
+)]
+pub(crate) async fn get() -> HttpResponse {
+    static PAGE: LazyLock<Bytes> = LazyLock::new(|| {
+        let page = Reference::of(openapi()).render();
+        page.inspect_err(|cause| log::error!("the reference cannot be made: {cause}"))
+            .unwrap_or_default()
+            .into()
+    });
+    let mut response = HttpResponse::Ok();
+    for header in HEADERS {
+        response.insert_header(header);
+    }
+    response.insert_header((CONTENT_TYPE, "text/html; charset=utf-8")).body(PAGE.clone())
+}
+
+#[derive(Template)]
+#[template(path = "reference.html")]
+struct Reference {
+    about: String,
+    groups: Vec<Group>,
+    messages: Vec<Message>,
+    schemas: Vec<Schema>,
+}
+
+/// The operations on one resource.
+struct Group {
+    name: String,
+    operations: Vec<Operation>,
+}
+
+struct Operation {
+    id: String,
+    method: String,
+    path: String,
+    summary: String,
+    about: Vec<String>,
+    credentials: String,
+    parameters: Vec<Field>,
+    body: Vec<Type>,
+    fields: Vec<Field>,
+    answers: Vec<Answer>,
+    example: String,
+}
+
+struct Answer {
+    status: String,
+    about: String,
+    body: Vec<Type>,
+}
+
+/// What a webhook is sent.
+struct Message {
+    kind: String,
+    about: String,
+    example: String,
+}
+
+struct Schema {
+    name: String,
+    about: String,
+    kind: Vec<Type>,
+    fields: Vec<Field>,
+}
+
+struct Field {
+    name: String,
+    place: String,
+    is_required: bool,
+    kind: Vec<Type>,
+    about: String,
+    limits: String,
+}
+
+/// A piece of what a type is called: words, or the name of a schema.
+struct Type {
+    text: String,
+    is_schema: bool,
+}
+
+impl Type {
+    fn words(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_schema: false }
+    }
+}
+
+impl Reference {
+    fn of(document: &Value) -> Self {
+        let mut groups: Vec<Group> = Vec::new();
+        for (path, item) in fields(document, "/paths") {
+            for (method, operation) in item.as_object().into_iter().flatten() {
+                let name = text(operation, "/tags/0").replace('_', " ");
+                let operation = Operation::of(document, path, method, operation);
+                match groups.iter_mut().find(|group| group.name == name) {
+                    Some(group) => group.operations.push(operation),
+                    None => groups.push(Group { name, operations: vec![operation] }),
+                }
+            }
+        }
+        // What is about the service itself comes last.
+        groups.sort_by_key(|group| matches!(group.name.as_str(), "health" | "metrics" | "openapi"));
+        let messages = fields(document, "/webhooks").map(|(kind, item)| Message {
+            kind: kind.clone(),
+            about: text(item, "/post/summary") + &text(item, "/post/description"),
+            example: item
+                .pointer("/post/requestBody/content/application~1json/example")
+                .map(pretty)
+                .unwrap_or_default(),
+        });
+        let schemas = fields(document, "/components/schemas").map(|(name, schema)| Schema {
+            name: name.clone(),
+            about: text(schema, "/description"),
+            kind: kind(schema),
+            fields: fields_of(document, schema),
+        });
+        Self {
+            about: text(document, "/info/description"),
+            groups,
+            messages: messages.collect(),
+            schemas: schemas.collect(),
+        }
+    }
+}
+
+impl Operation {
+    fn of(document: &Value, path: &str, method: &str, operation: &Value) -> Self {
+        let parameters: Vec<_> = items(operation, "/parameters")
+            .map(|parameter| {
+                let schema = parameter.get("schema").unwrap_or(&Value::Null);
+                Field {
+                    name: text(parameter, "/name"),
+                    place: text(parameter, "/in"),
+                    is_required: parameter.get("required") == Some(&Value::Bool(true)),
+                    kind: kind(schema),
+                    about: text(parameter, "/description"),
+                    limits: limits(schema),
+                }
+            })
+            .collect();
+        let body = operation.pointer("/requestBody/content/application~1json/schema");
+        let answers = fields(operation, "/responses").map(|(status, answer)| {
+            let answer = resolved(document, answer);
+            let schema = answer.pointer("/content/application~1json/schema");
+            Answer {
+                status: status.clone(),
+                about: text(answer, "/description"),
+                body: schema.map(kind).unwrap_or_default(),
+            }
+        });
+        let about = text(operation, "/description");
+        let security = operation.get("security").or_else(|| document.get("security"));
+        Self {
+            id: text(operation, "/operationId"),
+            method: method.to_uppercase(),
+            path: path.to_owned(),
+            summary: text(operation, "/summary"),
+            about: about.split("\n\n").filter(|it| !it.is_empty()).map(str::to_owned).collect(),
+            credentials: credentials(security),
+            body: body.map(kind).unwrap_or_default(),
+            fields: body.map(|body| fields_of(document, body)).unwrap_or_default(),
+            answers: answers.collect(),
+            example: curl(document, path, method, operation),
+            parameters,
+        }
+    }
+}
+
+/// Which credentials open an operation.
+fn credentials(security: Option<&Value>) -> String {
+    let names = security.and_then(Value::as_array).into_iter().flatten();
+    let names = names.filter_map(Value::as_object).flat_map(Map::keys);
+    names.map(|name| name.replace('_', " ")).collect::<Vec<_>>().join(", or ")
+}
+
+/// A line to paste, with all that is required.
+fn curl(document: &Value, path: &str, method: &str, operation: &Value) -> String {
+    let (mut path, mut query) = (path.to_owned(), Vec::new());
+    for parameter in items(operation, "/parameters") {
+        let name = text(parameter, "/name");
+        let stated = parameter.get("example").cloned();
+        let schema = parameter.get("schema").unwrap_or(&Value::Null);
+        let example = stated.unwrap_or_else(|| example(document, schema));
+        let example = example.as_str().map_or_else(|| example.to_string(), str::to_owned);
+        match text(parameter, "/in").as_str() {
+            "path" => path = path.replace(&format!("{{{name}}}"), &example),
+            "query" if parameter.get("required") == Some(&Value::Bool(true)) => {
+                let value: String =
+                    url::form_urlencoded::byte_serialize(example.as_bytes()).collect();
+                query.push(format!("{name}={value}"));
+            }
+            _ => {}
+        }
+    }
+    let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+    let mut lines = vec![match method {
+        "get" => format!("curl \"$BASE{path}{query}\""),
+        method => format!("curl -X {} \"$BASE{path}{query}\"", method.to_uppercase()),
+    }];
+    if operation.get("security").is_none_or(|it| !credentials(Some(it)).is_empty()) {
+        lines.push("-H \"Authorization: Bearer $KEY\"".to_owned());
+    }
+    if let Some(schema) = operation.pointer("/requestBody/content/application~1json/schema") {
+        lines.push("-H \"Content-Type: application/json\"".to_owned());
+        lines.push(format!("-d '{}'", example(document, schema)));
+    }
+    lines.join(" \\\n  ")
+}
+
+/// Something that fits a schema: of an object what is required.
+fn example(document: &Value, schema: &Value) -> Value {
+    let schema = resolved(document, schema);
+    let stated = ["/examples/0", "/example", "/default", "/const", "/enum/0"];
+    if let Some(stated) = stated.iter().find_map(|place| schema.pointer(place)) {
+        return stated.clone();
+    }
+    let mut one_of = items(schema, "/oneOf").chain(items(schema, "/anyOf"));
+    if let Some(first) = one_of.find(|one| text(one, "/type") != "null") {
+        return example(document, first);
+    }
+    let kinds = schema.get("type");
+    let is = |kind: &str| {
+        kinds.is_some_and(|kinds| {
+            kinds == kind || kinds.as_array().is_some_and(|kinds| kinds.iter().any(|it| it == kind))
+        })
+    };
+    if is("object") || schema.get("allOf").is_some() {
+        let required = fields_of(document, schema).into_iter().filter(|field| field.is_required);
+        let required: Vec<_> = required.map(|field| field.name).collect();
+        let named = properties(document, schema);
+        let named = named.into_iter().filter(|(name, _)| required.contains(name));
+        return named.map(|(name, schema)| (name.clone(), example(document, schema))).collect();
+    }
+    if is("array") {
+        let item = schema.get("items").map(|item| example(document, item));
+        return item.into_iter().collect();
+    }
+    if is("integer") || is("number") {
+        return schema.get("minimum").cloned().unwrap_or_else(|| 1.into());
+    }
+    if is("boolean") { true.into() } else { "text".into() }
+}
+
+/// The properties of a schema and of all that it is composed of.
+fn properties<'a>(document: &'a Value, schema: &'a Value) -> Vec<(&'a String, &'a Value)> {
+    let schema = resolved(document, schema);
+    let parts = items(schema, "/allOf").flat_map(|part| properties(document, part));
+    parts.chain(fields(schema, "/properties")).collect()
+}
+
+/// The same as fields of a table, those first that are required.
+fn fields_of(document: &Value, schema: &Value) -> Vec<Field> {
+    let mut required = Vec::new();
+    find_required(document, schema, &mut required);
+    let field = |(name, schema): (&String, &Value)| {
+        let described = text(schema, "/description");
+        let nested = items(schema, "/oneOf").map(|one| text(one, "/description"));
+        Field {
+            name: name.clone(),
+            place: String::new(),
+            is_required: required.contains(name),
+            kind: kind(schema),
+            about: if described.is_empty() { nested.collect() } else { described },
+            limits: limits(schema),
+        }
+    };
+    let mut found: Vec<_> = properties(document, schema).into_iter().map(field).collect();
+    found.sort_by_key(|field| !field.is_required);
+    found
+}
+
+fn find_required(document: &Value, schema: &Value, found: &mut Vec<String>) {
+    let schema = resolved(document, schema);
+    found.extend(items(schema, "/required").filter_map(Value::as_str).map(str::to_owned));
+    items(schema, "/allOf").for_each(|part| find_required(document, part, found));
+}
+
+/// What a type is called.
+fn kind(schema: &Value) -> Vec<Type> {
+    if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
+        let text = name.rsplit('/').next().unwrap_or_default().to_owned();
+        return vec![Type { text, is_schema: true }];
+    }
+    for (place, word) in [("/oneOf", " or "), ("/anyOf", " or "), ("/allOf", " and ")] {
+        let mut parts: Vec<_> = items(schema, place).collect();
+        if !parts.is_empty() {
+            // A type is told before that it may be none.
+            parts.sort_by_key(|part| text(part, "/type") == "null");
+            return joined(parts.into_iter().map(kind), word);
+        }
+    }
+    let words: Vec<_> = items(schema, "/enum").map(Value::to_string).collect();
+    if !words.is_empty() {
+        return vec![Type::words(words.join(" | "))];
+    }
+    let kinds = match schema.get("type") {
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+        Some(Value::String(kind)) => vec![kind.as_str()],
+        _ => vec!["anything"],
+    };
+    let of_kind = |name: &str| match (name, schema.get("items")) {
+        ("array", Some(item)) => [Type::words("list of ")].into_iter().chain(kind(item)).collect(),
+        (name, _) => vec![Type::words(name)],
+    };
+    joined(kinds.into_iter().map(of_kind), " or ")
+}
+
+fn joined(parts: impl Iterator<Item = Vec<Type>>, word: &str) -> Vec<Type> {
+    let mut all = Vec::new();
+    for part in parts {
+        if !all.is_empty() {
+            all.push(Type::words(word));
+        }
+        all.extend(part);
+    }
+    all
+}
+
+/// What a value may be, beyond its type.
+fn limits(schema: &Value) -> String {
+    const SAID: [(&str, &str); 9] = [
+        ("minLength", "at least {} characters"),
+        ("maxLength", "at most {} characters"),
+        ("minimum", "at least {}"),
+        ("maximum", "at most {}"),
+        ("minItems", "at least {} items"),
+        ("maxItems", "at most {} items"),
+        ("default", "{} if absent"),
+        ("format", "{}"),
+        ("pattern", "matches {}"),
+    ];
+    let said = SAID.into_iter().filter_map(|(name, words)| {
+        let value = schema.get(name)?;
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Some(words.replace("{}", &value))
+    });
+    said.collect::<Vec<_>>().join(", ")
+}
+
+/// What a reference leads to.
+fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+    let place = value.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
+    place.and_then(|place| document.pointer(place)).unwrap_or(value)
+}
+
+fn fields<'a>(value: &'a Value, place: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    value.pointer(place).and_then(Value::as_object).into_iter().flatten()
+}
+
+fn items<'a>(value: &'a Value, place: &str) -> impl Iterator<Item = &'a Value> {
+    value.pointer(place).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn text(value: &Value, place: &str) -> String {
+    value.pointer(place).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
