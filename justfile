@@ -78,7 +78,7 @@ soak minutes="10":
     KILLS=30 OUTAGE_SECONDS=30 \
         cargo test --release -p tollgate --test program -- deaths:: outage:: --nocapture --test-threads=1
     RACE_SEEDS=100 cargo test --release -p tollgate-store --test faults
-    RACE_SEEDS=100 cargo test --release -p tollgate-store --test store spend_keys::
+    RACE_SEEDS=100 cargo test --release -p tollgate-store --test store -- spend_keys:: subscription_races:: subscription_model::
 
 # What is built into Tollgate, as CycloneDX: bins/tollgate/tollgate.cdx.json. Needs cargo-cyclonedx.
 sbom:
