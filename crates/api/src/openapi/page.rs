@@ -357,6 +357,11 @@ fn limits(schema: &Value) -> String {
     said.collect::<Vec<_>>().join(", ")
 }
 
+/// A text in which code stands between backticks, in pieces: whether each is code.
+fn pieces(text: &str) -> impl Iterator<Item = (bool, &str)> {
+    text.split('`').enumerate().map(|(place, piece)| (place % 2 == 1, piece))
+}
+
 /// What a reference leads to.
 fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     let place = value.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
