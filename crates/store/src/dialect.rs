@@ -270,26 +270,21 @@ pub(crate) fn spend_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<Ve
     }
 }
 
-/// The counters of the spend keys with these ids, locked if `lock`; `ids` ascend.
-pub(crate) fn spend_counters(
+/// The counters of the spend keys with these ids, locked; `ids` ascend.
+pub(crate) fn lock_spend_counters(
     conn: &mut Conn,
     ids: &[String],
-    lock: Lock,
 ) -> QueryResult<Vec<SpendCountersRow>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
             spend_counters::table.find(id).select(SpendCountersRow::as_select()).get_result(conn)
         }),
-        Conn::Postgres(conn) => {
-            let rows = spend_counters::table
-                .filter(spend_counters::spend_key_id.eq_any(ids))
-                .order(spend_counters::spend_key_id)
-                .select(SpendCountersRow::as_select());
-            match lock {
-                Lock::No => rows.load(conn),
-                Lock::Rows => rows.for_no_key_update().load(conn),
-            }
-        }
+        Conn::Postgres(conn) => spend_counters::table
+            .filter(spend_counters::spend_key_id.eq_any(ids))
+            .order(spend_counters::spend_key_id)
+            .select(SpendCountersRow::as_select())
+            .for_no_key_update()
+            .load(conn),
     }
 }
 

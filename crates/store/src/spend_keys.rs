@@ -10,7 +10,7 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
-use crate::dialect::{self, Lock};
+use crate::dialect;
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{from_json, optional, parsed, time, to_json};
@@ -321,7 +321,7 @@ fn change_rate(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let ids = [key.spend_key_id.to_string()];
-    let locked = dialect::spend_counters(conn, &ids, Lock::Rows)?;
+    let locked = dialect::lock_spend_counters(conn, &ids)?;
     let bucket = locked.first().map(|row| Gcra::from_full_at_nanos(row.bucket_full_at));
     let bucket = match (bucket, old, key.rules.rate_limit) {
         (Some(bucket), Some(old), Some(new)) => {

@@ -12,15 +12,15 @@ use serde::Deserialize;
 use tollgate_domain::MerchantId;
 
 use super::{
-    Lock, add_rollups, each, insert_metadata, insert_requests, insert_transactions, save_counters,
-    save_requests, save_spend_counters, save_wallets,
+    Lock, add_rollups, each, insert_metadata, insert_requests, insert_transactions,
+    lock_spend_counters, save_counters, save_requests, save_spend_counters, save_wallets, wallets,
 };
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::rows::{
     RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, from_json, parsed,
 };
-use crate::schema::{spend_counters, tier_counters, wallets};
+use crate::schema::tier_counters;
 use crate::spend_keys::SpendCountersRow;
 use crate::statements::{
     AddRollups, InsertMetadata, InsertRequests, InsertTransactions, LockCounters, SaveCounters,
@@ -117,21 +117,15 @@ pub(crate) fn read(
 ) -> Result<Found, StoreError> {
     match conn {
         Conn::Sqlite(sqlite) => {
-            let spend_counters = each(&needed.spend_keys, |id| {
-                spend_counters::table
-                    .find(id)
-                    .select(SpendCountersRow::as_select())
-                    .get_result(sqlite)
-            })?;
-            let wallets = each(&needed.wallets, |id| {
-                wallets::table.find(id).select(WalletRow::as_select()).get_result(sqlite)
-            })?;
             let counters = each(&needed.counters, |key| {
                 tier_counters::table
                     .find((&key.owner_id, &key.meter_id, &key.period))
                     .select(TierCounterRow::as_select())
                     .get_result(sqlite)
             })?;
+            // Who reads is alone, so that this locks nothing.
+            let spend_counters = lock_spend_counters(conn, &needed.spend_keys)?;
+            let wallets = wallets(conn, &needed.wallets, lock)?;
             let told = match needed.merchants.is_empty() {
                 true => HashSet::new(),
                 false => webhooks::merchants_told_of_requests(conn)?,
@@ -154,9 +148,10 @@ pub(crate) fn read(
                     TOLD => {
                         found.told.insert(parsed("webhooks.merchant_id", &row)?);
                     }
-                    _ => {
+                    MARK => {
                         found.marks.insert(row);
                     }
+                    _ => return Err(StoreError::Corrupt { what: "kind of a row", value: kind }),
                 }
             }
             Ok(found)
@@ -203,6 +198,7 @@ const SPEND_COUNTERS: &str = "spend_counters";
 const WALLET: &str = "wallet";
 const COUNTER: &str = "counter";
 const TOLD: &str = "told";
+const MARK: &str = "mark";
 
 /// Reads what a group needs, each row as a line of its kind and its JSON. The parts of such a union are
 /// run one after the other, so tables are locked in the order of the text.
