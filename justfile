@@ -28,6 +28,10 @@ fuzz target seconds="600":
 fuzz-http seconds="600":
     bins/tollgate/tests/fuzz/run {{seconds}}
 
+# Write the examples of the OpenAPI document anew, as the program answers them; needs python3.
+examples:
+    scripts/openapi-examples/run
+
 # Build the container image; needs Docker.
 image:
     docker build --build-arg COMMIT=$(git rev-parse --short=12 HEAD) -t tollgate .

@@ -4,6 +4,7 @@
 
 mod credentials;
 pub(crate) mod errors;
+mod examples;
 mod fields;
 mod messages;
 pub(crate) mod page;
@@ -135,6 +136,7 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     let_bodies_be_empty(&mut document);
     say_what_is_json(&mut document);
     close(&mut document);
+    examples::show(&mut document);
     document
 });
 

@@ -8,6 +8,7 @@ use actix_web::http::header::CONTENT_TYPE;
 use actix_web::web::Bytes;
 use askama::Template;
 use serde_json::{Map, Value};
+use url::form_urlencoded;
 
 use super::openapi;
 use crate::dashboard::page::HEADERS;
@@ -62,6 +63,7 @@ struct Operation {
     fields: Vec<Field>,
     answers: Vec<Answer>,
     example: String,
+    answered: Option<String>,
 }
 
 struct Answer {
@@ -168,6 +170,8 @@ impl Operation {
                 body: schema.map(kind).unwrap_or_default(),
             }
         });
+        let answered = fields(operation, "/responses")
+            .find_map(|(_, answer)| answer.pointer("/content/application~1json/example"));
         let about = text(operation, "/description");
         let security = operation.get("security").or_else(|| document.get("security"));
         Self {
@@ -180,7 +184,8 @@ impl Operation {
             body: body.map(kind).unwrap_or_default(),
             fields: body.map(|body| fields_of(document, body)).unwrap_or_default(),
             answers: answers.collect(),
-            example: curl(document, path, method, operation),
+            example: curl(path, method, operation),
+            answered: answered.map(pretty),
             parameters,
         }
     }
@@ -193,26 +198,20 @@ fn credentials(security: Option<&Value>) -> String {
     names.map(|name| name.replace('_', " ")).collect::<Vec<_>>().join(", or ")
 }
 
-/// A line to paste, with all that is required.
-fn curl(document: &Value, path: &str, method: &str, operation: &Value) -> String {
-    let (mut path, mut query) = (path.to_owned(), Vec::new());
+/// A line to paste.
+fn curl(path: &str, method: &str, operation: &Value) -> String {
+    let (mut path, mut query) = (path.to_owned(), form_urlencoded::Serializer::new(String::new()));
     for parameter in items(operation, "/parameters") {
-        let name = text(parameter, "/name");
-        let stated = parameter.get("example").cloned();
-        let schema = parameter.get("schema").unwrap_or(&Value::Null);
-        let example = stated.unwrap_or_else(|| example(document, schema));
+        let Some(example) = parameter.get("example") else { continue };
         let example = example.as_str().map_or_else(|| example.to_string(), str::to_owned);
+        let name = text(parameter, "/name");
         match text(parameter, "/in").as_str() {
             "path" => path = path.replace(&format!("{{{name}}}"), &example),
-            "query" if parameter.get("required") == Some(&Value::Bool(true)) => {
-                let value: String =
-                    url::form_urlencoded::byte_serialize(example.as_bytes()).collect();
-                query.push(format!("{name}={value}"));
-            }
-            _ => {}
+            _ => drop(query.append_pair(&name, &example)),
         }
     }
-    let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+    let query = query.finish();
+    let query = if query.is_empty() { query } else { format!("?{query}") };
     let mut lines = vec![match method {
         "get" => format!("curl \"$BASE{path}{query}\""),
         method => format!("curl -X {} \"$BASE{path}{query}\"", method.to_uppercase()),
@@ -220,45 +219,11 @@ fn curl(document: &Value, path: &str, method: &str, operation: &Value) -> String
     if operation.get("security").is_none_or(|it| !credentials(Some(it)).is_empty()) {
         lines.push("-H \"Authorization: Bearer $KEY\"".to_owned());
     }
-    if let Some(schema) = operation.pointer("/requestBody/content/application~1json/schema") {
+    if let Some(body) = operation.pointer("/requestBody/content/application~1json/example") {
         lines.push("-H \"Content-Type: application/json\"".to_owned());
-        lines.push(format!("-d '{}'", example(document, schema)));
+        lines.push(format!("-d '{body}'"));
     }
     lines.join(" \\\n  ")
-}
-
-/// Something that fits a schema: of an object what is required.
-fn example(document: &Value, schema: &Value) -> Value {
-    let schema = resolved(document, schema);
-    let stated = ["/examples/0", "/example", "/default", "/const", "/enum/0"];
-    if let Some(stated) = stated.iter().find_map(|place| schema.pointer(place)) {
-        return stated.clone();
-    }
-    let mut one_of = items(schema, "/oneOf").chain(items(schema, "/anyOf"));
-    if let Some(first) = one_of.find(|one| text(one, "/type") != "null") {
-        return example(document, first);
-    }
-    let kinds = schema.get("type");
-    let is = |kind: &str| {
-        kinds.is_some_and(|kinds| {
-            kinds == kind || kinds.as_array().is_some_and(|kinds| kinds.iter().any(|it| it == kind))
-        })
-    };
-    if is("object") || schema.get("allOf").is_some() {
-        let required = fields_of(document, schema).into_iter().filter(|field| field.is_required);
-        let required: Vec<_> = required.map(|field| field.name).collect();
-        let named = properties(document, schema);
-        let named = named.into_iter().filter(|(name, _)| required.contains(name));
-        return named.map(|(name, schema)| (name.clone(), example(document, schema))).collect();
-    }
-    if is("array") {
-        let item = schema.get("items").map(|item| example(document, item));
-        return item.into_iter().collect();
-    }
-    if is("integer") || is("number") {
-        return schema.get("minimum").cloned().unwrap_or_else(|| 1.into());
-    }
-    if is("boolean") { true.into() } else { "text".into() }
 }
 
 /// The properties of a schema and of all that it is composed of.
