@@ -134,10 +134,13 @@ call("listWebhooks")
 call("getWebhook", id=webhook_id)
 call("updateWebhook", {"events": ["wallet.balance_low", "wallet.balance_depleted"]}, id=webhook_id)
 call("testWebhook", id=webhook_id)
-while call("listDeliveries", id=webhook_id)["data"][0]["status"] != "delivered":
+deadline = time.monotonic() + 10
+while (delivery := call("listDeliveries", id=webhook_id)["data"][0])["status"] != "delivered":
+    if time.monotonic() > deadline:
+        sys.exit(f"not delivered: {delivery}")
     del examples["listDeliveries"]
     time.sleep(0.05)
-delivery_id = call("listDeliveries", id=webhook_id)["data"][0]["delivery_id"]
+delivery_id = delivery["delivery_id"]
 call("getDelivery", id=webhook_id, delivery_id=delivery_id)
 call("redeliver", id=webhook_id, delivery_id=delivery_id)
 call("rotateWebhook", id=webhook_id)
