@@ -12,8 +12,8 @@ ENV BUILD_COMMIT=${COMMIT} CARGO_TERM_COLOR=never
 # What cargo downloads and builds is kept between builds, so the program is copied out of it.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked -p tollgate \
-    && install -D target/release/tollgate /out/usr/local/bin/tollgate \
+    cargo build --profile dist --locked -p tollgate \
+    && install -D target/dist/tollgate /out/usr/local/bin/tollgate \
     && strip /out/usr/local/bin/tollgate \
     && install -d -m 0750 -o 65532 -g 65532 /out/var/lib/tollgate \
     && install -D -m 0644 -t /out/usr/share/doc/tollgate LICENSE-MIT LICENSE-APACHE

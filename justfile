@@ -51,7 +51,7 @@ instructions *options:
 
 # What a call costs beside nginx and beside no proxy at all; `just bench-proxy --database postgres`.
 bench-proxy *options:
-    cargo run --release -p tollgate-bench -- proxy {{options}}
+    cargo run --profile dist -p tollgate-bench -- proxy {{options}}
 
 # What the ledger takes of a call, by thread, with nothing around it: `just bench-ledger 64 5`.
 bench-ledger callers="16" seconds="5":
@@ -59,15 +59,15 @@ bench-ledger callers="16" seconds="5":
 
 # How that cost grows with bodies, spend keys and records, and what refusals cost.
 bench-growth *options:
-    cargo run --release -p tollgate-bench -- bodies keys records refusals {{options}}
+    cargo run --profile dist -p tollgate-bench -- bodies keys records refusals {{options}}
 
 # What several nodes on one PostgreSQL do.
 bench-nodes *options:
-    cargo run --release -p tollgate-bench -- nodes --database postgres {{options}}
+    cargo run --profile dist -p tollgate-bench -- nodes --database postgres {{options}}
 
 # What calls cost while events wait for receivers that are dead.
 bench-webhooks *options:
-    cargo run --release -p tollgate-bench -- webhooks {{options}}
+    cargo run --profile dist -p tollgate-bench -- webhooks {{options}}
 
 # How long lists and sums take among many records: `just bench-lists sqlite:/tmp/lists.db 1000000`.
 bench-lists url records:

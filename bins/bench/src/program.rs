@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+/// What is measured is built as it is installed.
+const PROFILE: &str = "dist";
 /// How long a program may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -21,10 +23,10 @@ pub(crate) fn built(what: &[&str], program: &str) -> anyhow::Result<PathBuf> {
         return Ok(folder.join(program));
     };
     let mut build = Command::new(cargo);
-    build.args(["build", "--release", "--manifest-path"]);
+    build.args(["build", "--profile", PROFILE, "--manifest-path"]);
     build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml")).args(what);
     ensure!(build.status()?.success(), "{program} cannot be built");
-    Ok(folder.with_file_name("release").join(program))
+    Ok(folder.with_file_name(PROFILE).join(program))
 }
 
 /// A program that runs until this is dropped.
