@@ -1,4 +1,5 @@
 use std::fmt;
+use std::num::NonZeroU128;
 use std::str::FromStr;
 
 use bigdecimal::num_bigint::BigUint;
@@ -19,26 +20,50 @@ use crate::exact::{Overflow, round_ratio};
 /// assert_eq!(rate.to_string(), "0.15");
 /// # Ok::<(), tollgate_pricing::ParseRateError>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Rate {
-    /// The digits, without the point.
-    mantissa: u128,
-    /// How many of the digits stand after the point, 0 to 18.
-    decimals: u32,
-}
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+// The digits without the point, and above them one more than how many of them stand after it, so that
+// a rate that may be absent takes no more room: calls are full of those.
+pub struct Rate(NonZeroU128);
 
 /// The most digits on either side of the point.
 const MAX_DIGITS: usize = 18;
+/// The longest rate: 18 digits, a point, 18 digits.
+const LONGEST: usize = 2 * MAX_DIGITS + 1;
+/// Where the count of decimals begins: 36 digits take less than 120 bits.
+const DIGIT_BITS: u32 = 120;
+/// One more decimal.
+const DECIMAL: u128 = 1 << DIGIT_BITS;
 
 impl Rate {
     /// Nothing per unit.
-    pub const ZERO: Self = Self { mantissa: 0, decimals: 0 };
+    pub const ZERO: Self = match NonZeroU128::new(DECIMAL) {
+        Some(zero) => Self(zero),
+        None => Self(NonZeroU128::MIN),
+    };
+
+    /// Digits without the point, of which so many stand after it.
+    fn new(mantissa: u128, decimals: u32) -> Self {
+        Self(Self::ZERO.0.saturating_add(DECIMAL * u128::from(decimals)) | mantissa)
+    }
+
     /// 18 digits on either side of the point.
-    const LARGEST: Self = Self { mantissa: 10_u128.pow(36) - 1, decimals: 18 };
+    fn largest() -> Self {
+        Self::new(10_u128.pow(36) - 1, 18)
+    }
+
+    /// The digits, without the point.
+    const fn mantissa(self) -> u128 {
+        self.0.get() % DECIMAL
+    }
+
+    /// How many of the digits stand after the point, 0 to 18.
+    fn decimals(self) -> u32 {
+        u32::try_from(self.0.get() >> DIGIT_BITS).map_or(0, |above| above.saturating_sub(1))
+    }
 
     /// Whether the rate is exactly nothing.
     pub const fn is_zero(self) -> bool {
-        self.mantissa == 0
+        self.mantissa() == 0
     }
 
     /// The number in millionths, if it has at most six decimals: seconds in microseconds.
@@ -67,16 +92,17 @@ impl Rate {
     /// # Ok::<(), tollgate_pricing::ParseRateError>(())
     /// ```
     pub fn times(self, other: Self) -> Self {
-        let decimals = self.decimals.saturating_add(other.decimals);
-        match self.mantissa.checked_mul(other.mantissa) {
+        let decimals = self.decimals().saturating_add(other.decimals());
+        match self.mantissa().checked_mul(other.mantissa()) {
             Some(mantissa) if decimals <= 18 && mantissa < 10_u128.pow(18 + decimals) => {
-                Self { mantissa, decimals }.without_trailing_zeros()
+                Self::without_trailing_zeros(mantissa, decimals)
             }
             Some(mantissa) if decimals > 18 => {
                 let scale = 10_u128.pow(decimals.saturating_sub(18));
                 let (quotient, rest) = (mantissa / scale, mantissa % scale);
                 let up = rest > scale / 2 || (rest == scale / 2 && quotient % 2 == 1);
-                Self::from_attos(quotient.saturating_add(u128::from(up))).unwrap_or(Self::LARGEST)
+                Self::from_attos(quotient.saturating_add(u128::from(up)))
+                    .unwrap_or_else(Self::largest)
             }
             _ => {
                 let attos = BigUint::from(self.attos()) * BigUint::from(other.attos());
@@ -84,23 +110,22 @@ impl Rate {
                 let (quotient, twice_rest) = (&attos / &scale, (&attos % &scale) * 2_u8);
                 let up = twice_rest > scale || (twice_rest == scale && quotient.bit(0));
                 let attos = u128::try_from(quotient + u8::from(up)).ok();
-                attos.and_then(Self::from_attos).unwrap_or(Self::LARGEST)
+                attos.and_then(Self::from_attos).unwrap_or_else(Self::largest)
             }
         }
     }
 
     /// A rate from a count of 10⁻¹⁸, if it has at most 18 digits before the point.
     pub(crate) fn from_attos(attos: u128) -> Option<Self> {
-        (attos < 10_u128.pow(36))
-            .then(|| Self { mantissa: attos, decimals: 18 }.without_trailing_zeros())
+        (attos < 10_u128.pow(36)).then(|| Self::without_trailing_zeros(attos, 18))
     }
 
-    fn without_trailing_zeros(mut self) -> Self {
-        while self.decimals > 0 && self.mantissa.is_multiple_of(10) {
-            self.mantissa /= 10;
-            self.decimals = self.decimals.saturating_sub(1);
+    fn without_trailing_zeros(mut mantissa: u128, mut decimals: u32) -> Self {
+        while decimals > 0 && mantissa.is_multiple_of(10) {
+            mantissa /= 10;
+            decimals = decimals.saturating_sub(1);
         }
-        self
+        Self::new(mantissa, decimals)
     }
 
     /// This fraction of an amount that is not negative, rounded half-even once.
@@ -114,12 +139,46 @@ impl Rate {
 
     /// The rate as a fraction: numerator and denominator.
     pub(crate) fn fraction(self) -> (u128, u128) {
-        (self.mantissa, 10_u128.pow(self.decimals))
+        (self.mantissa(), 10_u128.pow(self.decimals()))
     }
 
     /// The rate in units of 10⁻¹⁸.
     pub(crate) fn attos(self) -> u128 {
-        self.mantissa * 10_u128.pow(18_u32.saturating_sub(self.decimals))
+        self.mantissa() * 10_u128.pow(18_u32.saturating_sub(self.decimals()))
+    }
+
+    /// The text of the rate, made in `buffer` from its end, as that of an [`Amount`] is.
+    fn text(self, buffer: &mut [u8; LONGEST]) -> &str {
+        let (mut digits, decimals) = (self.mantissa(), self.decimals());
+        let mut written = 0;
+        let mut places = buffer.iter_mut().rev();
+        // At least one digit stands before the point.
+        while digits > 0 || written <= decimals {
+            if written == decimals
+                && decimals > 0
+                && let Some(place) = places.next()
+            {
+                *place = b'.';
+            }
+            // Nearly all are small, and dividing small numbers is much faster.
+            let digit;
+            (digits, digit) = match u64::try_from(digits) {
+                Ok(few) => (u128::from(few / 10), u8::try_from(few % 10)),
+                Err(_) => (digits / 10, u8::try_from(digits % 10)),
+            };
+            if let (Some(place), Ok(digit)) = (places.next(), digit) {
+                *place = b'0' + digit;
+            }
+            written += 1;
+        }
+        let unused = places.len();
+        buffer.get(unused..).and_then(|text| str::from_utf8(text).ok()).unwrap_or_default()
+    }
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self::ZERO
     }
 }
 
@@ -131,8 +190,8 @@ impl PartialOrd for Rate {
 
 impl Ord for Rate {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        match self.decimals == other.decimals {
-            true => self.mantissa.cmp(&other.mantissa),
+        match self.decimals() == other.decimals() {
+            true => self.mantissa().cmp(&other.mantissa()),
             false => self.attos().cmp(&other.attos()),
         }
     }
@@ -140,14 +199,13 @@ impl Ord for Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mantissa, scale) = self.fraction();
-        match self.decimals {
-            0 => write!(f, "{mantissa}"),
-            decimals => {
-                let width = usize::try_from(decimals).unwrap_or(MAX_DIGITS);
-                write!(f, "{}.{:0width$}", mantissa / scale, mantissa % scale)
-            }
-        }
+        f.write_str(self.text(&mut [0; LONGEST]))
+    }
+}
+
+impl fmt::Debug for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rate({self})")
     }
 }
 
@@ -197,24 +255,57 @@ impl FromStr for Rate {
             .chain(fraction.bytes())
             .fold(0, |all, digit| all * 10 + u128::from(digit.saturating_sub(b'0')));
         let decimals = u32::try_from(fraction.len()).map_err(|_| ParseRateError::TooLong)?;
-        Ok(Self { mantissa, decimals })
+        Ok(Self::new(mantissa, decimals))
     }
 }
 
 impl From<u32> for Rate {
     fn from(whole: u32) -> Self {
-        Self { mantissa: u128::from(whole), decimals: 0 }
+        Self::new(u128::from(whole), 0)
     }
 }
 
 impl Serialize for Rate {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(self.text(&mut [0; LONGEST]))
     }
 }
 
 impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_that_may_be_absent_takes_sixteen_bytes() {
+        assert_eq!(size_of::<Option<Rate>>(), 16);
+    }
+
+    #[test]
+    fn rates_are_written_as_they_are_read_to_the_last_of_36_digits() {
+        let largest = "999999999999999999.999999999999999999";
+        for text in [
+            "0",
+            "1",
+            "10",
+            "0.1",
+            "1.05",
+            "0.000000000000000001",
+            "18446744073709551.616",
+            largest,
+        ] {
+            let rate: Rate = text.parse().unwrap();
+            assert_eq!(
+                (rate.to_string().as_str(), format!("{rate:?}")),
+                (text, format!("Rate({text})"))
+            );
+        }
+        assert_eq!(Rate::largest().to_string(), largest);
+        assert_eq!(Rate::default(), "0.000".parse().unwrap());
     }
 }
