@@ -460,6 +460,12 @@ fn lists_go_on_where_the_last_page_ended_and_keep_their_filters() {
         let next = browser.show(&older(&shown).unwrap()).await;
         let count = |page: &str| page.matches("<a class=\"main\"").count();
         assert_eq!((count(&shown), count(&next)), (25, 1));
+        assert_eq!(count(&browser.show("/requests?status=error").await), 0);
+        gateway.provider.push(Reply::json(500, json!({"error": {"message": "no"}})));
+        gateway.chat().send().await.expect(500);
+        gateway.records().await;
+        let failed = browser.show("/requests?status=error").await;
+        assert!(count(&failed) == 1 && failed.contains(">error</span>"), "{failed}");
         let none = browser.show("/requests?connection_id=con_x").await;
         assert!(none.contains("nothing with such an id") && count(&none) == 0);
     });

@@ -29,6 +29,16 @@ pub struct RequestFilter {
     pub metadata: Vec<(String, String)>,
 }
 
+/// How the records of a list may have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HowEnded {
+    /// In any way, or not yet.
+    #[default]
+    Anyhow,
+    /// They failed.
+    Failed,
+}
+
 /// A merchant's record.
 ///
 /// # Errors
@@ -74,10 +84,11 @@ pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &RequestFilter,
+    ended: HowEnded,
     page: &Page<RequestId>,
 ) -> Result<Vec<RequestRecord>, StoreError> {
     let merchant_id = merchant_id.to_string();
-    let ids = ids(conn, &merchant_id, conditions(filter), page)?;
+    let ids = ids(conn, &merchant_id, conditions(filter, ended), page)?;
     let rows: Vec<RequestRow> = requests::table
         .filter(requests::request_id.eq_any(ids))
         .filter(requests::merchant_id.eq(&merchant_id))
@@ -107,12 +118,13 @@ pub fn in_flight(
 }
 
 /// What a filter asks for, what few records meet before what many do, as far as can be guessed.
-fn conditions(filter: &RequestFilter) -> Vec<Condition> {
+fn conditions(filter: &RequestFilter, ended: HowEnded) -> Vec<Condition> {
+    let failure = (ended == HowEnded::Failed).then_some(Condition::Failure);
     let connection = filter.connection_id.map(|id| Condition::Connection(id.to_string()));
     let pairs = filter.metadata.iter().cloned();
     let pairs = pairs.map(|(key, value)| Condition::Pair(key, value));
     let meter = filter.meter_id.map(|id| Condition::Meter(id.to_string()));
-    connection.into_iter().chain(pairs).chain(meter).collect()
+    failure.into_iter().chain(connection).chain(pairs).chain(meter).collect()
 }
 
 /// How many records of one condition are walked through before those of another are tried.
@@ -159,10 +171,11 @@ pub fn plans(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &RequestFilter,
+    ended: HowEnded,
     page: &Page<RequestId>,
 ) -> Result<Vec<Vec<String>>, StoreError> {
     let merchant_id = &merchant_id.to_string();
-    let mut conditions = conditions(filter);
+    let mut conditions = conditions(filter, ended);
     let after = page.after.map(|id| id.to_string());
     let after = after.as_ref();
     let mut plans = Vec::new();

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::Call;
-use tollgate_domain::settlement::Ending;
+use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::*;
-use tollgate_store::requests::{self, RequestFilter};
+use tollgate_store::requests::{self, HowEnded, RequestFilter};
 use tollgate_store::usage::{self, Dimension, Sums, Trend, Window};
 use tollgate_store::{Conn, Page, Store, StoreError};
 use tollgate_testkit::store::{START, TestStore, answered, each_store};
@@ -120,12 +120,23 @@ impl Shop {
         filter: RequestFilter,
         limit: u32,
     ) -> Vec<RequestRecord> {
+        self.records_that(store, filter, HowEnded::Anyhow, limit).await
+    }
+
+    async fn records_that(
+        &self,
+        store: &Store,
+        filter: RequestFilter,
+        ended: HowEnded,
+        limit: u32,
+    ) -> Vec<RequestRecord> {
         let merchant_id = self.merchant_id;
         let mut all: Vec<RequestRecord> = Vec::new();
         loop {
             let page = Page { after: all.last().map(|record| record.request_id), limit };
             let filter = filter.clone();
-            let read = move |conn: &mut Conn| requests::list(conn, merchant_id, &filter, &page);
+            let read =
+                move |conn: &mut Conn| requests::list(conn, merchant_id, &filter, ended, &page);
             let mut found = store.read(read).await.unwrap();
             let has_more = found.len() > limit as usize;
             found.truncate(limit as usize);
@@ -135,6 +146,14 @@ impl Shop {
             }
         }
     }
+}
+
+/// A call that the provider never gets.
+async fn fail(store: &TestStore, call: Call) {
+    let request_id = call.request_id;
+    let pending = store.store.admit(Box::new(call)).await.unwrap().unwrap();
+    let report = Report::unknown(&pending, Ending::NotSent, store.clock.now());
+    store.store.settle(request_id, report).await;
 }
 
 fn passes(filter: &RequestFilter, record: &RequestRecord) -> bool {
@@ -306,16 +325,24 @@ fn a_filtered_list_has_just_the_records_that_pass_newest_first() {
         for _ in 0..250 {
             let call = dice.one_of(&shops).call(store, &mut dice);
             store.clock.advance_millis(1);
-            store.forward(call, 10, "0.01").await.unwrap();
+            match dice.below(5) {
+                0 => fail(store, call).await,
+                _ => drop(store.forward(call, 10, "0.01").await.unwrap()),
+            }
         }
         let shop = &shops[0];
         let all = shop.records(&store.store, RequestFilter::default(), 100).await;
+        assert!(all.iter().any(|record| record.status == RequestStatus::Error));
         assert!(all.is_sorted_by(|one, next| one.request_id > next.request_id));
         for _ in 0..100 {
             let (filter, _) = question(shop, &mut dice);
             let limit = 1 + dice.below(20) as u32;
-            let found = shop.records(&store.store, filter.clone(), limit).await;
-            let expected = all.iter().filter(|record| passes(&filter, record));
+            let ended = *dice.one_of(&[HowEnded::Anyhow, HowEnded::Failed]);
+            let found = shop.records_that(&store.store, filter.clone(), ended, limit).await;
+            let expected = all.iter().filter(|record| {
+                let has_failed = record.status == RequestStatus::Error;
+                passes(&filter, record) && (ended == HowEnded::Anyhow || has_failed)
+            });
             assert!(found.iter().eq(expected), "{filter:?}");
         }
     });
@@ -467,16 +494,22 @@ fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
             filter(Some(connection), Some(meter), &[]),
             filter(Some(connection), Some(meter), &[user]),
         ] {
-            for after in [None, Some(RequestId::generate(store.clock.now()))] {
+            let after = Some(RequestId::generate(store.clock.now()));
+            let ended = [HowEnded::Anyhow, HowEnded::Failed];
+            for (after, ended) in
+                [None, after].into_iter().flat_map(|it| ended.map(|end| (it, end)))
+            {
                 let (merchant_id, asked) = (shop.merchant_id, filter.clone());
                 let page = Page { after, limit: 10 };
-                let plans =
-                    planned(store, move |conn| requests::plans(conn, merchant_id, &asked, &page));
+                let plans = planned(store, move |conn| {
+                    requests::plans(conn, merchant_id, &asked, ended, &page)
+                });
                 for plan in plans.await {
                     assert_walks(
                         &plan,
                         &[
                             "requests_by_merchant",
+                            "requests_by_failure",
                             "requests_by_connection",
                             "requests_by_meter",
                             "request_metadata_pkey",

@@ -3,7 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{Connection, ConnectionId, ConnectionStatus, SubscriptionState};
-use tollgate_store::requests::{self, RequestFilter};
+use tollgate_store::requests::{self, HowEnded, RequestFilter};
 use tollgate_store::subscriptions::{self, Whose};
 use tollgate_store::{Conn, Page, connections, wallets};
 
@@ -107,7 +107,7 @@ pub(super) async fn show(
         let subscription = subscriptions::find_active(conn, merchant_id, id)?;
         let filter = RequestFilter { connection_id: Some(id), ..RequestFilter::default() };
         let newest = Page { after: None, limit: 10 };
-        let requests = requests::list(conn, merchant_id, &filter, &newest)?;
+        let requests = requests::list(conn, merchant_id, &filter, HowEnded::Anyhow, &newest)?;
         Ok::<_, ApiError>((connection, wallet, subscription, requests))
     };
     let (connection, wallet, subscription, requests) = app.store.read(read).await?;

@@ -7,7 +7,7 @@ use askama::Template;
 use tollgate_domain::{DeliveryStatus, SpendKeyStatus};
 use tollgate_pricing::Amount;
 use tollgate_store::deliveries::{self, DeliveryFilter};
-use tollgate_store::requests::{self as records, RequestFilter};
+use tollgate_store::requests::{self as records, HowEnded, RequestFilter};
 use tollgate_store::usage::{self, Dimension};
 use tollgate_store::{Conn, Page, StoreError, spend_keys, wallets, webhooks};
 
@@ -57,7 +57,8 @@ pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpRe
         let in_flight = records::in_flight(conn, merchant_id)?;
         let wallet = wallets::find_own(conn, merchant_id)?;
         let newest = Page { after: None, limit: 8 };
-        let mut requests = records::list(conn, merchant_id, &RequestFilter::default(), &newest)?;
+        let all = RequestFilter::default();
+        let mut requests = records::list(conn, merchant_id, &all, HowEnded::Anyhow, &newest)?;
         requests.truncate(8);
         let newest = Page { after: None, limit: LOOKED_AT };
         let keys = spend_keys::list(conn, merchant_id, &newest)?;

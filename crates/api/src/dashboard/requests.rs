@@ -9,7 +9,7 @@ use tollgate_pricing::{
     AppliedPrices, BaseCost, FeeLine, Payer, PerUnit, PriceSource, RateType, Scale, TierUnit,
     TokenBasis, Unit, Usage,
 };
-use tollgate_store::requests::{self, RequestFilter};
+use tollgate_store::requests::{self, HowEnded, RequestFilter};
 use tollgate_store::{Conn, StoreError, connections, meters, spend_keys};
 
 use super::page::{PageError, Pager, Place, Shell, page_of, respond};
@@ -130,6 +130,7 @@ struct Asked {
     meter_id: String,
     key: String,
     value: String,
+    failed: bool,
 }
 
 impl Asked {
@@ -140,11 +141,13 @@ impl Asked {
             meter_id: text("meter_id"),
             key: text("key"),
             value: text("value"),
+            failed: query.get("status") == Some("error"),
         }
     }
 
     const fn is_any(&self) -> bool {
-        !(self.connection_id.is_empty() && self.meter_id.is_empty() && self.key.is_empty())
+        let Self { connection_id, meter_id, key, value: _, failed } = self;
+        *failed || !(connection_id.is_empty() && meter_id.is_empty() && key.is_empty())
     }
 
     /// What they ask for; an id that is none is said to be so.
@@ -182,11 +185,12 @@ pub(super) async fn list(
         Ok(filter) => (Some(filter), ""),
         Err(problem) => (None, problem),
     };
+    let ended = if asked.failed { HowEnded::Failed } else { HowEnded::Anyhow };
     let page = page_of::<RequestId>(&http);
     let merchant_id = visitor.merchant_id();
     let read = move |conn: &mut Conn| {
         let found = match &filter {
-            Some(filter) => requests::list(conn, merchant_id, filter, &page)?,
+            Some(filter) => requests::list(conn, merchant_id, filter, ended, &page)?,
             None => Vec::new(),
         };
         let connections = named_connections(conn, merchant_id)?;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{MerchantId, RequestStatus, Timestamp};
-use tollgate_store::requests::{self, RequestFilter};
+use tollgate_store::requests::{self, HowEnded, RequestFilter};
 use tollgate_store::usage::{self, Dimension, Sums, Trend, Window};
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
 
@@ -347,7 +347,10 @@ const BOUNDS_MILLIS: [(i64, &str); 8] = [
 impl Latency {
     fn read(conn: &mut Conn, merchant_id: MerchantId) -> Result<Self, StoreError> {
         let page = Page { after: None, limit: NEWEST };
-        let records = requests::list(conn, merchant_id, &RequestFilter::default(), &page)?;
+        let records = {
+            let all = RequestFilter::default();
+            requests::list(conn, merchant_id, &all, HowEnded::Anyhow, &page)?
+        };
         // What was reported was not waited for, and when a lost call ended nobody knows.
         let waited = records.iter().filter(|record| {
             record.status == RequestStatus::Completed

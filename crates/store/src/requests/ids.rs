@@ -17,6 +17,8 @@ use diesel::{QueryResult, RunQueryDsl};
 /// What records have to meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
+    /// It has failed.
+    Failure,
     Pair(String, String),
     Connection(String),
     Meter(String),
@@ -68,6 +70,12 @@ where
     String: ToSql<Text, DB>,
 {
     match condition {
+        Some(Condition::Failure) => {
+            out.push_sql(" FROM requests AS d");
+            indexed_by("failure", out);
+            out.push_sql(" WHERE d.status = 'error' AND d.merchant_id = ");
+            out.push_bind_param::<Text, _>(merchant_id)?;
+        }
         Some(Condition::Pair(key, value)) => {
             out.push_sql(" FROM request_metadata AS d WHERE d.merchant_id = ");
             out.push_bind_param::<Text, _>(merchant_id)?;
@@ -103,6 +111,13 @@ where
     String: ToSql<Text, DB>,
 {
     match condition {
+        Condition::Failure => {
+            out.push_sql(" AND EXISTS (SELECT 1 FROM requests AS r");
+            indexed_by("failure", out);
+            out.push_sql(" WHERE r.status = 'error' AND r.merchant_id = ");
+            out.push_bind_param::<Text, _>(merchant_id)?;
+            out.push_sql(" AND r.request_id = d.request_id LIMIT 1 OFFSET 0)");
+        }
         Condition::Pair(key, value) => {
             out.push_sql(" AND EXISTS (SELECT 1 FROM request_metadata AS m WHERE m.merchant_id = ");
             out.push_bind_param::<Text, _>(merchant_id)?;
@@ -128,23 +143,28 @@ fn in_request<'b, DB: Binds>(
 where
     String: ToSql<Text, DB>,
 {
-    if !matches!(walked, Some(Condition::Pair(..))) {
+    if !matches!(walked, Some(Condition::Pair(..) | Condition::Failure)) {
         out.push_sql(" AND d.");
         out.push_sql(column);
         out.push_sql("_id || '' = ");
         return out.push_bind_param::<Text, _>(id);
     }
     out.push_sql(" AND EXISTS (SELECT 1 FROM requests AS r");
-    if !DB::INDEXED_BY.is_empty() {
-        out.push_sql(DB::INDEXED_BY);
-        out.push_sql(column);
-    }
+    indexed_by(column, out);
     out.push_sql(" WHERE r.");
     out.push_sql(column);
     out.push_sql("_id = ");
     out.push_bind_param::<Text, _>(id)?;
     out.push_sql(" AND r.request_id = d.request_id LIMIT 1 OFFSET 0)");
     Ok(())
+}
+
+/// Names the index of records by something.
+fn indexed_by<DB: Binds>(what: &str, out: &mut AstPass<'_, '_, DB>) {
+    if !DB::INDEXED_BY.is_empty() {
+        out.push_sql(DB::INDEXED_BY);
+        out.push_sql(what);
+    }
 }
 
 /// Goes on where the last page ended.

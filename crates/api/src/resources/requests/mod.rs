@@ -7,7 +7,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::Value;
 use tollgate_domain::{Issue, MerchantId, Metadata, MeterId, RequestId, RequestRecord};
 use tollgate_store::Conn;
-use tollgate_store::requests::{self, RequestFilter};
+use tollgate_store::requests::{self, HowEnded, RequestFilter};
 use utoipa::IntoParams;
 
 use super::{ConnectionQuery, id_filter, optional_id};
@@ -81,7 +81,9 @@ pub(crate) async fn list(
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));
     }
-    let read = move |conn: &mut _| requests::list(conn, caller.merchant_id, &filter, &page);
+    let read = move |conn: &mut _| {
+        requests::list(conn, caller.merchant_id, &filter, HowEnded::Anyhow, &page)
+    };
     let found = app.store.read(read).await?;
     let shape = app.settings.shape;
     Ok(respond(
