@@ -281,7 +281,7 @@ api() {
         answer = out.read_text(errors="replace") if out.exists() else ""
         said = f"{answer}{err.read_text(errors='replace') if err.exists() else ''}{statuses.read_text()}"[-2000:]
         if not ended:
-            raise Wrong(f"it does not end within {PATIENCE} s:\n{said}")
+            raise Ended(f"it does not end within {PATIENCE} s:\n{said}")
         if not os.read(self.ends, 1):
             raise Ended(f"it fails:\n{said}")
         codes = [int(code) for code in re.findall(r"^status (\d{3})$", statuses.read_text(), re.MULTILINE)]
@@ -312,7 +312,7 @@ api() {
             self.run(wait)
             return self.run(f"cat {out}")
         except Wrong as error:
-            raise Wrong(f"{error}\nwhat was started said:\n{out.read_text(errors='replace')[-2000:]}") from None
+            raise Ended(f"{error}\nwhat was started said:\n{out.read_text(errors='replace')[-2000:]}") from None
 
     def stop_server(self):
         if self.server is not None:
