@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 import plan
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -229,7 +231,7 @@ api() {
 """
 
     def __init__(self, variables):
-        self.folder = Path(tempfile.mkdtemp(prefix="documents-"))
+        self.folder = Path(tempfile.mkdtemp(dir=os.environ["DOCUMENTS_FOLDER"]))
         (self.folder / ".session").mkdir()
         programs = self.folder / "target" / "release"
         programs.mkdir(parents=True)
@@ -479,8 +481,6 @@ class Document:
         if block.language in ("json", "text"):
             self.run_shown(block, text)
         elif block.language == "yaml":
-            import yaml
-
             yaml.safe_load(text)
         elif block.language == "toml":
             self.run_settings(block, text)
@@ -511,10 +511,10 @@ class Document:
             command = f"STATUS=0; ({command}) || STATUS=$?; [ $STATUS = {status} ]"
         shown = self.shown_after(block)
         self.answer = self.session.run(command, refusals_in(shown.text) if shown else ())
-        for assignments, expected in self.tables["VARIANTS"].get(block, ()):
+        for assignments, expected, times in self.tables["VARIANTS"].get(block, ()):
             answer = self.session.run(f"{self.filled(assignments)} {command}")
-            if expected not in answer:
-                raise Wrong(f"with {assignments} it does not say {expected!r}:\n{answer}")
+            if answer.count(expected) != times:
+                raise Wrong(f"with {assignments} it does not say {expected!r} {times} times:\n{answer}")
 
     def command(self, block, text):
         """How the program that a block is is started."""
@@ -603,7 +603,7 @@ def run_document(name, blocks, tables, site, commands):
                 else:
                     document.run(block)
                     ran += 1
-            except Wrong as error:
+            except (Wrong, ValueError, yaml.YAMLError) as error:
                 wrong.append(f"{block}: {error}")
                 if isinstance(error, Ended):
                     wrong[-1] += f"\n  What follows in {name} did not run."
