@@ -165,7 +165,7 @@ ANSWERS = {
             curl -si "$BASE/v1/forward?u={OPENAI}/chat/completions" -H "Authorization: Bearer $POOR_KEY" \
                 -H "Content-Type: application/json" -d "$BODY" "$@"
         }
-        ask -H "x-simulate-first-byte-delay-ms: 1000" >first &
+        ask -H "x-simulate-first-byte-delay-ms: 3000" >first &
         until api GET "wallets/$POOR" | grep -q '"held":"0.0006145500"'; do sleep 0.01; done
         ask
         wait $!
@@ -274,7 +274,7 @@ ANSWERS = {
             curl -si "$BASE/v1/chat/completions" -H "Authorization: Bearer $TINY" \
                 -H "Content-Type: application/json" -d "$BODY" "$@"
         }
-        ask -H "x-simulate-first-byte-delay-ms: 1000" >first &
+        ask -H "x-simulate-first-byte-delay-ms: 3000" >first &
         FIRST=$!
         until api GET "spend_keys?limit=1" | grep -q '"current_requests":1'; do sleep 0.01; done
         ask
