@@ -305,8 +305,9 @@ PARTS = {
 DEMO = "until grep -q webhooks/demo .session/server.out; do sleep 0.05; done"
 RECEIVER = """
     until (: </dev/tcp/127.0.0.1/{RECEIVER_PORT}) 2>/dev/null; do sleep 0.05; done
-    api POST "webhooks/$WEBHOOK/test"
-    until grep webhook.test .session/server.out; do sleep 0.05; done
+    DELIVERY=$(api POST "webhooks/$WEBHOOK/test" | grep -o 'dlv_[0-9A-Z]*')
+    until api GET "webhooks/$WEBHOOK/deliveries/$DELIVERY" | grep '"status":"delivered"'; do sleep 0.05; done
+    grep webhook.test .session/server.out
 """
 SERVERS = {
     ("README.md", "cargo run --release -- demo"): DEMO,
