@@ -30,6 +30,11 @@ import plan
 
 ROOT = Path(__file__).resolve().parents[4]
 PATIENCE = 60  # seconds for one block
+# The tables of the plan whose rows are for one block each.
+TABLES = (
+    *("BEFORE", "ANSWERS", "PARTS", "SERVERS", "AROUND", "FAILS"),
+    *("EXPECTED", "VARIANTS", "MAPS", "NOT_RUN"),
+)
 # The leaders of the groups of processes that run.
 groups = set()
 
@@ -273,7 +278,8 @@ api() {
         paste.write_text(text)
         statuses.write_text("")
         # What is started in the background must not keep the pipe open on which the end is told.
-        line = f". {paste} >{out} 2>{err} </dev/null {self.write_end}>&-; ANSWER=$(cat {out}); echo >&{self.write_end}\n"
+        end = self.write_end
+        line = f". {paste} >{out} 2>{err} </dev/null {end}>&-; ANSWER=$(cat {out}); echo >&{end}\n"
         try:
             self.bash.stdin.write(line.encode())
             self.bash.stdin.flush()
@@ -444,8 +450,9 @@ class Document:
         ports = {name: str(free_port()) for name in ("PORT", "DEMO_PORT", "RECEIVER_PORT")}
         now = time.gmtime()
         days = {"TODAY": time.strftime("%Y-%m-%d", now), "NEXT_YEAR": str(now.tm_year + 1)}
-        self.places = variables | ports | days
-        self.places |= {"OPENAI": os.environ["DOCUMENTS_OPENAI"], "SIMULATOR": os.environ["DOCUMENTS_OPENAI"].removesuffix("/v1")}
+        openai = os.environ["DOCUMENTS_OPENAI"]
+        providers = {"OPENAI": openai, "SIMULATOR": openai.removesuffix("/v1")}
+        self.places = variables | ports | days | providers
         self.session = Session({one: variables[one] for one in plan.GIVEN.get(name, ())})
         self.answer = ""
 
@@ -577,7 +584,8 @@ def write_rust(folder, blocks):
         raise Wrong("not one block says what the Rust programs need")
     # The service is called without TLS here, and half the time of the build is TLS.
     needs = manifests[0].replace("features", "default-features = false, features")
-    files = {"Cargo.toml": plan.MANIFEST + needs, "Cargo.lock": (Path(__file__).parent / "Cargo.lock").read_text()}
+    lock = (Path(__file__).parent / "Cargo.lock").read_text()
+    files = {"Cargo.toml": plan.MANIFEST + needs, "Cargo.lock": lock}
     for block in blocks:
         if block.language == "rust" and not plan.held(block):
             files[f"src/bin/{rust_name(block)}.rs"] = block.text
@@ -622,9 +630,8 @@ def check_plan(blocks):
     """Nothing stands in the plan that no block needs; `Table` looks at the rest."""
     everything = [block for of_document in blocks.values() for block in of_document]
     for document, language, old, _ in plan.SUBSTITUTIONS:
-        fitting = (document, language)
         if not any(
-            old in one.text and all(given in ("*", is_so) for given, is_so in zip(fitting, (one.document, one.language)))
+            old in one.text and document in ("*", one.document) and language in ("*", one.language)
             for one in everything
         ):
             raise Wrong(f"plan.SUBSTITUTIONS: no block of {document} has {old!r}")
@@ -645,15 +652,14 @@ def main(arguments):
     if arguments[:1] == ["--rust"]:
         write_rust(Path(arguments[1]), everything)
         return 0
-    names_of_tables = ("NOT_RUN", "BEFORE", "ANSWERS", "PARTS", "SERVERS", "AROUND", "MAPS", "FAILS", "EXPECTED", "VARIANTS")
-    tables = {name: Table(name, everything) for name in names_of_tables}
+    tables = {name: Table(name, everything) for name in TABLES}
     check_plan(blocks)
     site, commands, wrong, total = Site(), Commands(), [], 0
     # The longest begins first, and the others run beside it.
     names = sorted(arguments or names, key=lambda name: -len(blocks[name]))
     with ThreadPoolExecutor(2) as pool:
         results = pool.map(lambda name: run_document(name, blocks[name], tables, site, commands), names)
-    for name, (ran, not_run, mistakes, inline) in zip(names, results):
+    for name, (ran, not_run, mistakes, inline) in zip(names, results, strict=True):
         print(f"{name}: {ran} blocks run, {len(not_run)} not, {inline} commands in the text looked up")
         reasons = {}
         for block, reason in not_run:

@@ -11,17 +11,17 @@ SUBSTITUTIONS = [
     ("docs/OPERATIONS.md", "sh", "cargo build --release", ":"),
     ("*", "sh", "cargo run --release -- demo", "tollgate demo --listen 127.0.0.1:{DEMO_PORT}"),
     # The simulator in the place of OpenAI, as README.md itself has it.
-    ("README.md", "sh", 'api_key = "sk-your-key"', 'api_key = "sk-your-key"\nbase_url = "{OPENAI}"\nallow_private_network = true'),
+    ("README.md", "sh", '"sk-your-key"', '"sk-your-key"\nbase_url = "{OPENAI}"\nallow_private_network = true'),
     ("docs/GUIDE.md", "sh", "BASE=https://tollgate.example.com KEY=tgs_…", "BASE={BASE} KEY={FRESH_KEY}"),
     ("docs/GUIDE.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
     ("README.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
     ("docs/API.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
     # No fixed ports.
-    ("README.md", "sh", 'database_url = "sqlite:tollgate.db"', 'database_url = "sqlite:tollgate.db"\nlisten = "127.0.0.1:{PORT}"'),
+    ("README.md", "sh", '"sqlite:tollgate.db"', '"sqlite:tollgate.db"\nlisten = "127.0.0.1:{PORT}"'),
     # Keys that were left out.
     ("docs/SPEND_CONTROL.md", "sh", "KEY=tgs_…", "KEY=$DEMO_KEY"),
-    ("docs/API.md", "python", 'base_url="http://127.0.0.1:8080/v1", api_key="tgk_…"', 'base_url="{BASE}/v1", api_key="{SPEND_KEY}"'),
-    ("docs/API.md", "python", 'base_url="http://127.0.0.1:8080", api_key="tgk_…"', 'base_url="{BASE}", api_key="{OTHER_SPEND_KEY}"'),
+    ("docs/API.md", "python", '"http://127.0.0.1:8080/v1", api_key="tgk_…"', '"{BASE}/v1", api_key="{SPEND_KEY}"'),
+    ("docs/API.md", "python", '"http://127.0.0.1:8080", api_key="tgk_…"', '"{BASE}", api_key="{OTHER_SPEND_KEY}"'),
     ("*", "*", "http://127.0.0.1:8080", "http://127.0.0.1:{PORT}"),
     ("docs/PROVIDERS.md", "toml", '"…"', '"simulated"'),
     ("docs/PRICING.md", "sh", "=sk-…", "=sk-simulated"),
@@ -41,7 +41,10 @@ SUBSTITUTIONS = [
 
 # What a reader has who begins with a service that runs.
 GIVEN = {
-    "docs/API.md": ["BASE", "KEY", "TOKEN", "CONNECTION", "WALLET", "METER", "SPEND_KEY", "SPEND_KEY_ID", "OTHER_SPEND_KEY"],
+    "docs/API.md": [
+        *("BASE", "KEY", "TOKEN", "CONNECTION", "WALLET", "METER"),
+        *("SPEND_KEY", "SPEND_KEY_ID", "OTHER_SPEND_KEY"),
+    ],
     "docs/ERRORS.md": ["BASE", "KEY"],
     "docs/SUBSCRIPTIONS.md": ["BASE", "KEY", "CONNECTION", "METER"],
     "docs/WEBHOOKS.md": ["BASE", "KEY"],
@@ -58,12 +61,11 @@ BEFORE = {
             post spend_keys '{"name": "Refused", "request_shape": "'$1'", "wallet_id": "'$WALLET'", '"$2"'}' |
                 grep -o 'tgk_[0-9A-Za-z]\{38\}'
         }
-        export FIRST_USED=$(refused shape_a '"request_limit": {"count": 1, "cycle": "daily"}')
-        export FIRST_POOR=$(refused shape_a '"enforcement": "strict", "spend_limit": {"amount": "0.00001", "cycle": "total"}')
-        export FIRST_PAUSED=$(refused shape_a '"status": "paused"')
-        export SECOND_USED=$(refused shape_b '"request_limit": {"count": 1, "cycle": "daily"}')
-        export SECOND_POOR=$(refused shape_b '"enforcement": "strict", "spend_limit": {"amount": "0.00001", "cycle": "total"}')
-        export SECOND_PAUSED=$(refused shape_b '"status": "paused"')
+        USED='"request_limit": {"count": 1, "cycle": "daily"}' PAUSED='"status": "paused"'
+        POOR='"enforcement": "strict", "spend_limit": {"amount": "0.00001", "cycle": "total"}'
+        export FIRST_USED=$(refused shape_a "$USED") SECOND_USED=$(refused shape_b "$USED")
+        export FIRST_POOR=$(refused shape_a "$POOR") SECOND_POOR=$(refused shape_b "$POOR")
+        export FIRST_PAUSED=$(refused shape_a "$PAUSED") SECOND_PAUSED=$(refused shape_b "$PAUSED")
         curl -s "$BASE/v1/chat/completions" -H "Authorization: Bearer $FIRST_USED" \
             -H "Content-Type: application/json" -d '{"model": "gpt-4o-mini", "messages": []}'
         curl -s "$BASE/v1/messages" -H "Authorization: Bearer $SECOND_USED" \
@@ -130,7 +132,8 @@ END
 END
         cat >model_prices.json <<'END'
 {"m": {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 2e-5, "output_cost_per_token": 8e-6},
- "m-next": {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 3e-6, "output_cost_per_token": 1.2e-5}}
+ "m-next": {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 3e-6,
+            "output_cost_per_token": 1.2e-5}}
 END
     """,
     # The key that the demo prints.
