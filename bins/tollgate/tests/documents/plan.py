@@ -59,7 +59,7 @@ BEFORE = {
     ("docs/GUIDE.md", "except (openai.APIStatusError, anthropic.APIStatusError)"): """
         refused() {
             post spend_keys '{"name": "Refused", "request_shape": "'$1'", "wallet_id": "'$WALLET'", '"$2"'}' |
-                grep -o 'tgk_[0-9A-Za-z]\{38\}'
+                grep -o 'tgk_[0-9A-Za-z]\\{38\\}'
         }
         USED='"request_limit": {"count": 1, "cycle": "daily"}' PAUSED='"status": "paused"'
         POOR='"enforcement": "strict", "spend_limit": {"amount": "0.00001", "cycle": "total"}'
