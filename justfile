@@ -12,6 +12,11 @@ test:
 sdk:
     bins/tollgate/tests/sdk/run
 
+# Run every code block of the documents; `just documents docs/API.md` those of one. Needs python3, node, openssl
+# and sqlite3, and once PyPI, the npm registry and crates.io.
+documents *names:
+    bins/tollgate/tests/documents/run {{names}}
+
 # Everything a change must pass.
 ci:
     .ci/run

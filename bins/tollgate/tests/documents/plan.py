@@ -1,0 +1,414 @@
+"""What the runner must know of the documents' blocks that does not stand in them.
+
+A row of a table is for the one block of a document that has a piece of text. A row that no block fits, or more
+than one, is an error, and so is a block that neither runs nor stands in NOT_RUN or HELD.
+"""
+
+# What a block says, and what runs in its place: (document, language, old, new).
+SUBSTITUTIONS = [
+    # Built already, and linked to where it would be.
+    ("README.md", "sh", "cargo build --release", ":"),
+    ("docs/OPERATIONS.md", "sh", "cargo build --release", ":"),
+    ("*", "sh", "cargo run --release -- demo", "tollgate demo --listen 127.0.0.1:{DEMO_PORT}"),
+    # The simulator in the place of OpenAI, as README.md itself has it.
+    ("README.md", "sh", '"sk-your-key"', '"sk-your-key"\nbase_url = "{OPENAI}"\nallow_private_network = true'),
+    ("docs/GUIDE.md", "sh", "BASE=https://tollgate.example.com KEY=tgs_…", "BASE={BASE} KEY={FRESH_KEY}"),
+    ("docs/GUIDE.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
+    ("README.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
+    ("docs/API.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
+    # No fixed ports.
+    ("README.md", "sh", '"sqlite:tollgate.db"', '"sqlite:tollgate.db"\nlisten = "127.0.0.1:{PORT}"'),
+    # Keys that were left out.
+    ("docs/SPEND_CONTROL.md", "sh", "KEY=tgs_…", "KEY=$DEMO_KEY"),
+    ("docs/API.md", "python", '"http://127.0.0.1:8080/v1", api_key="tgk_…"', '"{BASE}/v1", api_key="{SPEND_KEY}"'),
+    ("docs/API.md", "python", '"http://127.0.0.1:8080", api_key="tgk_…"', '"{BASE}", api_key="{OTHER_SPEND_KEY}"'),
+    ("*", "*", "http://127.0.0.1:8080", "http://127.0.0.1:{PORT}"),
+    ("docs/PROVIDERS.md", "toml", '"…"', '"simulated"'),
+    ("docs/PRICING.md", "sh", "=sk-…", "=sk-simulated"),
+    ("docs/OPERATIONS.md", "toml", "sk-…", "sk-simulated"),
+    # A receiver here, and what listens where.
+    ("docs/WEBHOOKS.md", "sh", "https://example.com/webhooks/tollgate", "http://127.0.0.1:{RECEIVER_PORT}/"),
+    ("docs/WEBHOOKS.md", "sh", "http://127.0.0.1:4000/", "http://127.0.0.1:{RECEIVER_PORT}/"),
+    ("docs/WEBHOOKS.md", "python", '("127.0.0.1", 4000)', '("127.0.0.1", {RECEIVER_PORT})'),
+    ("docs/WEBHOOKS.md", "js", ".listen(4000,", ".listen({RECEIVER_PORT},"),
+    ("docs/WEBHOOKS.md", "sh", "tollgate serve", "TOLLGATE_LISTEN=127.0.0.1:{PORT} tollgate serve"),
+    # Days that pass.
+    ("docs/OPERATIONS.md", "text", "--from 2026-11-21", "--from {TODAY}"),
+    ("docs/OPERATIONS.md", "text", "--to 2026-11-21", "--to {TODAY}"),
+    ("docs/API.md", "sh", "2027-01-01T00:00:00Z", "{NEXT_YEAR}-01-01T00:00:00Z"),
+    ("docs/API.md", "sh", "start=2026-11-20T", "start={TODAY}T"),
+]
+
+# What a reader has who begins with a service that runs.
+GIVEN = {
+    "docs/API.md": [
+        *("BASE", "KEY", "TOKEN", "CONNECTION", "WALLET", "METER"),
+        *("SPEND_KEY", "SPEND_KEY_ID", "OTHER_SPEND_KEY"),
+    ],
+    "docs/ERRORS.md": ["BASE", "KEY"],
+    "docs/SUBSCRIPTIONS.md": ["BASE", "KEY", "CONNECTION", "METER"],
+    "docs/WEBHOOKS.md": ["BASE", "KEY"],
+}
+
+# What a reader does before a block, in its shell. $ANSWER is what the block before has printed.
+BEFORE = {
+    ("docs/API.md", "subscription_configs/$CONFIG"): """
+        CONFIG=$(grep -om1 'sbc_[0-9A-Z]*' <<<"$ANSWER")
+    """,
+    # Keys that are refused, and a service that is not there: what follows is run with each.
+    ("docs/GUIDE.md", "except (openai.APIStatusError, anthropic.APIStatusError)"): """
+        refused() {
+            post spend_keys '{"name": "Refused", "request_shape": "'$1'", "wallet_id": "'$WALLET'", '"$2"'}' |
+                grep -o 'tgk_[0-9A-Za-z]\\{38\\}'
+        }
+        USED='"request_limit": {"count": 1, "cycle": "daily"}' PAUSED='"status": "paused"'
+        POOR='"enforcement": "strict", "spend_limit": {"amount": "0.00001", "cycle": "total"}'
+        export FIRST_USED=$(refused shape_a "$USED") SECOND_USED=$(refused shape_b "$USED")
+        export FIRST_POOR=$(refused shape_a "$POOR") SECOND_POOR=$(refused shape_b "$POOR")
+        export FIRST_PAUSED=$(refused shape_a "$PAUSED") SECOND_PAUSED=$(refused shape_b "$PAUSED")
+        curl -s "$BASE/v1/chat/completions" -H "Authorization: Bearer $FIRST_USED" \
+            -H "Content-Type: application/json" -d '{"model": "gpt-4o-mini", "messages": []}'
+        curl -s "$BASE/v1/messages" -H "Authorization: Bearer $SECOND_USED" \
+            -H "Content-Type: application/json" -d '{"model": "claude-sonnet-4-5", "max_tokens": 16, "messages": []}'
+        tollgate simulator --listen 127.0.0.1:{PORT} --set status=503 --set retry-after=1 >simulator.txt &
+        until grep -q http simulator.txt; do sleep 0.05; done
+    """,
+    ("docs/LEDGER.md", "$ tollgate audit"): """
+        export TOLLGATE_DATABASE_URL=sqlite:tollgate.db
+        tollgate merchant create Acme
+    """,
+    ("docs/OPERATIONS.md", 'tls_certificate = "tollgate.pem"'): """
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=tollgate -days 1 \
+            -keyout tollgate-key.pem -out tollgate.pem
+    """,
+    # A service whose price for `m-1` was wrong: four calls, and then the right one.
+    ("docs/OPERATIONS.md", "$ tollgate reprice"): """
+        export TOLLGATE_CONFIG=$PWD/tollgate.toml BASE=http://127.0.0.1:{PORT}
+        cat >tollgate.toml <<'END'
+listen = "127.0.0.1:{PORT}"
+database_url = "sqlite:tollgate.db"
+service_charge_rate = "0.05"
+[providers.house]
+base_url = "{OPENAI}"
+dialect = "openai"
+allow_private_network = true
+[[prices]]
+provider = "house"
+model = "m-1"
+input = "0.15"
+output = "0.60"
+[[prices]]
+provider = "house"
+model = "gpt-4o-mini"
+input = "0.15"
+output = "0.60"
+END
+        KEY=$(tollgate merchant create Acme --json | grep -o 'tgs_[0-9A-Za-z]*')
+        serve() {
+            tollgate serve 2>serve.log &
+            SERVE=$!
+            until curl -sf "$BASE/readyz" >ready; do sleep 0.05; done
+        }
+        serve
+        CONNECTION=$(api POST connections '{}' | grep -o 'con_[0-9A-Z]*')
+        api POST meters '{"name": "Standard", "meter_slug": "standard", "rate_type": "percentage",
+            "tier_type": "tokens_1m", "tiers": [{"start": "0", "rate": "20"}]}'
+        api POST "wallets/$(api GET "connections/$CONNECTION" | grep -o 'wal_[0-9A-Z]*')/credits" '{"amount": "1"}'
+        TOKEN=$(printf '{"secret_key":"%s","connection_id":"%s","meter_slug":"standard"}' \
+            "$KEY" "$CONNECTION" | base64 | tr -d '\\n')
+        for _ in 1 2 3 4; do
+            curl -s "$BASE/v1/chat/completions" -H "Authorization: Bearer $TOKEN" \
+                -H "Content-Type: application/json" -d '{"model": "m-1", "messages": []}'
+        done
+        # What was booked is seen by a command a moment later.
+        until tollgate audit | grep -q ' 4 requests (0 pending)'; do sleep 0.05; done
+        sed -i '0,/0.60/s//0.80/' tollgate.toml
+    """,
+    ("docs/PRICING.md", "tollgate prices import"): """
+        cat >prices.json <<'END'
+{"rows": [
+  {"provider": "openai", "models": ["m"], "source": "litellm", "prices": {"input": "2", "output": "8"}},
+  {"provider": "openai", "models": ["m-old"], "source": "litellm", "prices": {"input": "1", "output": "2"}}]}
+END
+        cat >model_prices.json <<'END'
+{"m": {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 2e-5, "output_cost_per_token": 8e-6},
+ "m-next": {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 3e-6,
+            "output_cost_per_token": 1.2e-5}}
+END
+    """,
+    # The key that the demo prints.
+    ("docs/SPEND_CONTROL.md", "KEY=tgs_…"): """
+        tollgate demo --listen 127.0.0.1:{PORT} >demo.txt 2>&1 &
+        until grep -q webhooks/demo demo.txt; do sleep 0.05; done
+        DEMO_KEY=$(grep -om1 'tgs_[0-9A-Za-z]*' demo.txt)
+    """,
+    ("docs/WEBHOOKS.md", "HTTPServer((\"127.0.0.1\", 4000)"): """
+        WEBHOOK=$(grep -o 'whk_[0-9A-Z]*' <<<"$ANSWER")
+        export WEBHOOK_SECRET=$(grep -o 'whsec_[^"]*' <<<"$ANSWER")
+    """,
+    ("docs/WEBHOOKS.md", "deliveries/$DELIVERY/redeliver"): """
+        DELIVERY=$(api GET "webhooks/$WEBHOOK/deliveries?limit=1" | grep -o 'dlv_[0-9A-Z]*')
+    """,
+}
+
+# What a block shows the answer to that is not the one right behind a command: what asks for it.
+ANSWERS = {
+    # The forward.
+    ("docs/API.md", '"message":"The body to be forwarded is not valid."'): """
+        curl -s "$BASE/v1/forward?u={OPENAI}/responses" -H "Authorization: Bearer $TOKEN" \
+            -H "Content-Type: application/json" -d '{"model": "gpt-4o-mini", "previous_response_id": "resp_1",
+                "input": [{"type": "input_file", "file_id": "file-1"}]}'
+    """,
+    ("docs/API.md", "0.0006145500 USD are held by calls in flight"): """
+        POOR=$(api POST connections '{}' | grep -o 'wal_[0-9A-Z]*')
+        api POST "wallets/$POOR/credits" '{"amount": "0.0005"}' >credited
+        POOR_KEY=$(api POST spend_keys '{"name": "Poor", "wallet_id": "'$POOR'"}' | grep -o 'tgk_[0-9A-Za-z]\\{38\\}')
+        BODY='{"model": "gpt-4o-mini", "max_tokens": 1000, "messages": [{"role": "user", "content": "Hello!"}]}'
+        ask() {
+            curl -si "$BASE/v1/forward?u={OPENAI}/chat/completions" -H "Authorization: Bearer $POOR_KEY" \
+                -H "Content-Type: application/json" -d "$BODY" "$@"
+        }
+        ask -H "x-simulate-first-byte-delay-ms: 3000" >first &
+        until api GET "wallets/$POOR" | grep -q '"held":"0.0006145500"'; do sleep 0.01; done
+        ask
+        wait $!
+    """,
+    ("docs/API.md", '"message":"No configured provider serves this model'): """
+        curl -s "$BASE/v1/chat/completions" -H "Authorization: Bearer $SPEND_KEY" -H "Content-Type: application/json" \
+            -d '{"model": "unheard-of", "messages": []}'
+    """,
+    ("docs/API.md", '{"type":"error","error":{"message":"The credential is not valid'): """
+        curl -s "$BASE/v1/messages" -H "x-api-key: tgk_wrong" -H "Content-Type: application/json" \
+            -d '{"model": "claude-sonnet-4-5", "max_tokens": 16, "messages": []}'
+    """,
+    # Spend keys, meters, records.
+    ("docs/API.md", '"total_requests": 1,\n  "last_used_at"'): 'api GET "spend_keys/$SPEND_KEY_ID"',
+    ("docs/API.md", '"must have at least 1 element; null allows all"'): """
+        api PUT "spend_keys/$SPEND_KEY_ID" '{"name": null, "allowed_providers": [], "rate_limit": {"rpm": 0},
+            "spend_limit": {"amount": "1", "cycle": "yearly"}}'
+    """,
+    ("docs/API.md", '{"id": "mtr_01M7YS5040NCSYBM5NZVE98902", "deleted": true}'): """
+        api DELETE "meters/$(api GET 'meters?limit=1' | grep -o 'mtr_[0-9A-Z]*')"
+    """,
+    ("docs/API.md", '"endpoint": "POST https://api.openai.com/v1/chat/completions"'): """
+        MADE=$(curl -si "$BASE/v1/forward?u={OPENAI}/chat/completions" -H "Authorization: Bearer $TOKEN" \
+            -H "Content-Type: application/json" -H 'x-service-metadata: {"user": "ada"}' \
+            -d '{"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count to five."}]}')
+        api GET "requests/$(grep -i '^x-service-request-id' <<<"$MADE" | grep -o 'req_[0-9A-Z]*')"
+    """,
+    # Connections, subscriptions, wallets.
+    ("docs/API.md", '"email": "ada@example.com"'): """
+        api POST connections '{"reference_id": "user-42", "name": "Ada", "email": "ada@example.com",
+            "metadata": {"team": "blue"}}'
+    """,
+    ("docs/API.md", '"subscription_config_id": "sbc_01MDNJZY08NTDSRN96GJVNB21M",\n  "name": "Ten more"'): """
+        api GET "credit_bundles/$(api GET 'credit_bundles?limit=1' | grep -o 'cbn_[0-9A-Z]*')"
+    """,
+    ("docs/API.md", '"started_at": "2027-01-31T10:00:03.542639Z"'): """
+        api POST subscriptions '{"connection_id": "'$CONNECTION'", "subscription_config_id": "'$CONFIG'"}'
+    """,
+    ("docs/API.md", '"type": "downgrade"'): """
+        BASIC=$(api POST subscription_configs '{"name": "Basic", "period_amount": "10", "included_credit": "8",
+            "billing_interval": "month"}' | grep -o 'sbc_[0-9A-Z]*')
+        SUBSCRIPTION=$(api GET "connections/$CONNECTION/subscription" | grep -o 'sub_[0-9A-Z]*')
+        api POST "subscriptions/$SUBSCRIPTION/change" '{"subscription_config_id": "'$BASIC'"}' |
+            grep -o '"pending_change":{[^}]*}' | sed 's/.*/{&}/'
+    """,
+    ("docs/API.md", '"overdraft_limit": "5.0000000000",'): """
+        api PATCH "wallets/$WALLET" '{"overdraft_limit": "5", "low_balance_threshold": "1.5"}'
+    """,
+    ("docs/API.md", '"description": "Top-up"'): """
+        api POST "wallets/$WALLET/credits" '{"amount": "25", "description": "Top-up"}'
+    """,
+    # A call that takes all the credit there is, and more.
+    ("docs/API.md", '{"account": "balance", "kind": "usage"'): """
+        api POST requests '{"request_id": "job-2", "connection_id": "'$CONNECTION'", "meter_slug": "standard",
+            "input_tokens": 10000000}' >large
+        api GET "wallets/$WALLET/transactions?limit=2" | sed 's/^{"data"://; s/,"has_more".*//'
+    """,
+    ("docs/API.md", '"secret_key_id"'): """api POST secret_keys '{"name": "ci"}'""",
+    # Webhooks, the operator.
+    ("docs/API.md", '"webhook_secret"'): """
+        api POST webhooks '{"name": "Billing", "url": "{SIMULATOR}/webhooks/billing"}'
+    """,
+    ("docs/API.md", '"delivery_id"'): """
+        WEBHOOK=$(api GET "webhooks" | grep -o 'whk_[0-9A-Z]*')
+        api POST connections '{}' >connection
+        until api GET "webhooks/$WEBHOOK/deliveries" | grep -q '"status":"delivered"'; do sleep 0.05; done
+        api GET "webhooks/$WEBHOOK/deliveries/$(api GET "webhooks/$WEBHOOK/deliveries?status=delivered&limit=1" |
+            grep -o 'dlv_[0-9A-Z]*')"
+    """,
+    ("docs/API.md", '"name": "Globex"'): """
+        curl -s "$BASE/v1/operator/merchants" -H "Authorization: Bearer operator" \
+            -H "Content-Type: application/json" -d '{"name": "Globex"}'
+    """,
+    ("docs/ERRORS.md", '"must be greater than the start of the tier before"'): """
+        api POST meters '{"name": "Standard", "rate_type": "fixed", "tier_type": "tokens_1m",
+            "tiers": [{"start": "5", "rate": "1"}, {"start": "5", "rate": "2"}]}'
+    """,
+    ("docs/OPERATIONS.md", "another tollgate serves"): "tollgate serve 2>&1 || true",
+    ("docs/OPERATIONS.md", "1 lost calls ended"): """
+        api GET requests >before
+        curl -s "$BASE/v1/chat/completions" -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" \
+            -H "x-simulate-first-byte-delay-ms: 60000" -d '{"model": "m-1", "messages": []}' 2>/dev/null &
+        until api GET requests | grep -q '"status":"pending"'; do sleep 0.05; done
+        kill -9 $SERVE
+        wait $! || true
+        : >.session/statuses
+        serve
+        cat serve.log
+    """,
+    ("docs/OPERATIONS.md", "method=POST path=/v1/forward status=200"): """
+        kill $SERVE
+        wait $SERVE
+        sed -i 's/^listen/access_log = true\\n&/; s/house/openai/' tollgate.toml
+        serve
+        curl -s "$BASE/v1/forward?u={OPENAI}/chat/completions" -H "Authorization: Bearer $KEY" \
+            -H "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" \
+            -H "x-simulate-input-tokens: 812" -H "x-simulate-output-tokens: 96" \
+            -H "Content-Type: application/json" -d '{"model": "gpt-4o-mini", "messages": []}' >answer
+        until grep -q path=/v1/forward serve.log; do sleep 0.05; done
+        cat serve.log
+    """,
+    ("docs/SPEND_CONTROL.md", "0.0006145500 USD are held by calls in flight"): """
+        TINY=$(api POST spend_keys '{"name": "Tiny", "spend_limit": {"amount": "0.000001", "cycle": "daily"}}' |
+            grep -o 'tgk_[0-9A-Za-z]\\{38\\}')
+        ask() {
+            curl -si "$BASE/v1/chat/completions" -H "Authorization: Bearer $TINY" \
+                -H "Content-Type: application/json" -d "$BODY" "$@"
+        }
+        ask -H "x-simulate-first-byte-delay-ms: 3000" >first &
+        FIRST=$!
+        until api GET "spend_keys?limit=1" | grep -q '"current_requests":1'; do sleep 0.01; done
+        ask
+    """,
+    ("docs/SPEND_CONTROL.md", "0.0000097500 USD are spent"): "wait $FIRST; ask",
+    # The line that the demo prints.
+    ("docs/SPEND_CONTROL.md", "190 402"): """eval "$(grep -m1 'seq 200' <<<"$ANSWER")" """,
+    ("docs/WEBHOOKS.md", '"type": "webhook.test",\n      "sequence": 1,'): """
+        until api GET "webhooks/$WEBHOOK/deliveries?limit=1" | grep '"status":"delivered"'; do sleep 0.05; done
+    """,
+}
+
+# Parts of JSON that are read from a file: what stands around them, and what reads the file `part.json`.
+CATALOGUE = """
+    echo 'catalog = "part.json"' >catalogue.toml
+    tollgate config check --config catalogue.toml
+"""
+PARTS = {
+    ("docs/PRICING.md", '"hours": {"from": "01:00"'): ('{"rows": [%s]}', CATALOGUE),
+    ("docs/PRICING.md", '"tiers": {"flex"'): (
+        '{"rows": [{"provider": "house", "models": ["m"], "prices": {"input": "2", "output": "8"}, %s}]}',
+        CATALOGUE,
+    ),
+    ("docs/PRICING.md", '"source": "a contract"'): ('{"rows": [%s]}', CATALOGUE),
+}
+
+# What does not end but serves, and what waits until it does.
+DEMO = "until grep -q webhooks/demo .session/server.out; do sleep 0.05; done"
+RECEIVER = """
+    until (: </dev/tcp/127.0.0.1/{RECEIVER_PORT}) 2>/dev/null; do sleep 0.05; done
+    DELIVERY=$(api POST "webhooks/$WEBHOOK/test" | grep -o 'dlv_[0-9A-Z]*')
+    until api GET "webhooks/$WEBHOOK/deliveries/$DELIVERY" | grep '"status":"delivered"'; do sleep 0.05; done
+    grep webhook.test .session/server.out
+"""
+SERVERS = {
+    ("README.md", "cargo run --release -- demo"): DEMO,
+    ("docs/SPEND_CONTROL.md", "cargo run --release -- demo"): DEMO,
+    ("docs/WEBHOOKS.md", "from standardwebhooks.webhooks import"): RECEIVER,
+    ("docs/WEBHOOKS.md", 'require("standardwebhooks")'): RECEIVER,
+    ("docs/WEBHOOKS.md", "TOLLGATE_DATABASE_URL=sqlite::memory: tollgate serve"): """
+        until curl -sf http://127.0.0.1:{PORT}/readyz; do sleep 0.05; done
+    """,
+}
+
+# What stands around settings that are a part of a configuration.
+HOUSE = '\n[providers.house]\nbase_url = "http://127.0.0.1:9100/v1"\ndialect = "openai"\nallow_private_network = true\n'
+AROUND = {
+    ("README.md", 'base_url = "http://127.0.0.1:9100/v1"'): "[providers.openai]\n%s",
+    ("docs/OPERATIONS.md", 'cached_input = "0.075"'): "%s" + HOUSE,
+    ("docs/PRICING.md", "free = true"): "%s" + HOUSE,
+    ("docs/PRICING.md", 'model = "small-*"'): "%s" + HOUSE,
+}
+
+# What the text says of an answer: it stands in both.
+EXPECTED = {
+    ("docs/GUIDE.md", '"total_wallet_cost": "0.0000124200"'): ["0.0000103500", "0.0000020700", "0.0000124200"],
+    ("docs/GUIDE.md", '{"hold": "0.0007374600"}'): ["0.0007374600"],
+    ("docs/SPEND_CONTROL.md", "${BODY/1000/142}"): [
+        '"current_spend":"0.0000097500"',
+    ],
+    ("docs/SUBSCRIPTIONS.md", "post subscription_configs"): ['"total_remaining":"35.0000000000"'],
+}
+
+# What ends with another status than 0: which.
+FAILS = {("docs/PRICING.md", "tollgate prices import"): 1}
+
+# Programs that run again with other variables, and what they print then.
+def refused(times):
+    """Each refusal, by a key of each format, and how often it is told of."""
+    return [
+        ("SPEND_KEY=$FIRST_POOR OTHER_SPEND_KEY=$SECOND_POOR", "402 no spend_limit_reached", times),
+        ("SPEND_KEY=$FIRST_PAUSED OTHER_SPEND_KEY=$SECOND_PAUSED", "403 no spend_key_paused", times),
+        ("SPEND_KEY=$FIRST_USED OTHER_SPEND_KEY=$SECOND_USED", "429 again in ", times),
+        ("BASE=http://127.0.0.1:{PORT}", "503 again in 1", times),
+    ]
+
+
+VARIANTS = {
+    ("docs/GUIDE.md", "except (openai.APIStatusError, anthropic.APIStatusError)"): refused(2),
+    ("docs/GUIDE.md", "instanceof OpenAI.APIError"): refused(2),
+    ("docs/GUIDE.md", "http_status_as_error(false)"): refused(1),
+}
+
+# Maps of the repository: what they name is there.
+MAPS = {
+    ("README.md", ".ci/run            everything a change must pass"): True,
+    ("docs/ARCHITECTURE.md", "bins/tollgate      the program"): True,
+}
+
+# What is not run. Its form is looked at, and that the commands and recipes in it are there.
+TESTS = "the tests of the workspace; .ci/run runs them"
+QUIET = "measures for minutes, on a machine that does nothing else"
+NOT_RUN = {
+    ("README.md", "cargo test --workspace"): TESTS,
+    ("docs/SPEND_CONTROL.md", "RACE_SEEDS=500 cargo test"): TESTS,
+    ("docs/OPERATIONS.md", "docker compose up"): "needs Docker",
+    ("docs/OPERATIONS.md", "systemctl enable"): "installs into the system, and needs systemd",
+    ("docs/API.md", "pipx run"): "fetches a generator of clients and all it needs",
+    ("docs/BENCHMARKS.md", "just bench-proxy\n"): QUIET,
+    ("docs/BENCHMARKS.md", "just bench-growth\n"): QUIET,
+    ("docs/BENCHMARKS.md", "-- keys --seconds"): QUIET,
+    ("docs/BENCHMARKS.md", "-- refusals --seconds"): QUIET,
+    ("docs/BENCHMARKS.md", "-- webhooks --seconds"): QUIET,
+    ("docs/BENCHMARKS.md", "scripts/instructions"): "needs valgrind; .ci/run runs it",
+}
+
+# Chapters that a Rust test holds to what the program says: (document, chapter or all, test or file, reason).
+HELD = [
+    ("docs/WEBHOOKS.md", "## Messages", "the_document_for_people_ends_with_the_samples"),
+    ("crates/pricing/README.md", "", '#![doc = include_str!("../README.md")]'),
+]
+
+
+def held(block):
+    """Why a block need not run, if it need not."""
+    for document, chapter, test in HELD:
+        if block.document == document and (not chapter or block.chapter == chapter):
+            return f"held by a Rust test: {test}"
+    return None
+
+
+# The project of the Rust programs, but for what they need.
+MANIFEST = """[package]
+name = "documents"
+version = "0.0.0"
+edition = "2024"
+publish = false
+
+[workspace]
+
+[profile.dev]
+debug = 0
+
+"""
