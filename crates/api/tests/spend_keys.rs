@@ -871,6 +871,7 @@ fn two_pass_under_two_a_minute_and_the_third_waits_half_a_minute() {
         let third = chat(gateway, &key.key).send().await;
         assert_refused(&third, 429, "rate_limited");
         assert_eq!(wait(&third), Some(30));
+        assert_eq!(third.header("x-should-retry"), None);
         assert_eq!(third.header("x-ratelimit-limit"), Some("2"));
         assert_eq!(third.header("x-ratelimit-remaining"), Some("0"));
         let reset = gateway.store.clock.now().plus_millis(30_000).to_string();
@@ -919,6 +920,7 @@ fn a_limit_of_requests_says_when_there_are_more() {
             let answer = chat(gateway, &key.key).send().await;
             assert_refused(&answer, 429, "request_limit_reached");
             assert_eq!(wait(&answer), reset.map(|(_, seconds)| seconds), "{cycle}");
+            assert_eq!(answer.header("x-should-retry"), Some("false"), "SDKs would sleep: {cycle}");
             assert_eq!(answer.header("x-ratelimit-limit"), Some("2"));
             assert_eq!(answer.header("x-ratelimit-remaining"), Some("0"));
             assert_eq!(answer.header("x-ratelimit-reset"), reset.map(|(at, _)| at));
@@ -927,6 +929,20 @@ fn a_limit_of_requests_says_when_there_are_more() {
             assert!(reset.is_none_or(|(at, _)| message.contains(at)), "{message}");
         }
         gateway.provider.assert_calls(8);
+    });
+}
+
+#[test]
+fn a_limit_whose_cycle_ends_within_a_minute_is_worth_waiting_for() {
+    each_gateway_by_the_stores_clock(async |gateway| {
+        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.store.clock.advance_millis(86_340_000);
+        let limit = json!({"request_limit": {"count": 1, "cycle": "daily"}});
+        let key = gateway.spend_key(&limit).await;
+        chat(gateway, &key.key).send().await.expect(200);
+        let answer = chat(gateway, &key.key).send().await;
+        assert_refused(&answer, 429, "request_limit_reached");
+        assert_eq!((wait(&answer), answer.header("x-should-retry")), (Some(60), None));
     });
 }
 

@@ -238,9 +238,10 @@ api() {
     def __init__(self, variables):
         self.folder = Path(tempfile.mkdtemp(dir=os.environ["DOCUMENTS_FOLDER"]))
         (self.folder / ".session").mkdir()
-        programs = self.folder / "target" / "release"
-        programs.mkdir(parents=True)
-        (programs / "tollgate").symlink_to(Path(os.environ["PROGRAM"]).resolve())
+        for profile in ("dist", "release"):
+            programs = self.folder / "target" / profile
+            programs.mkdir(parents=True)
+            (programs / "tollgate").symlink_to(Path(os.environ["PROGRAM"]).resolve())
         (self.folder / "node_modules").symlink_to(os.environ["DOCUMENTS_NODE_MODULES"])
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
         environment["PATH"] = f"{programs}:{Path(sys.executable).parent}:{environment['PATH']}"

@@ -8,7 +8,7 @@ than one, is an error, and so is a block that neither runs nor stands in NOT_RUN
 SUBSTITUTIONS = [
     # Built already, and linked to where it would be.
     ("README.md", "sh", "cargo build --release", ":"),
-    ("docs/OPERATIONS.md", "sh", "cargo build --release", ":"),
+    ("docs/OPERATIONS.md", "sh", "cargo build --profile dist", ":"),
     ("*", "sh", "cargo run --release -- demo", "tollgate demo --listen 127.0.0.1:{DEMO_PORT}"),
     # The simulator in the place of OpenAI, as README.md itself has it.
     ("README.md", "sh", '"sk-your-key"', '"sk-your-key"\nbase_url = "{OPENAI}"\nallow_private_network = true'),
@@ -373,6 +373,12 @@ QUIET = "measures for minutes, on a machine that does nothing else"
 NOT_RUN = {
     ("README.md", "cargo test --workspace"): TESTS,
     ("docs/SPEND_CONTROL.md", "RACE_SEEDS=500 cargo test"): TESTS,
+    ("docs/CONTRIBUTING.md", "cargo test --workspace"): TESTS,
+    ("docs/CONTRIBUTING.md", "cargo nextest run"): TESTS,
+    ("docs/CONTRIBUTING.md", ".ci/run"): "it runs this",
+    ("docs/CONTRIBUTING.md", "--example providers"): TESTS,
+    ("docs/CONTRIBUTING.md", "both_databases_have_the_same_migrations"): TESTS,
+    ("docs/CONTRIBUTING.md", "cargo test -p tollgate-api"): TESTS,
     ("docs/OPERATIONS.md", "docker compose up"): "needs Docker",
     ("docs/OPERATIONS.md", "systemctl enable"): "installs into the system, and needs systemd",
     ("docs/API.md", "pipx run"): "fetches a generator of clients and all it needs",

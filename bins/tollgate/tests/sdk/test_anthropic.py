@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 import unittest
 from unittest import mock
 
@@ -200,6 +201,15 @@ class Errors(AnthropicTestCase):
         )
         self.assertEqual(error.type, "rate_limit_error")
         self.assertIn(int(wait), range(1, 61))
+
+    def test_429_at_once_when_the_calls_of_a_day_are_made(self):
+        key = self.new_spend_key(request_limit={"count": 1, "cycle": "monthly"})
+        self.message(key)
+        began = time.monotonic()
+        with self.assertRaises(anthropic.RateLimitError) as raised:
+            self.message(key, max_retries=2)
+        self.assertLess(time.monotonic() - began, 10, "it would wait for the month to end")
+        self.assert_explained(raised.exception, "request_limit_reached")
 
     def test_an_error_of_the_provider_comes_through(self):
         with self.assertRaises(anthropic.OverloadedError):

@@ -1,5 +1,6 @@
 //! What is said of a call that may not go out.
 
+use actix_web::http::header::{HeaderName, HeaderValue};
 use tollgate_domain::admission::{MOST_HELD, Refusal, Reset, Shortage};
 use tollgate_domain::{Cycle, Issue, RequestLimit, RequestShape, SpendLimit};
 use tollgate_pricing::Amount;
@@ -173,11 +174,20 @@ fn remedy(shortage: &Shortage, when_spent: &str) -> String {
     }
 }
 
-/// Waiting for the next cycle helps, if there is one.
+/// Nobody keeps a call open for longer than this to try it again.
+const WORTH_WAITING_MICROS: i64 = 60_000_000;
+
+/// Waiting for the next cycle helps, if there is one. The official SDKs would sleep until then, or try again
+/// for nothing, unless they are told not to.
 fn wait(error: ApiError, reset: Option<Reset>) -> ApiError {
-    match reset {
+    const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+    let error = match reset {
         Some(reset) => error.retry_after(reset.wait_micros),
         None => error,
+    };
+    match reset.is_some_and(|reset| reset.wait_micros <= WORTH_WAITING_MICROS) {
+        true => error,
+        false => error.header(SHOULD_RETRY, HeaderValue::from_static("false")),
     }
 }
 

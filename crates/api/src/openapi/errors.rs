@@ -202,6 +202,7 @@ fn headers(code: ErrorCode) -> impl Iterator<Item = (String, Value)> {
     use ErrorCode::*;
     let limit = matches!(code, RateLimited | RequestLimitReached | SpendLimitReached);
     let waits = limit || matches!(code, WalletBalanceInsufficient | StoreUnavailable);
+    let ends_late = matches!(code, RequestLimitReached | SpendLimitReached);
     let recorded = matches!(code, ProviderUnreachable | ProviderTimeout);
     let text =
         |description: &str| json!({"description": description, "schema": {"type": "string"}});
@@ -213,6 +214,11 @@ fn headers(code: ErrorCode) -> impl Iterator<Item = (String, Value)> {
                 "description": "After how many seconds it may be tried again, if waiting helps.",
                 "schema": {"type": "integer", "minimum": 1},
             }),
+        ),
+        (
+            ends_late,
+            "x-should-retry",
+            text("`false` where trying again helps only after more than a minute, or never."),
         ),
         (limit, "x-ratelimit-limit", text("The limit: calls a minute, calls, or USD.")),
         (limit, "x-ratelimit-remaining", text("What is left of it.")),
