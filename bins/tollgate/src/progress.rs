@@ -27,6 +27,14 @@ impl Progress {
         }
     }
 
+    /// The same, with a bar of how much of all is done.
+    pub(crate) fn say_with_bar(&mut self, done: i64, all: i64, how_far: impl Display) {
+        let percent = done.clamp(0, all.max(1)).saturating_mul(100) / all.max(1);
+        let full = usize::try_from(percent / 4).unwrap_or_default();
+        let (full, empty) = ("█".repeat(full), "░".repeat(25_usize.saturating_sub(full)));
+        self.say(format_args!("{full}{empty} {percent:3} %  {how_far}"));
+    }
+
     /// Takes the line away, for what comes after it.
     pub(crate) fn clear(&mut self) {
         if self.said.take().is_some() {
