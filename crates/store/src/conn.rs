@@ -267,7 +267,6 @@ const SQLITE_PRAGMAS: &str = "
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = FULL;
     PRAGMA foreign_keys = ON;
-    PRAGMA cache_size = -4000;
 ";
 
 /// A process that stops in the middle of a transaction, alive or not, must not keep what it has locked

@@ -46,12 +46,32 @@ pub struct TestDatabase {
 /// # Panics
 /// If PostgreSQL is missing although `CI` is `true`, or if it does not start.
 pub fn database() -> Option<TestDatabase> {
+    cluster().map(TestDatabase::create)
+}
+
+/// The same with the schema in it: a copy of one that `migrate` has made once, given its URL, because
+/// migrations take longer than most tests do.
+///
+/// # Panics
+/// As [`database`].
+pub fn migrated_database(migrate: impl FnOnce(&str)) -> Option<TestDatabase> {
+    const MIGRATED: &str = "migrated";
+    let cluster = cluster()?;
+    cluster.once(MIGRATED, || {
+        cluster.execute(&format!("CREATE DATABASE {MIGRATED}")).expect("a database can be created");
+        migrate(&cluster.url(MIGRATED));
+    });
+    Some(TestDatabase::copy(cluster, MIGRATED))
+}
+
+/// The server that tests share.
+fn cluster() -> Option<&'static Cluster> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
     let cluster = CLUSTER.get_or_init(|| {
         let install = tools::needed("PostgreSQL (initdb, pg_ctl, postgres)", Install::find());
         install.map(|install| Cluster::join_or_start(&install, &cluster::owner()))
     });
-    cluster.as_ref().map(TestDatabase::create)
+    cluster.as_ref()
 }
 
 /// A server that a test may stop and start, with one database.
@@ -135,12 +155,17 @@ impl Drop for Silence<'_> {
 
 impl TestDatabase {
     fn create(cluster: &'static Cluster) -> Self {
+        Self::copy(cluster, "template1")
+    }
+
+    fn copy(cluster: &'static Cluster, template: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Processes share the server, and the system uses their numbers again.
         let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros());
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{}_{now}_{serial}", process::id());
-        cluster.execute(&format!("CREATE DATABASE {name}")).expect("a database can be created");
+        let sql = format!("CREATE DATABASE {name} TEMPLATE {template}");
+        cluster.execute(&sql).expect("a database can be created");
         let url = cluster.url(&name);
         Self { cluster, name, url }
     }

@@ -1,6 +1,8 @@
 //! Fresh stores on both databases, and short words for what tests do with them.
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use tollgate_domain::admission::{Call, CallKey, CostBound};
 use tollgate_domain::settlement::{Ending, Report};
@@ -34,12 +36,15 @@ pub const START: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
 pub fn each_store(test: impl AsyncFn(&TestStore)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let mut databases = vec![None];
-    databases.extend(postgres::database().map(Some));
+    databases.extend(postgres::migrated_database(|url| migrate(&url.parse().unwrap())).map(Some));
     for database in databases {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tollgate.db");
         let url = match &database {
-            None => DatabaseUrl::Sqlite(file),
+            None => {
+                fs::write(&file, &*MIGRATED).unwrap();
+                DatabaseUrl::Sqlite(file)
+            }
             Some(database) => database.url().parse().unwrap(),
         };
         println!("on {url:?}");
@@ -53,6 +58,18 @@ pub fn each_store(test: impl AsyncFn(&TestStore)) {
             store.store.close().await.unwrap();
         });
     }
+}
+
+/// A SQLite file with the schema, made once.
+static MIGRATED: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("migrated.db");
+    migrate(&DatabaseUrl::Sqlite(file.clone()));
+    fs::read(file).unwrap()
+});
+
+fn migrate(url: &DatabaseUrl) {
+    Store::migrate(url).unwrap();
 }
 
 fn journal(folder: &Path) -> PathBuf {

@@ -113,6 +113,16 @@ impl Cluster {
         Self { dir }
     }
 
+    /// Does something once in the life of the server, whoever comes first of all processes that share it.
+    pub(super) fn once(&self, what: &str, work: impl FnOnce()) {
+        let mut done = open_or_create(&self.dir.join(what)).expect("the lock file can be opened");
+        done.lock().expect("the lock can be taken");
+        if done.metadata().expect("the file is there").len() == 0 {
+            work();
+            done.write_all(b"done").expect("the lock file can be written");
+        }
+    }
+
     pub(super) fn socket(&self) -> PathBuf {
         self.dir.join(".s.PGSQL.5432")
     }
