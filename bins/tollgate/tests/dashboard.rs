@@ -140,6 +140,19 @@ impl Browser {
         self.client.find(Locator::Css(css)).await.unwrap().click().await.unwrap();
     }
 
+    /// Clicks what leads to another page, or to this one anew, and waits until that is there: whoever
+    /// loads a page before would take the click back.
+    async fn follow(&self, css: &str) {
+        self.run("window.isLeft = true").await;
+        self.click(css).await;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let is_there = "return !window.isLeft && document.readyState === 'complete'";
+        while self.client.execute(is_there, Vec::new()).await.ok() != Some(true.into()) {
+            assert!(Instant::now() < deadline, "{css} leads nowhere");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     async fn fill(&self, css: &str, text: &str) {
         self.client.find(Locator::Css(css)).await.unwrap().send_keys(text).await.unwrap();
     }
@@ -287,13 +300,13 @@ fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
         assert_eq!((call(&shown).await, call(&rotated).await), (401, 200));
 
         client.goto(&format!("{dashboard}/webhooks")).await.unwrap();
-        browser.click("td a.main").await;
+        browser.follow("td a.main").await;
         let deadline = Instant::now() + Duration::from_secs(10);
         while !browser.text().await.contains("delivered") {
             assert!(Instant::now() < deadline, "{}", browser.text().await);
             client.refresh().await.unwrap();
         }
-        browser.click("form[action$='/redeliver'] button").await;
+        browser.follow("form[action$='/redeliver'] button").await;
         let is_sent_again = |text: &str| {
             text.lines()
                 .any(|line| line.starts_with("webhook.test") && line.contains("delivered\t2"))
