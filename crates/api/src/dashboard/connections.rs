@@ -7,8 +7,8 @@ use tollgate_store::requests::{self, HowEnded, RequestFilter};
 use tollgate_store::subscriptions::{self, Whose};
 use tollgate_store::{Conn, Page, connections, wallets};
 
-use super::page::{PageError, Pager, Place, Shell, page_of, respond};
-use super::requests::{Fact, Line as RequestLine};
+use super::page::{Fact, PageError, Pager, Place, Shell, page_of, respond};
+use super::requests::Line as RequestLine;
 use super::session::Visitor;
 use super::subscriptions::Credit;
 use super::text;

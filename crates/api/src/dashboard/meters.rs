@@ -6,8 +6,10 @@ use tollgate_domain::{MerchantMeter, MeterId, TierPeriod};
 use tollgate_pricing::{PerUnit, RateType, TierUnit, Usage};
 use tollgate_store::{Conn, StoreError, meters};
 
-use super::page::{PageError, Pager, Place, Shell, page_of, respond, said};
-use super::requests::{Fact, Named, PriceLine, fee_line, named_connections, payer};
+use super::page::{
+    Fact, Named, PageError, Pager, Place, Shell, named_connections, page_of, respond, said,
+};
+use super::price::{PriceLine, fee_line, payer};
 use super::session::Visitor;
 use super::text;
 use crate::app::App;

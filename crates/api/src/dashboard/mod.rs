@@ -10,6 +10,7 @@ mod in_flight;
 mod meters;
 mod overview;
 pub(crate) mod page;
+mod price;
 mod requests;
 mod session;
 mod spend;
@@ -22,9 +23,11 @@ mod webhooks;
 use actix_web::middleware::DefaultHeaders;
 use actix_web::web::{self, ServiceConfig, get, post, redirect, resource, scope};
 
+use crate::http::html::HEADERS;
+
 /// Mounts the pages. They are no operations of the interface, so no document describes them.
 pub(crate) fn routes(config: &mut ServiceConfig) {
-    let headers = page::HEADERS.into_iter().fold(DefaultHeaders::new(), DefaultHeaders::add);
+    let headers = HEADERS.into_iter().fold(DefaultHeaders::new(), DefaultHeaders::add);
     let pages = scope("/dashboard")
         .wrap(headers)
         .service(route("").route(get().to(overview::show)))

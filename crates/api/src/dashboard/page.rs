@@ -1,37 +1,19 @@
-//! What all pages share: their frame, their headers, lists, and the page of an error.
+//! What all pages share: their frame, facts and choices, lists, and the page of an error.
 
 use std::fmt;
 use std::sync::LazyLock;
 
 use actix_web::http::StatusCode;
-use actix_web::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
-};
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use askama::Template;
 use sha2::{Digest, Sha256};
-use tollgate_store::{Page, StoreError};
+use tollgate_domain::MerchantId;
+use tollgate_store::{Conn, Page, StoreError, connections, meters};
 
 use super::session::Visitor;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::Query;
-
-/// On every answer. Nothing but our own style sheet and icon is loaded, no script runs, nobody frames a
-/// page, and forms go nowhere else. The referrer stays within the site; with none at all, browsers would
-/// not say where a form comes from.
-pub(crate) const HEADERS: [(actix_web::http::header::HeaderName, &str); 6] = [
-    (
-        CONTENT_SECURITY_POLICY,
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; \
-         base-uri 'none'; frame-ancestors 'none'",
-    ),
-    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    (X_FRAME_OPTIONS, "DENY"),
-    (REFERRER_POLICY, "same-origin"),
-    (CACHE_CONTROL, "no-store"),
-    (actix_web::http::header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-];
 
 /// Where in the dashboard a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,4 +268,57 @@ impl Pager {
             older: last.map_or_else(String::new, |last| link(format!("after={}", id(last)))),
         }
     }
+}
+
+/// A row of what is known of a resource: its name, its value, and where that leads.
+pub(super) struct Fact {
+    pub(super) name: &'static str,
+    pub(super) value: String,
+    pub(super) href: String,
+}
+
+impl Fact {
+    pub(super) fn new(name: &'static str, value: impl Into<String>) -> Self {
+        Self { name, value: value.into(), href: String::new() }
+    }
+
+    pub(super) fn leading(name: &'static str, value: impl Into<String>, href: String) -> Self {
+        Self { name, value: value.into(), href }
+    }
+}
+
+/// Something to choose from.
+pub(super) struct Named {
+    pub(super) id: String,
+    pub(super) name: String,
+}
+
+/// How many there are to choose from.
+const CHOICES: u32 = 100;
+
+/// The newest connections, by their names.
+pub(super) fn named_connections(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+) -> Result<Vec<Named>, StoreError> {
+    let newest = Page { after: None, limit: CHOICES };
+    let found = connections::list(conn, merchant_id, &newest)?;
+    let named = found.into_iter().map(|one| {
+        let id = one.connection_id.to_string();
+        Named { name: one.name.or(one.reference_id).unwrap_or_else(|| id.clone()), id }
+    });
+    Ok(named.collect())
+}
+
+/// The newest meters, by their names.
+pub(super) fn named_meters(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+) -> Result<Vec<Named>, StoreError> {
+    let newest = Page { after: None, limit: CHOICES };
+    let found = meters::list(conn, merchant_id, &newest)?;
+    Ok(found
+        .into_iter()
+        .map(|one| Named { id: one.meter_id.to_string(), name: one.name })
+        .collect())
 }

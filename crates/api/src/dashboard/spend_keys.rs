@@ -11,8 +11,9 @@ use tollgate_pricing::Amount;
 use tollgate_store::spend_keys::{self, Updated};
 use tollgate_store::{Conn, StoreError, connections, meters};
 
-use super::page::{PageError, Pager, Place, Shell, go_to, html, page_of, respond, said};
-use super::requests::{Fact, Named, named_meters};
+use super::page::{
+    Fact, Named, PageError, Pager, Place, Shell, go_to, html, named_meters, page_of, respond, said,
+};
 use super::session::{Fields, Form, Visitor};
 use super::text;
 use crate::app::App;

@@ -8,8 +8,7 @@ use tollgate_domain::{
 use tollgate_store::subscriptions::{self, SubscriptionFilter, Whose};
 use tollgate_store::{Conn, connections};
 
-use super::page::{PageError, Pager, Place, Shell, page_of, respond};
-use super::requests::Fact;
+use super::page::{Fact, PageError, Pager, Place, Shell, page_of, respond};
 use super::session::Visitor;
 use super::text;
 use crate::app::App;

@@ -6,8 +6,7 @@ use tollgate_domain::{ConnectionId, Transaction, Wallet, WalletId};
 use tollgate_store::subscriptions::Whose;
 use tollgate_store::{Conn, StoreError, connections, wallets};
 
-use super::page::{PageError, Pager, Place, Shell, page_of, respond};
-use super::requests::Fact;
+use super::page::{Fact, PageError, Pager, Place, Shell, page_of, respond};
 use super::session::Visitor;
 use super::text;
 use crate::app::App;

@@ -6,8 +6,7 @@ use tollgate_domain::{Delivery, DeliveryId, DeliveryStatus, Webhook, WebhookId};
 use tollgate_store::deliveries::{self, DeliveryFilter};
 use tollgate_store::{Conn, webhooks};
 
-use super::page::{PageError, Pager, Place, Shell, go_to, page_of, respond};
-use super::requests::Fact;
+use super::page::{Fact, PageError, Pager, Place, Shell, go_to, page_of, respond};
 use super::session::{Form, Visitor};
 use super::text;
 use crate::app::App;

@@ -5,6 +5,7 @@ pub(crate) mod body;
 pub(crate) mod earlier;
 pub(crate) mod error;
 pub(crate) mod fields;
+pub(crate) mod html;
 pub(crate) mod idempotency;
 mod json;
 pub(crate) mod list;

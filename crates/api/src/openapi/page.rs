@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use url::form_urlencoded;
 
 use super::openapi;
-use crate::dashboard::page::HEADERS;
+use crate::http::html::HEADERS;
 
 /// Read this document as a page.
 #[utoipa::path(
