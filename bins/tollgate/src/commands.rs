@@ -1,31 +1,56 @@
 //! The commands that work on the store directly, and the simulated provider.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 use tollgate_api::probe;
 use tollgate_domain::{Clock, MerchantId, TransactionKind};
 use tollgate_simulator::{Behavior, Simulator};
 use tollgate_store::merchants::{self, Deletion};
 use tollgate_store::wallets::{self, Moved, Movement};
-use tollgate_store::{Page, Store, StoreError};
+use tollgate_store::{DatabaseUrl, Page, Store, StoreError};
 
 use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
 use crate::config::Config;
 use crate::progress::Progress;
 
-/// Opens the store beside a service that may be running on it.
+/// Opens the store beside a service that may be running on it. One that is not there is a mistake in its name:
+/// to make it would be to say that nothing is wrong with it.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Store> {
+    if let DatabaseUrl::Sqlite(file) = &config.database_url
+        && !file.exists()
+    {
+        bail!(
+            "there is no database at {}: look at `database_url`; `tollgate serve`, `migrate` and \
+             `merchant create` make one",
+            file.display()
+        );
+    }
+    open_or_make(config)
+}
+
+/// The same; a SQLite file that is not there is made.
+fn open_or_make(config: &Config) -> anyhow::Result<Store> {
     Store::open(&config.database_url, &config.store_options(false))
         .with_context(|| format!("cannot open {:?}", config.database_url))
 }
 
 /// Prints `value` as JSON, or `text` for people.
 pub(crate) fn print(json: bool, value: &Value, text: &str) {
-    if json { println!("{value}") } else { println!("{text}") }
+    if json { say(value) } else { say(&text) }
+}
+
+/// Prints a line; a reader who has left needs none.
+fn say(line: &dyn std::fmt::Display) {
+    if let Err(cause) = writeln!(std::io::stdout(), "{line}")
+        && cause.kind() != ErrorKind::BrokenPipe
+    {
+        log::error!("it cannot be printed: {cause}");
+    }
 }
 
 /// Says that a configuration is valid, for it was read.
@@ -107,7 +132,7 @@ pub(crate) async fn audit(config: &Config, json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     if !json {
-        differences.iter().for_each(|difference| println!("  {difference}"));
+        differences.iter().for_each(|difference| say(&format_args!("  {difference}")));
     }
     std::process::exit(1)
 }
@@ -123,7 +148,8 @@ pub(crate) async fn merchant(
         MerchantCommand::List => return list_merchants(config, json).await,
     };
     let now = Clock::system().now();
-    let new = open(config)?.write(move |conn| merchants::create(conn, &name, now)).await;
+    let store = open_or_make(config)?;
+    let new = store.write(move |conn| merchants::create(conn, &name, now)).await;
     let new = new.map_err(|cause: StoreError| cause)?;
     let (merchant, secret_key) = (&new.merchant, new.key.reveal());
     let value = json!({
@@ -146,7 +172,7 @@ async fn list_merchants(config: &Config, json: bool) -> anyhow::Result<()> {
     let store = open(config)?;
     let merchants = store.read(move |conn| merchants::list(conn, &page)).await?;
     if merchants.is_empty() && !json {
-        println!("There is no merchant yet: `tollgate merchant create NAME` makes one.");
+        say(&"There is no merchant yet: `tollgate merchant create NAME` makes one.");
     }
     for merchant in merchants {
         let value = json!({
@@ -280,11 +306,16 @@ pub(crate) async fn simulate(listen: &str, settings: &[String], json: bool) -> a
         })?;
         behavior.set(name, value)?;
     }
-    let simulator = Simulator::start(listen, behavior)?;
+    let simulator = Simulator::start(listen, behavior)
+        .with_context(|| format!("cannot listen on {listen}: name another address by --listen"))?;
     let url = simulator.url("/v1");
     print(json, &json!({"base_url": url}), &format!("simulated provider on {url}"));
     std::io::stdout().flush()?;
-    tokio::signal::ctrl_c().await?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+        _ = terminated.recv() => {}
+    }
     simulator.stop().await;
     Ok(())
 }

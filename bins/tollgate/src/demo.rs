@@ -23,6 +23,7 @@ use crate::serve::Service;
 struct Made {
     secret_key: String,
     connection_id: String,
+    wallet_id: String,
     meter_slug: String,
     /// A spend key for each format.
     openai_key: String,
@@ -158,6 +159,7 @@ fn make(conn: &mut Conn, receiver: String, now: Timestamp) -> anyhow::Result<Mad
     Ok(Made {
         secret_key: new.key.reveal().to_owned(),
         connection_id: connection.connection_id.to_string(),
+        wallet_id: connection.wallet_id.to_string(),
         meter_slug,
         openai_key: spend_key("OpenAI's format", meter_id, daily(RequestShape::ShapeA))?,
         anthropic_key: spend_key("Anthropic's format", meter_id, daily(RequestShape::ShapeB))?,
@@ -217,7 +219,7 @@ Tollgate listens on {base}. Its store is temporary; Ctrl-C ends everything.
   spend keys     two that may spend 1.00 USD a day of that wallet, one for each format; one that is strict
   dashboard      {base}/dashboard: sign in with the merchant key
 
-Call with a spend key, as if Tollgate were the provider (paste as it is):
+In another terminal, with a spend key, as if Tollgate were the provider (paste as it is):
 
   curl -s "{base}/v1/chat/completions" -H "Authorization: Bearer {openai_key}" -H "Content-Type: application/json" -d '{{"model": "gpt-4o-mini", "messages": [{{"role": "user", "content": "What does a tollgate do?"}}]}}'
 
@@ -241,16 +243,16 @@ In the other format:
 
   curl -s "{base}/v1/forward?u={messages}" -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -d '{{"model": "claude-sonnet-4-5", "max_tokens": 256, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
 
-What it used, what it cost, and who paid:
+What each call used and cost, and what is left on the wallet of the connection:
 
   KEY={secret_key}
 
-  curl -s "{base}/v1/requests" -H "Authorization: Bearer $KEY"
+  curl -s "{base}/v1/requests" -H "Authorization: Bearer $KEY" | grep -oE '"(request_id|model|total_tokens|total_request_cost)":"?[^",]*'
 
-  curl -s "{base}/v1/requests/$(curl -s "{base}/v1/requests?limit=1" -H "Authorization: Bearer $KEY" | grep -o 'req_[0-9A-Z]*' | head -1)" -H "Authorization: Bearer $KEY"
+  curl -s "{base}/v1/wallets/{wallet_id}" -H "Authorization: Bearer $KEY"
 
 A limit holds, however many calls come at once. The strict key may spend {strict_limit} USD in total, which is
-what {RUSH_CALLS_THAT_FIT} of these calls can cost at most. 200 of them: {RUSH_CALLS_THAT_FIT} pass, and the others get 402.
+what {RUSH_CALLS_THAT_FIT} of these calls can cost at most. 200 of them, once: {RUSH_CALLS_THAT_FIT} pass, and the others get 402.
 
   seq 200 | xargs -P 200 -I{{}} curl -s -o /dev/null -w '%{{http_code}}\n' "{base}/v1/chat/completions" -H "Authorization: Bearer {strict_key}" -H "Content-Type: application/json" -d '{RUSH_BODY}' | sort | uniq -c
 
@@ -261,6 +263,7 @@ What happened is told to a webhook. This one is at a simulator, which shows what
         receiver = openai.url(RECEIVER),
         secret_key = made.secret_key,
         connection_id = made.connection_id,
+        wallet_id = made.wallet_id,
         meter_slug = made.meter_slug,
         openai_key = made.openai_key,
         anthropic_key = made.anthropic_key,

@@ -11,6 +11,8 @@ mod quote;
 mod reprice;
 mod serve;
 
+use std::io::Write;
+
 use clap::{CommandFactory, Parser};
 use mimalloc::MiMalloc;
 
@@ -30,7 +32,10 @@ async fn main() -> anyhow::Result<()> {
         Command::Simulator { listen, set } => commands::simulate(&listen, &set, cli.json).await,
         Command::Completions { shell } => {
             let program = &mut Cli::command();
-            clap_complete::generate(shell, program, "tollgate", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, program, "tollgate", &mut script);
+            // A reader who has seen enough is no mistake.
+            drop(std::io::stdout().write_all(&script));
             Ok(())
         }
         Command::Config { command: ConfigCommand::Check } => {

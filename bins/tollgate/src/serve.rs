@@ -42,7 +42,10 @@ pub(crate) async fn run(config: Config, json: bool) -> anyhow::Result<()> {
     let address = format!("{scheme}://{}", service.address);
     let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("BUILD_COMMIT"));
     log::info!("tollgate {version} ({commit}) listens on {address}");
-    log::info!("database {:?}, journal {}", config.database_url, config.journal_dir.display());
+    log::info!("database {:?}", config.database_url);
+    if let Some(journal) = &config.journal_dir {
+        log::info!("journal {}", journal.display());
+    }
     // For whoever starts us with port 0.
     print(json, &json!({"listening": address}), &format!("listening on {address}"));
     std::io::stdout().flush()?;

@@ -8,6 +8,7 @@ use tollgate_provider::ProviderClient;
 use crate::app::{App, Settings};
 use crate::dashboard;
 use crate::forward::operations as forward;
+use crate::http::earlier::asked_path;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics;
 use crate::openapi;
@@ -163,12 +164,12 @@ fn route(path: &str) -> actix_web::Resource {
 }
 
 async fn not_found(http: HttpRequest) -> Result<HttpResponse, ApiError> {
-    let message = format!("There is no route {} {}.", http.method(), http.path());
+    let message = format!("There is no route {} {}.", http.method(), asked_path(&http));
     Err(ApiError::new(ErrorCode::RouteNotFound, message).for_sdk_of(&http))
 }
 
 async fn method_not_allowed(http: HttpRequest) -> Result<HttpResponse, ApiError> {
-    let message = format!("{} is not a method of {}.", http.method(), http.path());
+    let message = format!("{} is not a method of {}.", http.method(), asked_path(&http));
     let mut error = ApiError::new(ErrorCode::MethodNotAllowed, message).for_sdk_of(&http);
     let methods = http.match_pattern().and_then(|pattern| openapi::methods(&pattern));
     if let Some(methods) = methods.and_then(|methods| HeaderValue::from_str(&methods).ok()) {

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Gate, Reply};
+use tollgate_testkit::{Call, Gate, Reply};
 
 use crate::support::browser::{Browser, ORIGIN, form, page, pages, try_sign_in};
 use crate::support::*;
@@ -421,6 +421,14 @@ fn what_others_chose_is_shown_as_it_is_and_never_as_markup() {
             assert!(!page.contains("<script") && !page.contains("'&<"), "{path}: {page}");
         }
         assert!(browser.show("/spend").await.contains("&#60;script&#62;alert(1)"));
+    });
+}
+
+#[test]
+fn whoever_opens_the_address_comes_to_the_dashboard() {
+    each_gateway(async |gateway| {
+        let answer = Call::new(gateway.address, "GET", "/").send().await;
+        assert_eq!((answer.status, answer.header("location")), (307, Some("/dashboard")));
     });
 }
 

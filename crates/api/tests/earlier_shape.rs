@@ -65,6 +65,9 @@ fn plans_are_subscription_configurations_under_their_earlier_names() {
 
         let wrong = gateway.patch(&format!("/plans/{plan_id}"), &json!({"meter_ids": ["x"]})).await;
         assert_issues(&wrong, &["meter_ids.0"]);
+        let unknown = json!({"meter_ids": ["mtr_01M7YS5040NCSYBM5NZVE98902"]});
+        let wrong = gateway.patch(&format!("/plans/{plan_id}"), &unknown).await;
+        assert_issues(&wrong, &["meter_ids.0"]);
         let none = json!({"meter_ids": [], "plan_id": plan_id});
         let changed = gateway.patch(&format!("/plans/{plan_id}"), &none).await.expect(200);
         assert_eq!(changed["meter_ids"], json!([]));
@@ -126,5 +129,10 @@ fn methods_that_an_earlier_path_does_not_have_are_told_like_those_of_today() {
         let today = gateway.delete("/subscription_configs").await;
         assert_eq!(refused.header("allow"), today.header("allow"));
         assert!(refused.header("allow").is_some());
+        assert!(
+            refused.text().contains("DELETE is not a method of /v1/plans."),
+            "{}",
+            refused.text()
+        );
     });
 }

@@ -110,6 +110,8 @@ pub enum OpenError {
     Migration(MigrationError),
     /// Another process serves from the same SQLite file.
     InUse,
+    /// The journal cannot be kept in this folder.
+    Journal(PathBuf, std::io::Error),
     /// The operating system refused something.
     Io(std::io::Error),
 }
@@ -123,7 +125,15 @@ impl fmt::Display for OpenError {
                 "another tollgate serves from this SQLite file: stop it, or use PostgreSQL to run \
                  several",
             ),
-            Self::Io(cause) => write!(f, "the store cannot be opened: {cause}"),
+            Self::Journal(folder, cause) => write!(
+                f,
+                "the journal cannot be kept in {}: {cause}; name another folder by `journal_dir`",
+                folder.display()
+            ),
+            Self::Io(cause) => write!(
+                f,
+                "{cause}: its folder must be there, and the process must be allowed to write to it"
+            ),
         }
     }
 }
@@ -199,7 +209,7 @@ impl Store {
             storms: Storms::default(),
             series: Series::default(),
             told: Told::default(),
-            journal: options.journal.as_deref().map(Journal::open).transpose()?,
+            journal: options.journal.as_deref().map(journal_in).transpose()?,
             unkept: Mutex::default(),
             on_their_way: Mutex::default(),
             log: manager.file().filter(|_| options.serve).map(log_of),
@@ -646,6 +656,10 @@ impl Store {
 /// What a mutex guards, whatever became of those who held it before.
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn journal_in(folder: &Path) -> Result<Journal, OpenError> {
+    Journal::open(folder).map_err(|cause| OpenError::Journal(folder.to_owned(), cause))
 }
 
 /// Takes a SQLite file for this process alone, until it ends.

@@ -33,7 +33,7 @@ pub(crate) struct Config {
     /// Without it plain HTTP is spoken.
     pub(crate) tls: Option<Tls>,
     pub(crate) database_url: DatabaseUrl,
-    pub(crate) journal_dir: PathBuf,
+    pub(crate) journal_dir: Option<PathBuf>,
     pub(crate) migrate_on_start: bool,
     pub(crate) service_charge_rate: Rate,
     pub(crate) drain_timeout: Duration,
@@ -111,8 +111,8 @@ impl Config {
         let prices = prices(root, &providers, catalog.as_deref());
         let config = Self {
             tls: tls(root, &folder.clone().unwrap_or_default()),
-            listen: root.take("listen").unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
-            journal_dir: journal_dir.unwrap_or_else(|| journal_beside(&database_url, folder)),
+            listen: listen(root),
+            journal_dir: journal_dir.or_else(|| journal_beside(&database_url, folder)),
             database_url,
             migrate_on_start: root.take("migrate_on_start").unwrap_or(true),
             service_charge_rate: root.take("service_charge_rate").unwrap_or(Rate::ZERO),
@@ -135,7 +135,7 @@ impl Config {
             serve,
             migrate: self.migrate_on_start,
             service_charge_rate: self.service_charge_rate,
-            journal: serve.then(|| self.journal_dir.clone()),
+            journal: self.journal_dir.clone().filter(|_| serve),
             ..Options::default()
         }
     }
@@ -173,14 +173,26 @@ fn overlay(table: &mut Table, environment: impl IntoIterator<Item = (String, Str
     }
 }
 
-/// The journal must survive restarts, so it is kept where the operator keeps other things.
-fn journal_beside(database: &DatabaseUrl, folder: Option<PathBuf>) -> PathBuf {
+/// The journal must survive restarts, so it is kept where the operator keeps other things. What is lost with
+/// the process needs none.
+fn journal_beside(database: &DatabaseUrl, folder: Option<PathBuf>) -> Option<PathBuf> {
     let beside_database = match database {
         DatabaseUrl::Sqlite(path) => path.parent().map(Path::to_owned),
-        DatabaseUrl::SqliteTemporary => Some(std::env::temp_dir()),
+        DatabaseUrl::SqliteTemporary => return None,
         DatabaseUrl::Postgres(_) => None,
     };
-    folder.or(beside_database).unwrap_or_default().join("tollgate-journal")
+    Some(folder.or(beside_database).unwrap_or_default().join("tollgate-journal"))
+}
+
+/// `ADDRESS:PORT`, where the address may be a name.
+fn listen(root: &mut Section<'_>) -> String {
+    const LISTEN: &str = "listen";
+    let listen = root.take(LISTEN).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    let parts = listen.rsplit_once(':').filter(|(address, _)| !address.is_empty());
+    if parts.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        root.mistake(LISTEN, "must be ADDRESS:PORT, such as 127.0.0.1:8080");
+    }
+    listen
 }
 
 fn millis(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
@@ -452,6 +464,21 @@ mod tests {
     }
 
     #[test]
+    fn where_to_listen_is_an_address_and_a_port() {
+        for listen in ["127.0.0.1:0", "[::1]:8080", "localhost:80"] {
+            assert_eq!(read(&format!("listen = {listen:?}"), &[]).unwrap().listen, listen);
+        }
+        for wrong in ["foo", "0.0.0.0", ":8080", "8080", "127.0.0.1:x", "127.0.0.1:70000"] {
+            let Mistakes(mistakes) = read(&format!("listen = {wrong:?}"), &[]).unwrap_err();
+            assert_eq!(
+                mistakes,
+                ["listen: must be ADDRESS:PORT, such as 127.0.0.1:8080"],
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
     fn a_mistyped_key_is_told_what_it_may_be() {
         let Mistakes(mistakes) =
             read("listn = \"x\"\n[providers.openai]\napikey = \"x\"", &[]).unwrap_err();
@@ -463,6 +490,8 @@ mod tests {
     fn an_empty_configuration_is_a_good_one() {
         let config = read("", &[]).unwrap();
         assert_eq!(config.database_url, DatabaseUrl::Sqlite("tollgate.db".into()));
-        assert_eq!(config.journal_dir, PathBuf::from("tollgate-journal"));
+        assert_eq!(config.journal_dir, Some("tollgate-journal".into()));
+        let temporary = read("database_url = \"sqlite::memory:\"", &[]).unwrap();
+        assert_eq!(temporary.journal_dir, None);
     }
 }

@@ -28,6 +28,8 @@ use crate::http::html::HEADERS;
 /// Mounts the pages. They are no operations of the interface, so no document describes them.
 pub(crate) fn routes(config: &mut ServiceConfig) {
     let headers = HEADERS.into_iter().fold(DefaultHeaders::new(), DefaultHeaders::add);
+    // Whoever opens the address in a browser is a person.
+    config.service(redirect("/", "/dashboard"));
     let pages = scope("/dashboard")
         .wrap(headers)
         .service(route("").route(get().to(overview::show)))

@@ -1,12 +1,12 @@
 //! The names of the interface's earlier shape. What comes in may use either; what goes out has the earlier
 //! ones where the operator has chosen them.
 
-use actix_web::Error;
 use actix_web::body::{MessageBody, to_bytes};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::error::ErrorBadRequest;
 use actix_web::http::Uri;
 use actix_web::middleware::Next;
+use actix_web::{Error, HttpMessage, HttpRequest};
 use serde_json::{Map, Value};
 use tollgate_domain::Issue;
 
@@ -82,6 +82,7 @@ pub(crate) async fn serve_earlier_names(
             let separator = if query.is_empty() { "" } else { "?" };
             let uri = format!("{now}{rest}{separator}{query}");
             let uri: Uri = uri.parse().map_err(ErrorBadRequest)?;
+            request.extensions_mut().insert(Asked(path.to_owned()));
             request.match_info_mut().get_mut().update(&uri);
             request.head_mut().uri = uri;
             Names::Earlier
@@ -98,6 +99,15 @@ pub(crate) async fn serve_earlier_names(
         Err(_) => whole,
     };
     Ok(ServiceResponse::new(request, head.set_body(whole).map_into_boxed_body()))
+}
+
+/// The path of a request as it was asked for.
+struct Asked(String);
+
+/// The same.
+pub(crate) fn asked_path(http: &HttpRequest) -> String {
+    let asked = http.extensions().get::<Asked>().map(|Asked(path)| path.clone());
+    asked.unwrap_or_else(|| http.path().to_owned())
 }
 
 /// What follows `base` in a path, if it is that one or one below it.
@@ -122,6 +132,11 @@ fn shown(value: Value, names: Names) -> Value {
                     named.insert(name, value);
                     continue;
                 }
+                // What is wrong is told of a field by its name.
+                if name == "path" && value.is_array() {
+                    named.insert(name, by_earlier_name(value, names));
+                    continue;
+                }
                 let earlier = match name.as_str() {
                     "linked_meters" => Some(("meter_ids", ids(&value))),
                     name => earlier_name(name).map(|earlier| (earlier, value.clone())),
@@ -135,6 +150,17 @@ fn shown(value: Value, names: Names) -> Value {
         }
         value => value,
     }
+}
+
+/// The path of an issue, which begins with a field.
+fn by_earlier_name(mut path: Value, names: Names) -> Value {
+    if names == Names::Earlier
+        && let Some(field) = path.get_mut(0)
+        && let Some(earlier) = field.as_str().and_then(earlier_name)
+    {
+        *field = earlier.into();
+    }
+    path
 }
 
 /// Of linked meters, their ids.
