@@ -93,6 +93,26 @@ impl Default for Behavior {
     }
 }
 
+/// The names of all settings.
+const SETTINGS: [&str; 16] = [
+    "first-byte-delay-ms",
+    "chunk-delay-ms",
+    "words",
+    "input-tokens",
+    "output-tokens",
+    "cached-tokens",
+    "reasoning-tokens",
+    "usage",
+    "status",
+    "retry-after",
+    "cut-after-events",
+    "error-after-events",
+    "encoding",
+    "snapshot",
+    "service-tier",
+    "stamps",
+];
+
 /// A setting that does not exist, or a value that it cannot take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSetting {
@@ -102,7 +122,13 @@ pub struct InvalidSetting {
 
 impl fmt::Display for InvalidSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no setting {:?} with a value {:?}", self.setting, self.value)
+        let Self { setting, value } = self;
+        match SETTINGS.contains(&setting.as_str()) {
+            true => write!(f, "the setting {setting} cannot have the value {value:?}"),
+            false => {
+                write!(f, "there is no setting {setting:?}; there are {}", SETTINGS.join(", "))
+            }
+        }
     }
 }
 

@@ -117,7 +117,7 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 3_000, value_name = "MILLISECONDS")]
         timeout_ms: u64,
     },
-    /// Run the service on a temporary store with a simulated provider, and print curl lines to try.
+    /// Run the service on a temporary store with two simulated providers, and print curl lines to try.
     Demo {
         /// Where to listen; a free port is taken when this one is not free.
         #[arg(long, value_name = "ADDRESS")]
@@ -188,11 +188,20 @@ pub(crate) enum ConfigCommand {
     Check,
 }
 
+/// What the interface takes for a name.
+fn name(text: &str) -> Result<String, &'static str> {
+    match text.chars().count() {
+        1..=255 => Ok(text.to_owned()),
+        _ => Err("must have 1 to 255 characters"),
+    }
+}
+
 #[derive(Subcommand)]
 pub(crate) enum MerchantCommand {
     /// Make a merchant with a wallet and a first secret key, which is shown this once.
     Create {
-        /// Its display name.
+        /// Its display name, of 1 to 255 characters.
+        #[arg(value_parser = name)]
         name: String,
     },
     /// List all merchants, newest first.
@@ -206,8 +215,8 @@ pub(crate) enum KeyCommand {
         /// Whose key.
         #[arg(long, value_name = "mch_…")]
         merchant: MerchantId,
-        /// Its display name.
-        #[arg(long, default_value = "default")]
+        /// Its display name, of 1 to 255 characters.
+        #[arg(long, default_value = "default", value_parser = name)]
         name: String,
     },
     /// List a merchant's secret keys.
@@ -237,7 +246,7 @@ pub(crate) enum WalletCommand {
         /// How much, in USD, such as 25.00.
         amount: Amount,
         /// Why, for the list of transactions.
-        #[arg(long)]
+        #[arg(long, value_parser = name)]
         description: Option<String>,
     },
 }

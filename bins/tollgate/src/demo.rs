@@ -1,8 +1,9 @@
 //! Everything at once for somebody who has just arrived.
 
+use std::io::ErrorKind;
 use std::net::TcpListener;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -80,7 +81,13 @@ fn config(listen: &str, openai: &Simulator, anthropic: &Simulator) -> anyhow::Re
     // Somebody who tries something out should not have to look for a port first.
     let listen = match TcpListener::bind(listen) {
         Ok(_) => listen,
-        Err(_) => "127.0.0.1:0",
+        Err(cause) if cause.kind() == ErrorKind::InvalidInput => {
+            bail!("{listen} is not an address to listen on: name one such as 127.0.0.1:8080")
+        }
+        Err(cause) => {
+            eprintln!("{listen} cannot be listened on ({cause}): another port is taken");
+            "127.0.0.1:0"
+        }
     };
     let text = format!(
         r#"

@@ -215,7 +215,12 @@ fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, 
         provider.is_none_or(|name| name == row.provider || stand_in == Some(&*row.provider))
     };
     let Some(model) = model else {
-        let rows = config.prices.rows_on(on).filter(|(row, _)| of_provider(row));
+        let mut rows = config.prices.rows_on(on).filter(|(row, _)| of_provider(row)).peekable();
+        if rows.peek().is_none() {
+            let known: BTreeSet<_> = config.prices.rows().map(|(row, _)| &*row.provider).collect();
+            let known = Vec::from_iter(known).join(", ");
+            eprintln!("There is no price of that provider on {on}. There are prices of {known}.");
+        }
         rows.for_each(|(row, list)| print(&shown(row, list, None, json)));
         return;
     };

@@ -305,12 +305,18 @@ fn what_cannot_be_done_says_what_can() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
     let nobody = "mch_00000000000000000000000000";
     let wallet = "wal_00000000000000000000000000";
+    assert!(site.run(&["migrate"]).status.success());
     for (arguments, code, expected) in [
         (&["key", "create", "--merchant", nobody][..], 1, "tollgate merchant list"),
         (&["key", "list", "--merchant", nobody], 1, "tollgate merchant list"),
         (&["wallet", "credit", wallet, "5"], 1, "tollgate merchant list"),
         (&["health", "--address", "127.0.0.1:1"], 1, "is it running there"),
         (&["simulator", "--set", "words"], 1, "such as first-byte-delay-ms=50"),
+        (&["simulator", "--set", "foo=1"], 1, "there are first-byte-delay-ms, chunk-delay-ms"),
+        (&["simulator", "--set", "words=x"], 1, "the setting words cannot have the value"),
+        (&["prices", "list", "--config", "nope.toml"], 1, "TOLLGATE_CONFIG"),
+        (&["merchant", "create", ""], 2, "must have 1 to 255 characters"),
+        (&["demo", "--listen", "nonsense"], 1, "such as 127.0.0.1:8080"),
         (&["merchant"], 2, "tollgate merchant create"),
         (&["serv"], 2, "'serve'"),
     ] {

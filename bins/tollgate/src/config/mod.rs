@@ -67,7 +67,13 @@ impl Config {
             None => Table::new(),
             Some(file) => {
                 let text = std::fs::read_to_string(file)
-                    .with_context(|| format!("cannot read {}", file.display()))?;
+                    .with_context(|| {
+                    let file = file.display();
+                    format!(
+                        "cannot read {file}: name the configuration by --config or TOLLGATE_CONFIG, \
+                         or neither for the defaults"
+                    )
+                })?;
                 text.parse().map_err(|cause| not_toml(file, &text, &cause))?
             }
         };

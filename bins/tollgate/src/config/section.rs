@@ -56,7 +56,7 @@ impl<'a> Section<'a> {
                 return None;
             }
         };
-        text.parse().map_err(|why| self.mistake(key, &format!("{why}"))).ok()
+        text.parse().map_err(|why: T::Err| self.mistake(key, in_words(&why.to_string()))).ok()
     }
 
     /// Takes a scalar that is one of a few words.
@@ -155,6 +155,18 @@ fn is_near(known: &str, typed: &str) -> bool {
         row = next;
     }
     row.last().is_some_and(|distance| *distance <= FAR)
+}
+
+/// What the standard library says of a number or a flag, for people.
+fn in_words(why: &str) -> &str {
+    match why {
+        "invalid digit found in string" | "cannot parse integer from empty string" => {
+            "must be a whole number, not negative"
+        }
+        "number too large to fit in target type" => "is too large",
+        "provided string was not `true` or `false`" => "must be true or false",
+        why => why,
+    }
 }
 
 #[cfg(test)]
