@@ -33,7 +33,13 @@ async fn survives(site: &Site, nodes: usize) {
     let mut random = Random(u64::from(std::process::id()));
     println!("seed {}", random.0);
     for _ in 0..kills() {
-        tokio::time::sleep(Duration::from_millis(50 + random.below(450))).await;
+        // However slow the machine is, there is load on what is killed.
+        let (before, deadline) = (load.counts().0, Instant::now() + Duration::from_secs(30));
+        while load.counts().0 < before + 4 {
+            assert!(Instant::now() < deadline, "nothing is answered");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(random.below(450))).await;
         let node = random.index(nodes);
         services[node].signal("-KILL");
         assert_eq!(services[node].exit_code(), None, "killed");
