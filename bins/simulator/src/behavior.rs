@@ -93,25 +93,33 @@ impl Default for Behavior {
     }
 }
 
-/// The names of all settings.
-const SETTINGS: [&str; 16] = [
-    "first-byte-delay-ms",
-    "chunk-delay-ms",
-    "words",
-    "input-tokens",
-    "output-tokens",
-    "cached-tokens",
-    "reasoning-tokens",
-    "usage",
-    "status",
-    "retry-after",
-    "cut-after-events",
-    "error-after-events",
-    "encoding",
-    "snapshot",
-    "service-tier",
-    "stamps",
+/// What puts the value of a setting into its place, if it fits.
+type Put = fn(&mut Behavior, &str) -> Option<()>;
+
+/// All settings, by the names of their headers without `x-simulate-`.
+const SETTINGS: [(&str, Put); 16] = [
+    ("first-byte-delay-ms", |to, value| put(&mut to.first_byte_delay_ms, value)),
+    ("chunk-delay-ms", |to, value| put(&mut to.chunk_delay_ms, value)),
+    ("words", |to, value| put(&mut to.words, value)),
+    ("input-tokens", |to, value| put_option(&mut to.input_tokens, value)),
+    ("output-tokens", |to, value| put_option(&mut to.output_tokens, value)),
+    ("cached-tokens", |to, value| put(&mut to.cached_tokens, value)),
+    ("reasoning-tokens", |to, value| put(&mut to.reasoning_tokens, value)),
+    ("usage", |to, value| put(&mut to.usage, value)),
+    ("status", |to, value| put_status(&mut to.status, value)),
+    ("retry-after", |to, value| put_option(&mut to.retry_after_s, value)),
+    ("cut-after-events", |to, value| put_option(&mut to.cut_after_events, value)),
+    ("error-after-events", |to, value| put_option(&mut to.error_after_events, value)),
+    ("encoding", |to, value| put(&mut to.encoding, value)),
+    ("snapshot", |to, value| put_option(&mut to.snapshot, value)),
+    ("service-tier", |to, value| put(&mut to.service_tier, value)),
+    ("stamps", |to, value| put(&mut to.stamps, value)),
 ];
+
+/// What changes the setting of this name.
+fn setter(setting: &str) -> Option<Put> {
+    SETTINGS.iter().find(|(name, _)| *name == setting).map(|(_, put)| *put)
+}
 
 /// A setting that does not exist, or a value that it cannot take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,10 +131,11 @@ pub struct InvalidSetting {
 impl fmt::Display for InvalidSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { setting, value } = self;
-        match SETTINGS.contains(&setting.as_str()) {
-            true => write!(f, "the setting {setting} cannot have the value {value:?}"),
-            false => {
-                write!(f, "there is no setting {setting:?}; there are {}", SETTINGS.join(", "))
+        match setter(setting) {
+            Some(_) => write!(f, "the setting {setting} cannot have the value {value:?}"),
+            None => {
+                let names: Vec<_> = SETTINGS.iter().map(|(name, _)| *name).collect();
+                write!(f, "there is no setting {setting:?}; there are {}", names.join(", "))
             }
         }
     }
@@ -141,25 +150,7 @@ impl Behavior {
     /// [`InvalidSetting`] when there is no such setting, or the value does not fit it.
     pub fn set(&mut self, setting: &str, value: &str) -> Result<(), InvalidSetting> {
         let value = value.trim();
-        let done = match setting {
-            "first-byte-delay-ms" => put(&mut self.first_byte_delay_ms, value),
-            "chunk-delay-ms" => put(&mut self.chunk_delay_ms, value),
-            "words" => put(&mut self.words, value),
-            "input-tokens" => put_option(&mut self.input_tokens, value),
-            "output-tokens" => put_option(&mut self.output_tokens, value),
-            "cached-tokens" => put(&mut self.cached_tokens, value),
-            "reasoning-tokens" => put(&mut self.reasoning_tokens, value),
-            "usage" => put(&mut self.usage, value),
-            "status" => put_status(&mut self.status, value),
-            "retry-after" => put_option(&mut self.retry_after_s, value),
-            "cut-after-events" => put_option(&mut self.cut_after_events, value),
-            "error-after-events" => put_option(&mut self.error_after_events, value),
-            "encoding" => put(&mut self.encoding, value),
-            "snapshot" => put_option(&mut self.snapshot, value),
-            "service-tier" => put(&mut self.service_tier, value),
-            "stamps" => put(&mut self.stamps, value),
-            _ => None,
-        };
+        let done = setter(setting).and_then(|put| put(self, value));
         let invalid = || InvalidSetting { setting: setting.to_owned(), value: value.to_owned() };
         done.ok_or_else(invalid)
     }

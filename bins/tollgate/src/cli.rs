@@ -14,15 +14,19 @@ use crate::reprice::RepriceArgs;
 /// The version, and the commit that the program is built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
 
+/// Where the help of a command shows what all commands take.
+const EVERYWHERE: &str = "Options of every command";
+
 /// Meters, prices and forwards AI provider requests, and controls spend while doing so.
 #[derive(Parser)]
 #[command(version = VERSION, after_help = ABOUT)]
 pub(crate) struct Cli {
-    /// The configuration file (TOML). Without one the defaults and the environment hold.
-    #[arg(long, global = true, env = "TOLLGATE_CONFIG", value_name = "FILE")]
+    /// The configuration file (TOML). Without one the defaults and the environment hold; the demo
+    /// and the simulator have none.
+    #[arg(long, global = true, env = "TOLLGATE_CONFIG", value_name = "FILE", help_heading = EVERYWHERE)]
     pub(crate) config: Option<PathBuf>,
     /// Print JSON instead of text.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -79,10 +83,19 @@ Examples:
   tollgate reprice --from 2026-11-01 --to 2026-11-21 --provider openai
 
 Look with --dry-run first. It can be interrupted and run again: nothing is booked twice.";
+    pub(super) const CONFIG: &str = "\
+Examples:
+  tollgate config check
+  tollgate config check --config /etc/tollgate/tollgate.toml && systemctl restart tollgate";
     pub(super) const MERCHANT: &str = "\
 Examples:
   tollgate merchant create \"My shop\"
   tollgate merchant list --json";
+    pub(super) const KEY_CREATE: &str = "\
+Example:
+  tollgate key create --merchant mch_… --name \"CI\"
+
+`tollgate merchant list` shows merchants and their ids.";
     pub(super) const KEY: &str = "\
 Examples:
   tollgate key create --merchant mch_… --name \"CI\"
@@ -152,6 +165,7 @@ pub(crate) enum Command {
     #[command(after_help = examples::REPRICE)]
     Reprice(Box<RepriceArgs>),
     /// Look at the configuration.
+    #[command(after_help = examples::CONFIG)]
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
@@ -185,6 +199,7 @@ pub(crate) enum Command {
 #[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Report everything that is wrong with it.
+    #[command(after_help = examples::CONFIG)]
     Check,
 }
 
@@ -211,6 +226,7 @@ pub(crate) enum MerchantCommand {
 #[derive(Subcommand)]
 pub(crate) enum KeyCommand {
     /// Make a secret key; it is shown this once.
+    #[command(after_help = examples::KEY_CREATE)]
     Create {
         /// Whose key.
         #[arg(long, value_name = "mch_…")]

@@ -1,11 +1,11 @@
 //! The commands that work on the store directly, and the simulated provider.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate_api::probe;
 use tollgate_domain::{Clock, MerchantId, TransactionKind};
@@ -16,6 +16,7 @@ use tollgate_store::{DatabaseUrl, Page, Store, StoreError};
 
 use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
 use crate::config::Config;
+use crate::output::{self, print, print_secret};
 use crate::progress::Progress;
 
 /// Opens the store beside a service that may be running on it. One that is not there is a mistake in its name:
@@ -39,25 +40,11 @@ fn open_or_make(config: &Config) -> anyhow::Result<Store> {
         .with_context(|| format!("cannot open {:?}", config.database_url))
 }
 
-/// Prints `value` as JSON, or `text` for people.
-pub(crate) fn print(json: bool, value: &Value, text: &str) {
-    if json { say(value) } else { say(&text) }
-}
-
-/// Prints a line; a reader who has left needs none.
-fn say(line: &dyn std::fmt::Display) {
-    if let Err(cause) = writeln!(std::io::stdout(), "{line}")
-        && cause.kind() != ErrorKind::BrokenPipe
-    {
-        log::error!("it cannot be printed: {cause}");
-    }
-}
-
 /// Says that a configuration is valid, for it was read.
-pub(crate) fn check_config(config: &Config, json: bool) {
+pub(crate) fn check_config(config: &Config, json: bool) -> anyhow::Result<()> {
     let database = format!("{:?}", config.database_url);
     let value = json!({"valid": true, "listen": config.listen, "database": database});
-    print(json, &value, &format!("The configuration is valid. Database: {database}."));
+    print(json, &value, &format!("The configuration is valid. Database: {database}."))
 }
 
 /// Asks a service whether it takes calls; fails unless it says so.
@@ -77,7 +64,7 @@ pub(crate) fn health(
         true => format!("{address} takes calls."),
         false => format!("{address} takes no calls: {}.", ready.status),
     };
-    print(json, &value, &said);
+    print(json, &value, &said)?;
     match ready.is_ready {
         true => Ok(()),
         false => std::process::exit(1),
@@ -101,8 +88,7 @@ pub(crate) fn migrate(config: &Config, json: bool) -> anyhow::Result<()> {
         .with_context(|| format!("cannot migrate {:?}", config.database_url))?;
     let database = format!("{:?}", config.database_url);
     let text = format!("{database} is up to date; {ran} migrations ran.");
-    print(json, &json!({"database": database, "migrations": ran}), &text);
-    Ok(())
+    print(json, &json!({"database": database, "migrations": ran}), &text)
 }
 
 /// Recomputes everything; fails on a difference.
@@ -127,12 +113,14 @@ pub(crate) async fn audit(config: &Config, json: bool) -> anyhow::Result<()> {
         audit.pending,
         differences.len()
     );
-    print(json, &value, &text);
+    print(json, &value, &text)?;
     if differences.is_empty() {
         return Ok(());
     }
     if !json {
-        differences.iter().for_each(|difference| say(&format_args!("  {difference}")));
+        for difference in &differences {
+            output::line(format_args!("  {difference}"))?;
+        }
     }
     std::process::exit(1)
 }
@@ -163,8 +151,7 @@ pub(crate) async fn merchant(
         "merchant    {}\nwallet      {}\nsecret key  {secret_key}\n\nThe key is not shown again.",
         merchant.merchant_id, merchant.wallet_id
     );
-    print(json, &value, &text);
-    Ok(())
+    print_secret(json, &value, &text, &format!("the merchant {}", merchant.merchant_id))
 }
 
 async fn list_merchants(config: &Config, json: bool) -> anyhow::Result<()> {
@@ -172,7 +159,7 @@ async fn list_merchants(config: &Config, json: bool) -> anyhow::Result<()> {
     let store = open(config)?;
     let merchants = store.read(move |conn| merchants::list(conn, &page)).await?;
     if merchants.is_empty() && !json {
-        say(&"There is no merchant yet: `tollgate merchant create NAME` makes one.");
+        output::line("There is no merchant yet: `tollgate merchant create NAME` makes one.")?;
     }
     for merchant in merchants {
         let value = json!({
@@ -182,7 +169,7 @@ async fn list_merchants(config: &Config, json: bool) -> anyhow::Result<()> {
             "created_at": merchant.created_at,
         });
         let text = format!("{}  {}  {}", merchant.merchant_id, merchant.wallet_id, merchant.name);
-        print(json, &value, &text);
+        print(json, &value, &text)?;
     }
     Ok(())
 }
@@ -215,7 +202,7 @@ pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> any
                 key.secret_key_id,
                 secret.reveal()
             );
-            print(json, &value, &text);
+            print_secret(json, &value, &text, &format!("the key {}", key.secret_key_id))?;
         }
         KeyCommand::List { merchant } => {
             let page = Page { after: None, limit: u32::MAX };
@@ -232,7 +219,7 @@ pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> any
                     "created_at": key.created_at,
                 });
                 let text = format!("{}  {}  {}", key.secret_key_id, key.key_preview, key.name);
-                print(json, &value, &text);
+                print(json, &value, &text)?;
             }
         }
         KeyCommand::Revoke { merchant, key } => {
@@ -241,11 +228,8 @@ pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> any
                 .await?;
             match deletion {
                 Deletion::Deleted => {
-                    print(
-                        json,
-                        &json!({"id": key, "deleted": true}),
-                        &format!("{key} is revoked."),
-                    );
+                    let value = json!({"id": key, "deleted": true});
+                    print(json, &value, &format!("{key} is revoked."))?;
                 }
                 Deletion::NotFound => bail!(
                     "the merchant {merchant} has no key {key}; `tollgate key list --merchant \
@@ -286,8 +270,7 @@ pub(crate) async fn wallet(
                 "amount": transaction.amount,
                 "balance_after": transaction.balance_after,
             });
-            print(json, &value, &format!("{wallet} has {} USD now.", transaction.balance_after));
-            Ok(())
+            print(json, &value, &format!("{wallet} has {} USD now.", transaction.balance_after))
         }
         Moved::NotFound => bail!(
             "there is no wallet {wallet}; `tollgate merchant list` shows those of merchants, \
@@ -309,7 +292,7 @@ pub(crate) async fn simulate(listen: &str, settings: &[String], json: bool) -> a
     let simulator = Simulator::start(listen, behavior)
         .with_context(|| format!("cannot listen on {listen}: name another address by --listen"))?;
     let url = simulator.url("/v1");
-    print(json, &json!({"base_url": url}), &format!("simulated provider on {url}"));
+    print(json, &json!({"base_url": url}), &format!("simulated provider on {url}"))?;
     std::io::stdout().flush()?;
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {

@@ -18,6 +18,7 @@ use tollgate_store::{Conn, connections, merchants, meters, spend_keys, wallets, 
 
 use crate::config::Config;
 use crate::logging;
+use crate::output;
 use crate::serve::Service;
 
 /// What the demo has made.
@@ -68,8 +69,8 @@ pub(crate) async fn run(listen: Option<&str>, json: bool) -> anyhow::Result<()> 
     let made = service.store.write(|conn| make(conn, receiver, Clock::system().now())).await?;
     let base = format!("http://{}", service.address);
     match json {
-        true => println!("{}", object(&base, &made, &openai, &anthropic)),
-        false => print_welcome(&base, &made, &openai, &anthropic),
+        true => output::line(object(&base, &made, &openai, &anthropic))?,
+        false => output::line(welcome(&base, &made, &openai, &anthropic))?,
     }
     service.until_signal(&config).await?;
     openai.stop().await;
@@ -206,7 +207,7 @@ fn object(base: &str, made: &Made, openai: &Simulator, anthropic: &Simulator) ->
     })
 }
 
-fn print_welcome(base: &str, made: &Made, openai: &Simulator, anthropic: &Simulator) {
+fn welcome(base: &str, made: &Made, openai: &Simulator, anthropic: &Simulator) -> String {
     let token = STANDARD.encode(
         json!({
             "secret_key": made.secret_key,
@@ -216,7 +217,7 @@ fn print_welcome(base: &str, made: &Made, openai: &Simulator, anthropic: &Simula
         .to_string(),
     );
     let (chat, messages) = (openai.url("/v1/chat/completions"), anthropic.url("/v1/messages"));
-    println!(
+    format!(
         r#"
 Tollgate listens on {base}. Its store is temporary; Ctrl-C ends everything.
 
@@ -276,5 +277,5 @@ What happened is told to a webhook. This one is at a simulator, which shows what
         anthropic_key = made.anthropic_key,
         strict_key = made.strict_key,
         strict_limit = made.strict_limit,
-    );
+    )
 }

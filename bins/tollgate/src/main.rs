@@ -5,13 +5,12 @@ mod commands;
 mod config;
 mod demo;
 mod logging;
+mod output;
 mod prices;
 mod progress;
 mod quote;
 mod reprice;
 mod serve;
-
-use std::io::Write;
 
 use clap::{CommandFactory, Parser};
 use mimalloc::MiMalloc;
@@ -34,13 +33,10 @@ async fn main() -> anyhow::Result<()> {
             let program = &mut Cli::command();
             let mut script = Vec::new();
             clap_complete::generate(shell, program, "tollgate", &mut script);
-            // A reader who has seen enough is no mistake.
-            drop(std::io::stdout().write_all(&script));
-            Ok(())
+            output::all(&script)
         }
         Command::Config { command: ConfigCommand::Check } => {
-            commands::check_config(&Config::read(cli.config.as_deref())?, cli.json);
-            Ok(())
+            commands::check_config(&Config::read(cli.config.as_deref())?, cli.json)
         }
         Command::Serve => serve::run(Config::read(cli.config.as_deref())?, cli.json).await,
         Command::Health { address, timeout_ms } => {

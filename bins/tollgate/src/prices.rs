@@ -1,7 +1,6 @@
 //! `tollgate prices`: what providers charge by this configuration, imports, and comparisons.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -16,6 +15,7 @@ use tollgate_pricing::{
 };
 
 use crate::config::{Config, Day, read_catalog};
+use crate::output;
 use crate::progress::Progress;
 
 #[derive(Subcommand)]
@@ -79,8 +79,7 @@ pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow
     let day = |day: Option<Day>| day.map_or_else(|| Clock::system().now().date(), |Day(day)| day);
     match command {
         PricesCommand::List { provider, model, on } => {
-            list(config, provider.as_deref(), model.as_deref(), day(on), json);
-            Ok(())
+            list(config, provider.as_deref(), model.as_deref(), day(on), json)
         }
         PricesCommand::Check { first, second, on } => check(&first, &second, day(on), json),
         PricesCommand::Import {
@@ -98,7 +97,7 @@ pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow
             let list = read_list(format, &file)?;
             if notes {
                 let others = list.notes.iter().filter(|note| !note.left_out);
-                print(&others.map(|note| format!("note: {note}")).collect::<Vec<_>>());
+                output::lines(&others.map(|note| format!("note: {note}")).collect::<Vec<_>>())?;
             }
             let into = into.or_else(|| config.catalog.clone());
             let catalog = match into.as_deref() {
@@ -109,7 +108,7 @@ pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow
                 _ => Catalog::embedded()?.file().clone(),
             };
             let (mut updated, changes) = catalog.updated(list, format, &update);
-            report(&changes, json);
+            report(&changes, json)?;
             let refused = changes.iter().filter(|change| change.refused).count();
             if refused > 0 && !accept {
                 eprintln!(
@@ -155,21 +154,11 @@ fn write(path: &Path, file: &CatalogFile) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Prints lines; a reader that has seen enough, such as `head`, is no error.
-fn print(lines: &[String]) {
-    let mut out = std::io::stdout().lock();
-    for line in lines {
-        if writeln!(out, "{line}").is_err() {
-            return;
-        }
-    }
-}
-
 /// Prints changes, one line for each model and kind of change.
-fn report(changes: &[Change], json: bool) {
+fn report(changes: &[Change], json: bool) -> anyhow::Result<()> {
     if json {
         let lines: Vec<_> = changes.iter().map(|change| json!(change).to_string()).collect();
-        return print(&lines);
+        return output::lines(&lines);
     }
     type Line<'a> = (Kind, &'a str, &'a str, Option<Date>, bool);
     let mut lines: BTreeMap<Line<'_>, Vec<String>> = BTreeMap::new();
@@ -206,10 +195,16 @@ fn report(changes: &[Change], json: bool) {
         models(Kind::Changed),
         models(Kind::Removed)
     ));
-    print(&text);
+    output::lines(&text)
 }
 
-fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, json: bool) {
+fn list(
+    config: &Config,
+    provider: Option<&str>,
+    model: Option<&str>,
+    on: Date,
+    json: bool,
+) -> anyhow::Result<()> {
     let stand_in = provider.and_then(|name| config.prices.stand_in(name));
     let of_provider = |row: &PriceRow| {
         provider.is_none_or(|name| name == row.provider || stand_in == Some(&*row.provider))
@@ -221,8 +216,7 @@ fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, 
             let known = Vec::from_iter(known).join(", ");
             eprintln!("There is no price of that provider on {on}. There are prices of {known}.");
         }
-        rows.for_each(|(row, list)| print(&shown(row, list, None, json)));
-        return;
+        return rows.try_for_each(|(row, list)| output::lines(&shown(row, list, None, json)));
     };
     let providers: BTreeSet<&str> = match provider {
         Some(provider) => [provider].into(),
@@ -234,9 +228,10 @@ fn list(config: &Config, provider: Option<&str>, model: Option<&str>, on: Date, 
     for provider in providers {
         for Listed { row, pattern, source } in config.prices.find_all(provider, model, on) {
             // A price of another provider that stands in for this one's is shown as what it is.
-            print(&shown(row, source, Some((provider, pattern.as_str())), json));
+            output::lines(&shown(row, source, Some((provider, pattern.as_str())), json))?;
         }
     }
+    Ok(())
 }
 
 /// A row as lines of text, or as one of JSON.
@@ -318,10 +313,10 @@ fn check(first: &str, second: &str, on: Date, json: bool) -> anyhow::Result<()> 
             one.provider, one.model, one.figure, one.first, one.second
         ),
     });
-    print(&lines.collect::<Vec<_>>());
+    output::lines(&lines.collect::<Vec<_>>())?;
     if !found.is_empty() {
         if !json {
-            print(&[format!("{} figures disagree.", found.len())]);
+            output::line(format_args!("{} figures disagree.", found.len()))?;
         }
         std::process::exit(1)
     }

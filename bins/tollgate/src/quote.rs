@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,6 +18,7 @@ use tollgate_store::meters;
 
 use crate::commands::open;
 use crate::config::Config;
+use crate::output;
 
 /// What is to be priced, and how.
 #[derive(Args)]
@@ -173,6 +174,12 @@ pub(crate) async fn run(config: &Config, what: QuoteArgs, json: bool) -> anyhow:
         }
         None => {
             let served = what.provider.as_deref().zip(what.model.as_deref());
+            if let Some((provider, _)) = served
+                && config.providers.get(provider).is_none()
+            {
+                let names: Vec<_> = config.providers.iter().map(|one| one.name.as_str()).collect();
+                bail!("there is no provider {provider}; there are {}", names.join(", "));
+            }
             let usage = tollgate_api::usage(serde_json::to_value(&what.usage)?).map_err(explain)?;
             let (priced, reason) = tariff.price_stated(served, usage);
             let quote = Quote::new(&usage, priced.base, &terms)
@@ -183,10 +190,9 @@ pub(crate) async fn run(config: &Config, what: QuoteArgs, json: bool) -> anyhow:
         }
     };
     match json {
-        true => println!("{view}"),
-        false => lines.iter().for_each(|line| println!("{line}")),
+        true => output::line(view),
+        false => output::lines(&lines),
     }
-    Ok(())
 }
 
 fn read(file: &PathBuf) -> anyhow::Result<Vec<u8>> {

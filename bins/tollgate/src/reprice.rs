@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::io::Write;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use clap::Args;
 use serde_json::{Value, json};
 use time::Date;
@@ -15,6 +14,7 @@ use tollgate_store::repricings::{Change, Outcome, Repricing, Scope};
 
 use crate::commands::open;
 use crate::config::{Config, Day};
+use crate::output;
 use crate::progress::Progress;
 
 /// Which records, and whether it is only a look.
@@ -164,7 +164,7 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
     let mut written = Ok(());
     let mut print = |line: &dyn Display| {
         if written.is_ok() {
-            written = writeln!(std::io::stdout(), "{line}");
+            written = output::line(line);
         }
     };
     let walk = store.reprice(&scope, &config.prices, what.dry_run, |one| {
@@ -184,7 +184,7 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
         report.lines(what.dry_run).iter().for_each(|line| print(line));
     }
     walked.map_err(|cause| anyhow!("stopped: {cause}; run it again to go on"))?;
-    written.context("not everything could be printed; all the same it is done")
+    written
 }
 
 /// A record that differs, or would and was let go.

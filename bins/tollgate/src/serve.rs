@@ -15,9 +15,9 @@ use tollgate_api::{App, Courier, Listening, Settings};
 use tollgate_domain::Clock;
 use tollgate_store::{Store, upkeep};
 
-use crate::commands::print;
 use crate::config::Config;
 use crate::logging;
+use crate::output::print;
 
 /// How long the store may take to close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub(crate) async fn run(config: Config, json: bool) -> anyhow::Result<()> {
         log::info!("journal {}", journal.display());
     }
     // For whoever starts us with port 0.
-    print(json, &json!({"listening": address}), &format!("listening on {address}"));
+    print(json, &json!({"listening": address}), &format!("listening on {address}"))?;
     std::io::stdout().flush()?;
     service.until_signal(&config).await
 }

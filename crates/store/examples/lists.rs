@@ -12,6 +12,7 @@
 )]
 
 use std::collections::HashMap;
+use std::io::IsTerminal;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -274,6 +275,7 @@ fn fill(conn: &mut Conn, shops: &[Shop], count: usize) -> Result<()> {
         }
         insert(conn, &rows)?;
         made += chunk;
+        show(made, count);
     }
     eprintln!("{made} records after {:?}", began.elapsed());
     conn.write(usage::rebuild)?;
@@ -284,6 +286,16 @@ fn fill(conn: &mut Conn, shops: &[Shop], count: usize) -> Result<()> {
     }
     eprintln!("ready after {:?}", began.elapsed());
     Ok(())
+}
+
+/// A bar, for somebody who looks.
+fn show(made: usize, count: usize) {
+    let percent = made * 100 / count.max(1);
+    if std::io::stderr().is_terminal() {
+        let bar = "█".repeat(percent / 4) + &"░".repeat(25 - percent / 4);
+        let end = if made < count { "" } else { "\n" };
+        eprint!("\r\x1b[2K{bar} {percent:3} %  {made} of {count} records{end}");
+    }
 }
 
 fn insert(conn: &mut Conn, rows: &Rows) -> Result<()> {

@@ -12,6 +12,7 @@ use diesel::sqlite::SqliteConnection;
 use diesel::{Connection, QueryResult};
 
 use crate::error::StoreError;
+use crate::files::private;
 
 /// A connection to SQLite or PostgreSQL.
 #[derive(diesel::MultiConnection)]
@@ -143,14 +144,26 @@ pub enum DatabaseUrl {
 
 /// The text names no database that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParseDatabaseUrlError;
+#[non_exhaustive]
+pub enum ParseDatabaseUrlError {
+    /// It does not read as any database's name.
+    Form,
+    /// It asks for encryption, which is not compiled in.
+    Encrypted,
+}
 
 impl fmt::Display for ParseDatabaseUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "must be sqlite:PATH, sqlite::memory: or postgres://USER:PASSWORD@HOST/DATABASE, with \
-             `/`, `?` and `@` in a user or password percent-encoded",
-        )
+        f.write_str(match self {
+            Self::Form => {
+                "must be sqlite:PATH, sqlite::memory: or postgres://USER:PASSWORD@HOST/DATABASE, with \
+                 `/`, `?` and `@` in a user or password percent-encoded"
+            }
+            Self::Encrypted => {
+                "asks for an encrypted connection by `sslmode`, which is not compiled in: leave it \
+                 out, and reach the server by a socket, a private network or a tunnel"
+            }
+        })
     }
 }
 
@@ -162,18 +175,26 @@ impl FromStr for DatabaseUrl {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
             // libpq would take what stands before a `/` for host and port, and say so aloud.
-            return match place(text).contains('@') {
-                true => Err(ParseDatabaseUrlError),
-                false => Ok(Self::Postgres(text.to_owned())),
+            return match (place(text).contains('@'), is_encrypted(text)) {
+                (true, _) => Err(ParseDatabaseUrlError::Form),
+                (_, true) => Err(ParseDatabaseUrlError::Encrypted),
+                _ => Ok(Self::Postgres(text.to_owned())),
             };
         }
         let path = text.strip_prefix("sqlite:");
         match path.map(|path| path.strip_prefix("//").unwrap_or(path)) {
             Some(":memory:") => Ok(Self::SqliteTemporary),
             Some(path) if !path.is_empty() => Ok(Self::Sqlite(PathBuf::from(path))),
-            _ => Err(ParseDatabaseUrlError),
+            _ => Err(ParseDatabaseUrlError::Form),
         }
     }
+}
+
+/// Whether a PostgreSQL URL wants no connection but an encrypted one.
+fn is_encrypted(url: &str) -> bool {
+    let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
+    let mode = parameters.split('&').find_map(|parameter| parameter.strip_prefix("sslmode="));
+    matches!(mode, Some("require" | "verify-ca" | "verify-full"))
 }
 
 impl fmt::Debug for DatabaseUrl {
@@ -209,6 +230,8 @@ fn place(url: &str) -> &str {
 pub(crate) struct Manager {
     place: Place,
     away: Arc<AtomicBool>,
+    /// Whether one was ever opened. Until then whoever asked for it is told why it was not.
+    reached: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -219,11 +242,15 @@ enum Place {
 
 impl Manager {
     pub(crate) fn sqlite(path: &Path) -> Self {
-        Self { place: Place::Sqlite(path.to_owned()), away: Arc::default() }
+        Self::new(Place::Sqlite(path.to_owned()))
     }
 
     pub(crate) fn postgres(url: &str) -> Self {
-        Self { place: Place::Postgres(with_timeouts(url)), away: Arc::default() }
+        Self::new(Place::Postgres(with_timeouts(url)))
+    }
+
+    fn new(place: Place) -> Self {
+        Self { place, away: Arc::default(), reached: Arc::default() }
     }
 
     /// The path of the file, where it is one.
@@ -247,8 +274,16 @@ impl Manager {
                 let path = path.to_str().ok_or_else(|| {
                     StoreError::Unavailable("the path of the database is not UTF-8".to_owned())
                 })?;
+                // SQLite's own logs get the mode of the file. Where it cannot be made, SQLite says why.
+                drop(private().create_new(true).open(path));
                 let mut conn = SqliteConnection::establish(path).map_err(unreachable)?;
-                conn.batch_execute(SQLITE_PRAGMAS)?;
+                conn.batch_execute(SQLITE_PRAGMAS).map_err(|cause| {
+                    let is_other = cause.to_string().contains("file is not a database");
+                    match is_other {
+                        true => StoreError::Unavailable(format!("{path} is no SQLite database")),
+                        false => cause.into(),
+                    }
+                })?;
                 Ok(Conn::Sqlite(conn))
             }
             Place::Postgres(url) => {
@@ -280,10 +315,11 @@ impl r2d2::ManageConnection for Manager {
     fn connect(&self) -> Result<Conn, StoreError> {
         let opened = self.open();
         let was_away = self.away.swap(opened.is_err(), Ordering::Relaxed);
+        let was_reached = self.reached.fetch_or(opened.is_ok(), Ordering::Relaxed);
         // Said when it goes and when it comes back, not for every call in between.
         match &opened {
-            Ok(_) if was_away => log::info!("the store can be reached again"),
-            Err(cause) if !was_away => log::error!("{cause}"),
+            Ok(_) if was_away && was_reached => log::info!("the store can be reached again"),
+            Err(cause) if !was_away && was_reached => log::error!("{cause}"),
             _ => {}
         }
         opened
@@ -343,6 +379,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_url_that_asks_for_encryption_is_refused() {
+        for (text, taken) in [
+            ("postgres://db/tollgate?sslmode=require", false),
+            ("postgres://db/tollgate?user=a&sslmode=verify-full", false),
+            ("postgres://db/tollgate?sslmode=prefer", true),
+            ("postgres://db/tollgate?application_name=sslmode=require", true),
+        ] {
+            let parsed = text.parse::<DatabaseUrl>();
+            let expected = if taken { None } else { Some(ParseDatabaseUrlError::Encrypted) };
+            assert_eq!(parsed.err(), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn a_url_shows_where_and_neither_who_nor_how() {
         for (text, shown) in [
             ("postgres://db/tollgate", "postgres://db/tollgate"),
@@ -359,7 +409,7 @@ mod tests {
         // libpq would read these in another way than whoever wrote them.
         for text in ["postgres://user:a/canary@db/tollgate", "postgres://user:a@canary@db/tollgate"]
         {
-            assert_eq!(text.parse::<DatabaseUrl>(), Err(ParseDatabaseUrlError), "{text}");
+            assert_eq!(text.parse::<DatabaseUrl>(), Err(ParseDatabaseUrlError::Form), "{text}");
             let shown = format!("{:?}", DatabaseUrl::Postgres(text.to_owned()));
             assert!(!shown.contains("canary"), "{shown}");
         }

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::{RequestId, Timestamp};
 
+use crate::files::private;
+
 /// A settlement that waits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
@@ -49,7 +51,7 @@ impl Journal {
         let name = self.path(entry.request_id);
         let unfinished = name.with_extension("unfinished");
         let write = || {
-            let mut file = File::create(&unfinished)?;
+            let mut file = private().create(true).truncate(true).open(&unfinished)?;
             file.write_all(&serde_json::to_vec(entry)?)?;
             file.sync_all()?;
             fs::rename(&unfinished, &name)?;

@@ -16,6 +16,7 @@ mod dialect;
 mod entries;
 mod error;
 pub mod events;
+mod files;
 pub mod idempotency;
 mod journal;
 mod ledger;
@@ -24,6 +25,7 @@ pub mod meters;
 mod migrations;
 mod missing_prices;
 mod nodes;
+mod opening;
 mod page;
 mod readers;
 pub mod repricings;
@@ -41,122 +43,28 @@ mod vitals;
 pub mod wallets;
 pub mod webhooks;
 
-use std::fmt;
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::{Ending, Report};
-use tollgate_domain::{
-    Clock, MerchantId, MissingPrice, NodeId, PendingRecord, RequestId, Timestamp,
-};
+use tollgate_domain::{MerchantId, MissingPrice, PendingRecord, RequestId, Timestamp};
 use tollgate_pricing::Rate;
 
 pub use conn::{Conn, DatabaseUrl, ParseDatabaseUrlError};
 pub use error::StoreError;
 pub use ledger::{Reported, ReportedUsage, SettleOutcome};
 pub use migrations::MigrationError;
+pub use opening::{OpenError, Options};
 pub use page::Page;
 pub use vitals::{Open, Vitals};
 
-use conn::Manager;
-use journal::{Entry, Journal};
-use ledger::{Context, Ledger, Series, Storms};
-use missing_prices::Told;
+use journal::Entry;
+use ledger::{Context, Ledger};
 use readers::Readers;
 use subscriptions::Whose;
-
-/// How a store is opened.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Whether this process forwards calls: it then owns a lease, and a SQLite file all alone.
-    pub serve: bool,
-    /// Whether to bring the schema up to date, or to refuse one that is not.
-    pub migrate: bool,
-    /// The operator's charge as a fraction of the fee.
-    pub service_charge_rate: Rate,
-    /// Where the time comes from.
-    pub clock: Clock,
-    /// Where settlements wait while the database is away; it must survive restarts.
-    pub journal: Option<PathBuf>,
-    /// How long this process may be silent before others end its calls, in milliseconds.
-    pub lease_ms: u32,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            serve: false,
-            migrate: true,
-            service_charge_rate: Rate::ZERO,
-            clock: Clock::system(),
-            journal: None,
-            lease_ms: 10_000,
-        }
-    }
-}
-
-/// Why a store could not be opened.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The database cannot be reached.
-    Store(StoreError),
-    /// The schema cannot be used.
-    Migration(MigrationError),
-    /// Another process serves from the same SQLite file.
-    InUse,
-    /// The journal cannot be kept in this folder.
-    Journal(PathBuf, std::io::Error),
-    /// The operating system refused something.
-    Io(std::io::Error),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Store(cause) => cause.fmt(f),
-            Self::Migration(cause) => cause.fmt(f),
-            Self::InUse => f.write_str(
-                "another tollgate serves from this SQLite file: stop it, or use PostgreSQL to run \
-                 several",
-            ),
-            Self::Journal(folder, cause) => write!(
-                f,
-                "the journal cannot be kept in {}: {cause}; name another folder by `journal_dir`",
-                folder.display()
-            ),
-            Self::Io(cause) => write!(
-                f,
-                "{cause}: its folder must be there, and the process must be allowed to write to it"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-impl From<StoreError> for OpenError {
-    fn from(cause: StoreError) -> Self {
-        Self::Store(cause)
-    }
-}
-
-impl From<MigrationError> for OpenError {
-    fn from(cause: MigrationError) -> Self {
-        Self::Migration(cause)
-    }
-}
-
-impl From<std::io::Error> for OpenError {
-    fn from(cause: std::io::Error) -> Self {
-        Self::Io(cause)
-    }
-}
 
 /// A database, its ledger, and this process's place in it. Clones share it.
 #[derive(Clone)]
@@ -185,74 +93,6 @@ struct Renewals {
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Store {
-    /// Opens the store at `url`.
-    ///
-    /// # Errors
-    /// [`OpenError`] says what to do about it.
-    pub fn open(url: &DatabaseUrl, options: &Options) -> Result<Self, OpenError> {
-        let mut temporary = None;
-        let (manager, writers, readers) = match url {
-            DatabaseUrl::Postgres(url) => (Manager::postgres(url), 2, 8),
-            DatabaseUrl::Sqlite(path) => (Manager::sqlite(path), 1, 4),
-            DatabaseUrl::SqliteTemporary => {
-                let folder = temporary.insert(tempfile::tempdir()?);
-                (Manager::sqlite(&folder.path().join("tollgate.db")), 1, 4)
-            }
-        };
-        let lock = manager.file().filter(|_| options.serve).map(lock_file).transpose()?;
-        prepare(&manager, options, lock.is_some())?;
-        let opened = options.clock.now();
-        let context = Arc::new(Context {
-            node_id: NodeId::generate(opened),
-            service_charge_rate: options.service_charge_rate,
-            clock: options.clock.clone(),
-            storms: Storms::default(),
-            series: Series::default(),
-            told: Told::default(),
-            journal: options.journal.as_deref().map(journal_in).transpose()?,
-            unkept: Mutex::default(),
-            on_their_way: Mutex::default(),
-            log: manager.file().filter(|_| options.serve).map(log_of),
-            behind: AtomicBool::new(false),
-            vitals: Vitals::default(),
-        });
-        if let Some(file) = manager.file() {
-            // A process that died has left what a command, too, must see; one that lives writes it itself.
-            let log = log_of(file);
-            let is_left = !log.iter().all(|file| is_empty(file));
-            let alone = (!options.serve && is_left).then(|| lock_file(file).ok()).flatten();
-            if options.serve || alone.is_some() {
-                ledger::recover(&manager, &log, &context)?;
-            }
-        }
-        let (ledger, writers) = Ledger::start(&manager, writers, &context)?;
-        Ok(Self(Arc::new(Inner {
-            readers: Readers::new(&manager, readers),
-            ledger: Mutex::new(Some(ledger)),
-            writers: Mutex::new(writers),
-            context,
-            lease_ms: options.lease_ms,
-            renewals: Mutex::new(Renewals { last: opened, unbroken_since: opened }),
-            lock: Mutex::new(lock),
-            has_one_writer: manager.file().is_some(),
-            _temporary: temporary,
-        })))
-    }
-
-    /// Brings the schema at `url` up to date; answers how many migrations ran.
-    ///
-    /// # Errors
-    /// [`OpenError`] says what to do about it.
-    pub fn migrate(url: &DatabaseUrl) -> Result<usize, OpenError> {
-        use r2d2::ManageConnection;
-        let manager = match url {
-            DatabaseUrl::Postgres(url) => Manager::postgres(url),
-            DatabaseUrl::Sqlite(path) => Manager::sqlite(path),
-            DatabaseUrl::SqliteTemporary => return Ok(0),
-        };
-        Ok(migrations::run(&mut manager.connect()?)?)
-    }
-
     /// Runs `work` on a connection, away from the threads that serve.
     ///
     /// # Errors
@@ -656,56 +496,4 @@ impl Store {
 /// What a mutex guards, whatever became of those who held it before.
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn journal_in(folder: &Path) -> Result<Journal, OpenError> {
-    Journal::open(folder).map_err(|cause| OpenError::Journal(folder.to_owned(), cause))
-}
-
-/// Takes a SQLite file for this process alone, until it ends.
-fn lock_file(path: &Path) -> Result<File, OpenError> {
-    let options = File::options().create(true).truncate(false).write(true).clone();
-    let file = options.open(beside(path, ".lock"))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse),
-        Err(std::fs::TryLockError::Error(cause)) => Err(OpenError::Io(cause)),
-    }
-}
-
-/// Where the ledger of a process that serves from a SQLite file logs what it books.
-fn log_of(path: &Path) -> [PathBuf; 2] {
-    ["-ledger-0", "-ledger-1"].map(|suffix| beside(path, suffix))
-}
-
-fn is_empty(path: &Path) -> bool {
-    path.metadata().map_or(true, |file| file.len() == 0)
-}
-
-/// A file that belongs to a SQLite file.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
-}
-
-/// Looks after the schema, and forgets lives that cannot be any more.
-fn prepare(manager: &Manager, options: &Options, alone: bool) -> Result<(), OpenError> {
-    use r2d2::ManageConnection;
-    let mut conn = manager.connect()?;
-    if options.migrate {
-        let ran = migrations::run(&mut conn)?;
-        if ran > 0 {
-            log::info!("the schema is up to date after {ran} migrations");
-        }
-    } else {
-        migrations::check(&mut conn)?;
-    }
-    if alone {
-        conn.write(|conn| {
-            nodes::retire_all(conn)?;
-            deliveries::release_all(conn)
-        })?;
-    }
-    Ok(())
 }

@@ -17,7 +17,7 @@ use toml::{Table, Value};
 
 use self::prices::prices;
 pub(crate) use self::prices::{Day, read_catalog};
-use self::section::Section;
+use self::section::{Section, is_near};
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,12 +87,14 @@ impl Config {
         environment: impl IntoIterator<Item = (String, String)>,
         folder: Option<PathBuf>,
     ) -> Result<Self, Mistakes> {
-        overlay(&mut table, environment);
+        let variables = overlay(&mut table, environment);
         let mut mistakes = Vec::new();
         let config = Self::from_section(Section::new("", table, &mut mistakes), folder);
         match (config, mistakes.is_empty()) {
             (Some(config), true) => Ok(config),
-            _ => Err(Mistakes(mistakes)),
+            _ => Err(Mistakes(
+                mistakes.into_iter().map(|one| named_as_set(one, &variables)).collect(),
+            )),
         }
     }
 
@@ -155,8 +157,13 @@ fn not_toml(file: &Path, text: &str, cause: &toml::de::Error) -> anyhow::Error {
     anyhow!("{} is not TOML: line {line}: {}", file.display(), cause.message())
 }
 
-/// Puts `TOLLGATE_A__B=x` over `a.b`. The file itself is named by a variable, too.
-fn overlay(table: &mut Table, environment: impl IntoIterator<Item = (String, String)>) {
+/// Puts `TOLLGATE_A__B=x` over `a.b`, and answers which variable is behind which key. The file itself is named
+/// by a variable, too.
+fn overlay(
+    table: &mut Table,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Vec<(String, String)> {
+    let mut variables = Vec::new();
     // The order of providers means something, and that of an environment is chance.
     let environment: BTreeMap<_, _> = environment.into_iter().collect();
     for (name, value) in environment {
@@ -172,11 +179,22 @@ fn overlay(table: &mut Table, environment: impl IntoIterator<Item = (String, Str
             if !below.is_table() {
                 *below = Value::Table(Table::new());
             }
-            let Value::Table(below) = below else { return };
+            let Value::Table(below) = below else { return variables };
             place = below;
         }
         place.insert((*last).to_owned(), Value::String(value));
+        variables.push((keys.join("."), name));
     }
+    variables
+}
+
+/// A mistake under the name by which its key was set: that of the variable, if one did.
+fn named_as_set(mistake: String, variables: &[(String, String)]) -> String {
+    let set = variables.iter().find_map(|(key, name)| {
+        let what = mistake.strip_prefix(key)?.strip_prefix(": ")?;
+        Some(format!("{key} ({name}): {what}"))
+    });
+    set.unwrap_or(mistake)
 }
 
 /// The journal must survive restarts, so it is kept where the operator keeps other things. What is lost with
@@ -297,8 +315,13 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             stream_options: section.take("stream_options"),
         };
         if let Err(issues) = table.configure(&name, settings) {
+            // One that is nearly built in and says nothing of its own was meant to be built in.
+            let near = ProviderTable::builtin();
+            let near = near.iter().find(|known| is_near(&known.name, &name));
             for issue in issues {
-                section.mistake(&issue.path.join("."), &issue.message);
+                let hint = near.map(|near| format!("; do you mean {}?", near.name));
+                let message = format!("{}{}", issue.message, hint.unwrap_or_default());
+                section.mistake(&issue.path.join("."), &message);
             }
         }
         section.finish();
@@ -490,6 +513,20 @@ mod tests {
             read("listn = \"x\"\n[providers.openai]\napikey = \"x\"", &[]).unwrap_err();
         assert!(mistakes.iter().any(|one| one.ends_with("do you mean listen?")), "{mistakes:?}");
         assert!(mistakes.iter().any(|one| one.ends_with("do you mean api_key?")), "{mistakes:?}");
+        let Mistakes(mistakes) = read("[providers.opnai]\napi_key = \"x\"", &[]).unwrap_err();
+        assert!(mistakes[0].ends_with("; do you mean openai?"), "{mistakes:?}");
+    }
+
+    #[test]
+    fn a_mistake_of_the_environment_is_named_as_it_was_set() {
+        let environment = [("TOLLGATE_LISTN", "x"), ("TOLLGATE_PROVIDERS__OPENAI__COLOUR", "blue")];
+        let Mistakes(mistakes) = read("", &environment).unwrap_err();
+        for named in [
+            "listn (TOLLGATE_LISTN): ",
+            "providers.openai.colour (TOLLGATE_PROVIDERS__OPENAI__COLOUR): ",
+        ] {
+            assert!(mistakes.iter().any(|one| one.starts_with(named)), "{mistakes:?}");
+        }
     }
 
     #[test]

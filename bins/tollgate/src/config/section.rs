@@ -140,7 +140,7 @@ impl<'a> Section<'a> {
 }
 
 /// Whether one becomes the other by a letter or two that are missing, too many or wrong.
-fn is_near(known: &str, typed: &str) -> bool {
+pub(super) fn is_near(known: &str, typed: &str) -> bool {
     const FAR: usize = 2;
     let typed: Vec<char> = typed.chars().take(64).collect();
     // The distance of Levenshtein, row by row.

@@ -20,6 +20,7 @@ use tollgate_domain::settlement::Report;
 use tollgate_domain::{PendingRecord, RequestId, SpendCounters, Timestamp};
 
 use crate::error::StoreError;
+use crate::files::private;
 
 /// A line of the log.
 #[derive(Serialize, Deserialize)]
@@ -150,8 +151,8 @@ impl Log {
 
 impl Space {
     fn open(path: &Path) -> Result<Self, StoreError> {
-        let options = File::options().create(true).truncate(false).read(true).write(true).clone();
-        let file = options.open(path).map_err(unusable)?;
+        let file = private().read(true).create(true).truncate(false).open(path);
+        let file = file.map_err(unusable)?;
         let length = file.metadata().map_err(unusable)?.len();
         Ok(Self { file, length })
     }

@@ -1,0 +1,55 @@
+//! What is said on standard output. A reader who has seen enough, such as `head`, is no mistake; a disk that is
+//! full is one.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+
+use anyhow::Context;
+use serde_json::Value;
+
+/// Prints a line.
+pub(crate) fn line(line: impl Display) -> anyhow::Result<()> {
+    unless_left(writeln!(std::io::stdout(), "{line}"))
+}
+
+/// Prints lines.
+pub(crate) fn lines(lines: &[String]) -> anyhow::Result<()> {
+    lines.iter().try_for_each(line)
+}
+
+/// Prints `value` as JSON, or `text` for people.
+pub(crate) fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
+    if json { line(value) } else { line(text) }
+}
+
+/// The same, of a secret that is shown this once: it is lost to a reader who has left. What was made is named
+/// on standard error, for whoever has to undo it.
+pub(crate) fn print_secret(
+    json: bool,
+    value: &Value,
+    text: &str,
+    made: &str,
+) -> anyhow::Result<()> {
+    let mut out = std::io::stdout();
+    let printed = if json { writeln!(out, "{value}") } else { writeln!(out, "{text}") };
+    printed.and_then(|()| out.flush()).with_context(|| {
+        format!(
+            "{made} is made, and its key could not be printed: `tollgate key create` makes another"
+        )
+    })
+}
+
+/// Prints what has line ends of its own.
+pub(crate) fn all(text: &[u8]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout();
+    unless_left(out.write_all(text).and_then(|()| out.flush()))
+}
+
+fn unless_left(printed: std::io::Result<()>) -> anyhow::Result<()> {
+    match printed {
+        Err(cause) if cause.kind() != ErrorKind::BrokenPipe => {
+            Err(cause).context("it is done, but not everything could be printed")
+        }
+        _ => Ok(()),
+    }
+}

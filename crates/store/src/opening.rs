@@ -1,0 +1,218 @@
+//! How a store is opened, and why it may not be.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use r2d2::ManageConnection;
+use tollgate_domain::{Clock, NodeId};
+use tollgate_pricing::Rate;
+
+use crate::conn::{DatabaseUrl, Manager};
+use crate::error::StoreError;
+use crate::files::{beside, is_empty, private};
+use crate::journal::Journal;
+use crate::ledger::{self, Context, Ledger, Series, Storms};
+use crate::migrations::{self, MigrationError};
+use crate::missing_prices::Told;
+use crate::readers::Readers;
+use crate::vitals::Vitals;
+use crate::{Inner, Renewals, Store, deliveries, nodes};
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether this process forwards calls: it then owns a lease, and a SQLite file all alone.
+    pub serve: bool,
+    /// Whether to bring the schema up to date, or to refuse one that is not.
+    pub migrate: bool,
+    /// The operator's charge as a fraction of the fee.
+    pub service_charge_rate: Rate,
+    /// Where the time comes from.
+    pub clock: Clock,
+    /// Where settlements wait while the database is away; it must survive restarts.
+    pub journal: Option<PathBuf>,
+    /// How long this process may be silent before others end its calls, in milliseconds.
+    pub lease_ms: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            serve: false,
+            migrate: true,
+            service_charge_rate: Rate::ZERO,
+            clock: Clock::system(),
+            journal: None,
+            lease_ms: 10_000,
+        }
+    }
+}
+
+/// Why a store could not be opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The database cannot be reached.
+    Store(StoreError),
+    /// The schema cannot be used.
+    Migration(MigrationError),
+    /// Another process serves from the same SQLite file.
+    InUse,
+    /// The journal cannot be kept in this folder.
+    Journal(PathBuf, std::io::Error),
+    /// The operating system refused something.
+    Io(std::io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(cause) => cause.fmt(f),
+            Self::Migration(cause) => cause.fmt(f),
+            Self::InUse => f.write_str(
+                "another tollgate serves from this SQLite file: stop it, or use PostgreSQL to run \
+                 several",
+            ),
+            Self::Journal(folder, cause) => write!(
+                f,
+                "the journal cannot be kept in {}: {cause}; name another folder by `journal_dir`",
+                folder.display()
+            ),
+            Self::Io(cause) => write!(
+                f,
+                "{cause}: its folder must be there, and the process must be allowed to write to it"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<StoreError> for OpenError {
+    fn from(cause: StoreError) -> Self {
+        Self::Store(cause)
+    }
+}
+
+impl From<MigrationError> for OpenError {
+    fn from(cause: MigrationError) -> Self {
+        Self::Migration(cause)
+    }
+}
+
+impl From<std::io::Error> for OpenError {
+    fn from(cause: std::io::Error) -> Self {
+        Self::Io(cause)
+    }
+}
+
+impl Store {
+    /// Opens the store at `url`.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what to do about it.
+    pub fn open(url: &DatabaseUrl, options: &Options) -> Result<Self, OpenError> {
+        let mut temporary = None;
+        let (manager, writers, readers) = match url {
+            DatabaseUrl::Postgres(url) => (Manager::postgres(url), 2, 8),
+            DatabaseUrl::Sqlite(path) => (Manager::sqlite(path), 1, 4),
+            DatabaseUrl::SqliteTemporary => {
+                let folder = temporary.insert(tempfile::tempdir()?);
+                (Manager::sqlite(&folder.path().join("tollgate.db")), 1, 4)
+            }
+        };
+        let lock = manager.file().filter(|_| options.serve).map(lock_file).transpose()?;
+        prepare(&manager, options, lock.is_some())?;
+        let opened = options.clock.now();
+        let context = Arc::new(Context {
+            node_id: NodeId::generate(opened),
+            service_charge_rate: options.service_charge_rate,
+            clock: options.clock.clone(),
+            storms: Storms::default(),
+            series: Series::default(),
+            told: Told::default(),
+            journal: options.journal.as_deref().map(journal_in).transpose()?,
+            unkept: Mutex::default(),
+            on_their_way: Mutex::default(),
+            log: manager.file().filter(|_| options.serve).map(log_of),
+            behind: AtomicBool::new(false),
+            vitals: Vitals::default(),
+        });
+        if let Some(file) = manager.file() {
+            // A process that died has left what a command, too, must see; one that lives writes it itself.
+            let log = log_of(file);
+            let is_left = !log.iter().all(|file| is_empty(file));
+            let alone = (!options.serve && is_left).then(|| lock_file(file).ok()).flatten();
+            if options.serve || alone.is_some() {
+                ledger::recover(&manager, &log, &context)?;
+            }
+        }
+        let (ledger, writers) = Ledger::start(&manager, writers, &context)?;
+        Ok(Self(Arc::new(Inner {
+            readers: Readers::new(&manager, readers),
+            ledger: Mutex::new(Some(ledger)),
+            writers: Mutex::new(writers),
+            context,
+            lease_ms: options.lease_ms,
+            renewals: Mutex::new(Renewals { last: opened, unbroken_since: opened }),
+            lock: Mutex::new(lock),
+            has_one_writer: manager.file().is_some(),
+            _temporary: temporary,
+        })))
+    }
+
+    /// Brings the schema at `url` up to date; answers how many migrations ran.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what to do about it.
+    pub fn migrate(url: &DatabaseUrl) -> Result<usize, OpenError> {
+        let manager = match url {
+            DatabaseUrl::Postgres(url) => Manager::postgres(url),
+            DatabaseUrl::Sqlite(path) => Manager::sqlite(path),
+            DatabaseUrl::SqliteTemporary => return Ok(0),
+        };
+        Ok(migrations::run(&mut manager.connect()?)?)
+    }
+}
+
+fn journal_in(folder: &Path) -> Result<Journal, OpenError> {
+    Journal::open(folder).map_err(|cause| OpenError::Journal(folder.to_owned(), cause))
+}
+
+/// Takes a SQLite file for this process alone, until it ends.
+fn lock_file(path: &Path) -> Result<File, OpenError> {
+    let file = private().create(true).truncate(false).open(beside(path, ".lock"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse),
+        Err(std::fs::TryLockError::Error(cause)) => Err(OpenError::Io(cause)),
+    }
+}
+
+/// Where the ledger of a process that serves from a SQLite file logs what it books.
+fn log_of(path: &Path) -> [PathBuf; 2] {
+    ["-ledger-0", "-ledger-1"].map(|suffix| beside(path, suffix))
+}
+
+/// Looks after the schema, and forgets lives that cannot be any more.
+fn prepare(manager: &Manager, options: &Options, alone: bool) -> Result<(), OpenError> {
+    let mut conn = manager.connect()?;
+    if options.migrate {
+        let ran = migrations::run(&mut conn)?;
+        if ran > 0 {
+            log::info!("the schema is up to date after {ran} migrations");
+        }
+    } else {
+        migrations::check(&mut conn)?;
+    }
+    if alone {
+        conn.write(|conn| {
+            nodes::retire_all(conn)?;
+            deliveries::release_all(conn)
+        })?;
+    }
+    Ok(())
+}
