@@ -12,10 +12,10 @@ test:
 sdk:
     bins/tollgate/tests/sdk/run
 
-# Run every code block of the documents; `just documents docs/API.md` those of one. Needs python3, node, openssl
-# and sqlite3, and once PyPI, the npm registry and crates.io.
-documents *names:
-    bins/tollgate/tests/documents/run {{names}}
+# Run every code block of the documents; `just documents docs/API.md` those of one, `just documents --all` the
+# benchmarks, too. Needs python3, node, openssl, sqlite3 and PostgreSQL, and once PyPI, the npm registry and crates.io.
+documents *what:
+    bins/tollgate/tests/documents/run {{what}}
 
 # Everything a change must pass.
 ci:

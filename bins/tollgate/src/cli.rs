@@ -92,7 +92,7 @@ Examples:
   tollgate merchant create \"My shop\"
   tollgate merchant list --json";
     pub(super) const KEY_CREATE: &str = "\
-Example:
+Examples:
   tollgate key create --merchant mch_… --name \"CI\"
 
 `tollgate merchant list` shows merchants and their ids.";

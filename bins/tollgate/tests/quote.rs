@@ -25,6 +25,18 @@ fn text(site: &Site, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn a_provider_that_is_not_there_has_no_quote() {
+    let site = Site::new("sqlite:DIR/tollgate.db", None);
+    let output = site.run(&["quote", "--provider", "opnai", "--model", "m", "--input-tokens", "1"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{output:?}");
+    assert!(
+        said.contains("there is no provider opnai; there are ") && said.contains("openai"),
+        "{said}"
+    );
+}
+
+#[test]
 fn the_command_the_service_and_the_record_agree() {
     each_site(async |site| {
         configure(site, "service_charge_rate = \"0.019\"");

@@ -179,6 +179,45 @@ fn a_database_that_is_not_there_is_not_audited_but_named() {
 }
 
 #[test]
+fn a_key_that_nobody_could_read_is_told_of_with_what_was_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = Site::new(&format!("sqlite:{}/tollgate.db", folder.path().display()), None);
+    // Nobody reads what it prints.
+    let printing_to_nobody = |arguments: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = site.command(arguments).stdout(writer).stderr(Stdio::piped()).output();
+        let output = output.unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (done, said) = printing_to_nobody(&["merchant", "create", "Acme"]);
+    let list = site.json(&["merchant", "list"]);
+    let id = list["merchant_id"].as_str().unwrap();
+    assert!(!done && said.contains(id) && said.contains("tollgate key create"), "{said}");
+    let (done, said) = printing_to_nobody(&["key", "create", "--merchant", id]);
+    assert!(!done && said.contains("sec_"), "{said}");
+    // A list that nobody reads to its end is no mistake; one that a disk does not take is.
+    assert_eq!(printing_to_nobody(&["merchant", "list"]), (true, String::new()));
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = site.command(&["merchant", "list"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
+fn a_database_that_cannot_be_opened_is_told_of_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("notes.txt");
+    std::fs::write(&file, "no database, but long enough to have the head of one").unwrap();
+    for (url, why) in [
+        (format!("sqlite:{}", file.display()), "is no SQLite database"),
+        ("postgres://tollgate@127.0.0.1:1/tollgate".to_owned(), "onnection refused"),
+    ] {
+        let said = String::from_utf8(Site::new(&url, None).run(&["serve"]).stderr).unwrap();
+        assert_eq!(said.matches(why).count(), 1, "{said}");
+    }
+}
+
+#[test]
 fn a_configuration_with_mistakes_does_not_start_and_says_all_of_them() {
     let site = Site::new("mysql://nowhere", None);
     let path = site.path().join("tollgate.toml");

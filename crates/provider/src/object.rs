@@ -31,11 +31,11 @@ enum Value<'a> {
 impl<'a> Object<'a> {
     /// The object in a piece of JSON; none if it is something else.
     pub(crate) fn of(json: &'a [u8]) -> Option<Self> {
-        Self::with_inner(json, &[])
+        Self::with_inner(json, none)
     }
 
-    /// The same, with those objects within it taken apart that stand below any of `inner`: what is
-    /// looked into in any case is read but once.
+    /// The same, with those objects within it taken apart that stand below an `inner` key: what is looked into
+    /// in any case is read but once.
     pub(crate) fn with_inner(json: &'a [u8], inner: Inner) -> Option<Self> {
         // Once for all of it, in place of once for each value.
         Self::parse(std::str::from_utf8(json).ok()?, inner)
@@ -43,7 +43,7 @@ impl<'a> Object<'a> {
 
     /// The object in a value.
     pub(crate) fn in_value(value: &'a RawValue) -> Option<Self> {
-        Self::parse(value.get(), &[])
+        Self::parse(value.get(), none)
     }
 
     fn parse(json: &'a str, inner: Inner) -> Option<Self> {
@@ -102,13 +102,26 @@ impl<'a> Object<'a> {
 
     /// The text under a key, if there is one and it is not empty.
     pub(crate) fn text(&self, key: &str) -> Option<String> {
+        self.word(key).map(Cow::into_owned)
+    }
+
+    /// The same, as it stands there where it can be read so.
+    fn word(&self, key: &str) -> Option<Cow<'a, str>> {
         let json = self.get(key)?.get();
         let quoted = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
         let text = match quoted.filter(|text| !text.contains('\\')) {
-            Some(text) => text.to_owned(),
-            None => serde_json::from_str(json).ok()?,
+            Some(text) => Cow::Borrowed(text),
+            None => Cow::Owned(serde_json::from_str(json).ok()?),
         };
         Some(text).filter(|text| !text.is_empty())
+    }
+
+    /// Puts the text under a key, if there is one, in the place of what is `known`. Most say again what they
+    /// said before.
+    pub(crate) fn tell(&self, key: &str, known: &mut Option<String>) {
+        if let Some(text) = self.word(key).filter(|text| known.as_deref() != Some(text)) {
+            *known = Some(text.into_owned());
+        }
     }
 
     /// The first key that stands there more than once. Bodies come from callers: as many keys as they
@@ -120,8 +133,12 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Keys below which objects are taken apart together with the one in which they stand.
-pub(crate) type Inner = &'static [&'static str];
+/// Whether an object below this key is taken apart together with the one in which it stands.
+pub(crate) type Inner = fn(&str) -> bool;
+
+const fn none(_: &str) -> bool {
+    false
+}
 
 /// Reads an object.
 struct Members(Inner);
@@ -147,7 +164,7 @@ impl<'de> Visitor<'de> for Members {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
         let mut members = Vec::with_capacity(USUAL_MEMBERS);
         while let Some(key) = map.next_key::<Key<'de>>()? {
-            let value = match self.0.contains(&&*key.0) {
+            let value = match (self.0)(&key.0) {
                 true => map.next_value_seed(Within(self.0))?,
                 false => Value::Text(map.next_value()?),
             };
@@ -235,7 +252,7 @@ mod tests {
                 let figure = usage.as_ref().and_then(|usage| usage.get("a")).map(RawValue::get);
                 (object.has("usage"), usage.is_some(), figure, object.get("b").map(RawValue::get))
             };
-            assert_eq!(read(&["usage"]), read(&[]), "{usage}");
+            assert_eq!(read(|key| key == "usage"), read(none), "{usage}");
         }
     }
 }

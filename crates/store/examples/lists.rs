@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p tollgate-store --example lists -- URL RECORDS` fills the empty database at
 //! URL with RECORDS records of 90 days and what was paid for them, adds them up, and measures. The table
-//! has microseconds. What was filled once is measured again when RECORDS is 0, and nothing is when `fill`
-//! stands behind.
+//! has microseconds. What was filled once is measured again when RECORDS is 0. Nothing is measured when `fill`
+//! stands behind; what is there is added up then.
 
 #![expect(
     clippy::indexing_slicing,
@@ -194,7 +194,7 @@ fn main() -> Result<()> {
     runtime.block_on(store.close())?;
     drop(store);
     let mut conn = connect(&url)?;
-    if count > 0 {
+    if count > 0 || fill_only {
         fill(&mut conn, &shops, count)?;
     }
     drop(conn);

@@ -226,3 +226,23 @@ fn a_schema_that_stopped_after_any_migration_is_completed() {
     let why = refused.err().map(|why| why.to_string()).unwrap_or_default();
     assert!(why.contains("29990101000000") && why.contains("does not know"), "{why}");
 }
+
+#[test]
+fn what_is_made_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let url = DatabaseUrl::Sqlite(folder.path().join("tollgate.db"));
+    let store = Store::open(&url, &Options { serve: true, ..Options::default() }).unwrap();
+    let mut names = Vec::new();
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let file = file.unwrap();
+        let mode = file.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{:?}", file.file_name());
+        names.push(file.file_name());
+    }
+    for name in ["tollgate.db", "tollgate.db.lock", "tollgate.db-ledger-0", "tollgate.db-ledger-1"]
+    {
+        assert!(names.iter().any(|file| file == name), "{name}: {names:?}");
+    }
+    drop(store);
+}

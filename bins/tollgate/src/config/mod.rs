@@ -308,7 +308,8 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             region: section.take("region"),
             dialect: section.take("dialect"),
             price_list: section.take("price_list"),
-            api_key: section.take("api_key"),
+            // One that is not set where a variable is always passed on, as containers do.
+            api_key: section.take::<String>("api_key").filter(|key| !key.is_empty()),
             allow_private_network: section.take("allow_private_network"),
             managed_endpoints: section.texts("managed_endpoints"),
             allow_stored_state: section.take("allow_stored_state").unwrap_or(false),
@@ -527,6 +528,12 @@ mod tests {
         ] {
             assert!(mistakes.iter().any(|one| one.starts_with(named)), "{mistakes:?}");
         }
+    }
+
+    #[test]
+    fn an_empty_key_is_none() {
+        let config = read("", &[("TOLLGATE_PROVIDERS__OPENAI__API_KEY", "")]).unwrap();
+        assert!(!config.providers.get("openai").unwrap().has_api_key());
     }
 
     #[test]

@@ -29,7 +29,7 @@ import yaml
 import plan
 
 ROOT = Path(__file__).resolve().parents[4]
-PATIENCE = 60  # seconds for one block
+PATIENCE = 600 if "DOCUMENTS_ALL" in os.environ else 60  # seconds for one block
 # The tables of the plan whose rows are for one block each.
 TABLES = (
     *("BEFORE", "ANSWERS", "PARTS", "SERVERS", "AROUND", "FAILS"),
@@ -244,7 +244,9 @@ api() {
             (programs / "tollgate").symlink_to(Path(os.environ["PROGRAM"]).resolve())
         (self.folder / "node_modules").symlink_to(os.environ["DOCUMENTS_NODE_MODULES"])
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
-        environment["PATH"] = f"{programs}:{Path(sys.executable).parent}:{environment['PATH']}"
+        stand_ins = Path(__file__).parent / "stand-ins"
+        built = Path(os.environ["PROGRAM"]).resolve().parent
+        environment["PATH"] = f"{stand_ins}:{programs}:{Path(sys.executable).parent}:{environment['PATH']}:{built}"
         environment |= {"HOME": str(self.folder), "PYTHONUNBUFFERED": "1", "RUST_BACKTRACE": "0"}
         environment |= variables
         self.ends, write = os.pipe()
@@ -448,11 +450,11 @@ class Document:
         self.name, self.blocks, self.tables = name, blocks, tables
         self.text = (ROOT / name).read_text()
         variables = site.variables()
-        ports = {name: str(free_port()) for name in ("PORT", "DEMO_PORT", "RECEIVER_PORT")}
+        ports = {name: str(free_port()) for name in ("PORT", "DEMO_PORT", "RECEIVER_PORT", "DATABASE_PORT")}
         now = time.gmtime()
         days = {"TODAY": time.strftime("%Y-%m-%d", now), "NEXT_YEAR": str(now.tm_year + 1)}
         openai = os.environ["DOCUMENTS_OPENAI"]
-        providers = {"OPENAI": openai, "SIMULATOR": openai.removesuffix("/v1")}
+        providers = {"OPENAI": openai, "SIMULATOR": openai.removesuffix("/v1"), "REPOSITORY": str(ROOT)}
         self.places = variables | ports | days | providers
         self.session = Session({one: variables[one] for one in plan.GIVEN.get(name, ())})
         self.answer = ""

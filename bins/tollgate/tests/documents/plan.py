@@ -4,6 +4,8 @@ A row of a table is for the one block of a document that has a piece of text. A 
 than one, is an error, and so is a block that neither runs nor stands in NOT_RUN or HELD.
 """
 
+import os
+
 # What a block says, and what runs in its place: (document, language, old, new).
 SUBSTITUTIONS = [
     # Built already, and linked to where it would be.
@@ -32,6 +34,19 @@ SUBSTITUTIONS = [
     ("docs/WEBHOOKS.md", "python", '("127.0.0.1", 4000)', '("127.0.0.1", {RECEIVER_PORT})'),
     ("docs/WEBHOOKS.md", "js", ".listen(4000,", ".listen({RECEIVER_PORT},"),
     ("docs/WEBHOOKS.md", "sh", "tollgate serve", "TOLLGATE_LISTEN=127.0.0.1:{PORT} tollgate serve"),
+    # Benchmarks for a moment, of the program that the tests have built.
+    ("docs/BENCHMARKS.md", "sh", "cargo run --profile dist -p tollgate-bench --", "moment"),
+    ("docs/BENCHMARKS.md", "sh", "just bench-proxy", 'moment proxy --only "calls, 1 at"'),
+    ("docs/BENCHMARKS.md", "sh", "just bench-growth", 'moment bodies keys records refusals --only "1 KB" --records 1000'),
+    ("docs/BENCHMARKS.md", "sh", "just bench-nodes", "moment nodes --database postgres"),
+    ("docs/BENCHMARKS.md", "sh", " --seconds 2 --rounds 3", ""),
+    ("docs/BENCHMARKS.md", "sh", " --seconds 4 --rounds 7", ""),
+    ("docs/API.md", "sh", "pipx run ", "generator/bin/"),
+    # What is filled in, and a system in a folder.
+    ("docs/OPERATIONS.md", "sh", "# and fill it in", "&& sed -i 's/^POSTGRES_PASSWORD=/&secret/' .env"),
+    ("docs/OPERATIONS.md", "sh", "$(git rev", "$(git -C {REPOSITORY} rev"),
+    ("docs/OPERATIONS.md", "sh", " /usr/local/bin/", " system/usr/local/bin/"),
+    ("docs/OPERATIONS.md", "sh", " /etc/", " system/etc/"),
     # Days that pass.
     ("docs/OPERATIONS.md", "text", "--from 2026-11-21", "--from {TODAY}"),
     ("docs/OPERATIONS.md", "text", "--to 2026-11-21", "--to {TODAY}"),
@@ -52,6 +67,30 @@ GIVEN = {
 
 # What a reader does before a block, in its shell. $ANSWER is what the block before has printed.
 BEFORE = {
+    ("docs/API.md", "pipx run"): """
+        python3 -m venv generator
+        generator/bin/pip install --quiet --disable-pip-version-check openapi-python-client==0.28.0
+    """,
+    ("docs/BENCHMARKS.md", "just bench-proxy\n"): """
+        moment() {
+            tollgate-bench "$@" --seconds 1 --rounds 1 >figures.txt 2>log.txt || { tail log.txt >&2; return 1; }
+            grep -q 'records lost: 0' figures.txt
+        }
+    """,
+    ("docs/OPERATIONS.md", "docker compose up"): """
+        mkdir docker
+        export ROOT=$PWD/docker PORT={DEMO_PORT} DATABASE_PORT={DATABASE_PORT}
+        ln -s {REPOSITORY}/compose.yaml {REPOSITORY}/Dockerfile {REPOSITORY}/.env.example .
+    """,
+    ("docs/OPERATIONS.md", "systemctl enable"): """
+        export ROOT=$PWD/system
+        mkdir -p $ROOT/usr/local/bin $ROOT/etc/systemd/system
+        ln -s {REPOSITORY}/packaging .
+        cat >tollgate.toml <<END
+listen = "127.0.0.1:{RECEIVER_PORT}"
+database_url = "sqlite:$ROOT/var/lib/tollgate/tollgate.db"
+END
+    """,
     ("docs/API.md", "subscription_configs/$CONFIG"): """
         CONFIG=$(grep -om1 'sbc_[0-9A-Z]*' <<<"$ANSWER")
     """,
@@ -369,7 +408,6 @@ MAPS = {
 
 # What is not run. Its form is looked at, and that the commands and recipes in it are there.
 TESTS = "the tests of the workspace; .ci/run runs them"
-QUIET = "measures for minutes, on a machine that does nothing else"
 NOT_RUN = {
     ("README.md", "cargo test --workspace"): TESTS,
     ("docs/SPEND_CONTROL.md", "RACE_SEEDS=500 cargo test"): TESTS,
@@ -379,16 +417,20 @@ NOT_RUN = {
     ("docs/CONTRIBUTING.md", "--example providers"): TESTS,
     ("docs/CONTRIBUTING.md", "both_databases_have_the_same_migrations"): TESTS,
     ("docs/CONTRIBUTING.md", "cargo test -p tollgate-api"): TESTS,
-    ("docs/OPERATIONS.md", "docker compose up"): "needs Docker",
-    ("docs/OPERATIONS.md", "systemctl enable"): "installs into the system, and needs systemd",
-    ("docs/API.md", "pipx run"): "fetches a generator of clients and all it needs",
-    ("docs/BENCHMARKS.md", "just bench-proxy\n"): QUIET,
-    ("docs/BENCHMARKS.md", "just bench-growth\n"): QUIET,
-    ("docs/BENCHMARKS.md", "-- keys --seconds"): QUIET,
-    ("docs/BENCHMARKS.md", "-- refusals --seconds"): QUIET,
-    ("docs/BENCHMARKS.md", "-- webhooks --seconds"): QUIET,
     ("docs/BENCHMARKS.md", "scripts/instructions"): "needs valgrind; .ci/run runs it",
 }
+
+# What runs only when all is asked for: benchmarks, each for a moment, and a generator of clients that is fetched.
+SLOW = [
+    ("docs/API.md", "pipx run"),
+    ("docs/BENCHMARKS.md", "just bench-proxy\n"),
+    ("docs/BENCHMARKS.md", "just bench-growth\n"),
+    ("docs/BENCHMARKS.md", "-- keys --seconds"),
+    ("docs/BENCHMARKS.md", "-- refusals --seconds"),
+    ("docs/BENCHMARKS.md", "-- webhooks --seconds"),
+]
+if "DOCUMENTS_ALL" not in os.environ:
+    NOT_RUN |= dict.fromkeys(SLOW, "takes minutes; run with --all")
 
 # Chapters that a Rust test holds to what the program says: (document, chapter or all, test or file, reason).
 HELD = [

@@ -58,8 +58,8 @@ impl Anthropic {
 
     fn absorb(&mut self, answer: &Object<'_>) {
         let facts = &mut self.facts;
-        facts.model = answer.text("model").or(facts.model.take());
-        facts.response_id = answer.text("id").or(facts.response_id.take());
+        answer.tell("model", &mut facts.model);
+        answer.tell("id", &mut facts.response_id);
         facts.provider_error |=
             answer.object("error").is_some() || answer.text("type").as_deref() == Some("error");
         self.stopped |= answer.get("stop_reason").is_some();
@@ -89,7 +89,7 @@ impl Anthropic {
             self.searches.take(tools.get("web_search_requests"));
         }
         let facts = &mut self.facts;
-        facts.service_tier = usage.text("service_tier").or(facts.service_tier.take());
+        usage.tell("service_tier", &mut facts.service_tier);
         let modes: Vec<_> = ["speed", "inference_geo"]
             .iter()
             .filter_map(|key| usage.text(key))

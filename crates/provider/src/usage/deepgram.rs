@@ -61,7 +61,7 @@ impl Deepgram {
 
     fn absorb(&mut self, metadata: &Object<'_>) {
         let facts = &mut self.facts;
-        facts.response_id = metadata.text("request_id").or(facts.response_id.take());
+        metadata.tell("request_id", &mut facts.response_id);
         let created = metadata.text("created").and_then(|text| unix_seconds(&text));
         facts.created_unix_s = created.or(facts.created_unix_s);
         facts.model = only_model(metadata).or(facts.model.take());

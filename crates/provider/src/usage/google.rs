@@ -74,8 +74,8 @@ impl Google {
 
     fn absorb(&mut self, answer: &Object<'_>) {
         let facts = &mut self.facts;
-        facts.model = answer.text("modelVersion").or(facts.model.take());
-        facts.response_id = answer.text("responseId").or(facts.response_id.take());
+        answer.tell("modelVersion", &mut facts.model);
+        answer.tell("responseId", &mut facts.response_id);
         let created = answer.text("createTime").and_then(|text| unix_seconds(&text));
         facts.created_unix_s = created.or(facts.created_unix_s);
         facts.provider_error |= answer.object("error").is_some();

@@ -30,14 +30,17 @@ use crate::object::{Inner, Object};
 const INTRODUCTORY_EVENTS: u32 = 4;
 
 /// What is looked into wherever it stands in an answer.
-const LOOKED_INTO: Inner = &[
-    "usage",
-    "response",
-    "prompt_tokens_details",
-    "completion_tokens_details",
-    "input_tokens_details",
-    "output_tokens_details",
-];
+const LOOKED_INTO: Inner = |key| {
+    matches!(
+        key,
+        "usage"
+            | "response"
+            | "prompt_tokens_details"
+            | "completion_tokens_details"
+            | "input_tokens_details"
+            | "output_tokens_details"
+    )
+};
 
 const RESPONSE_ENDS: [&[u8]; 3] =
     [b"response.completed", b"response.incomplete", b"response.failed"];
@@ -90,9 +93,9 @@ impl OpenAi {
     /// Takes what an answer says, and the usage that stands in it.
     fn absorb(&mut self, answer: &Object<'_>, usage: Option<Stated<'_, '_>>) {
         let facts = &mut self.facts;
-        facts.model = answer.text("model").or(facts.model.take());
-        facts.response_id = answer.text("id").or(facts.response_id.take());
-        facts.service_tier = answer.text("service_tier").or(facts.service_tier.take());
+        answer.tell("model", &mut facts.model);
+        answer.tell("id", &mut facts.response_id);
+        answer.tell("service_tier", &mut facts.service_tier);
         let mut created = Figure::Absent;
         created.take(answer.any(&["created", "created_at"]));
         facts.created_unix_s =
