@@ -1,8 +1,8 @@
 //! What can be typed.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use tollgate_domain::{MerchantId, SecretKeyId, WalletId};
 use tollgate_pricing::Amount;
@@ -24,7 +24,8 @@ pub(crate) struct Cli {
     /// The configuration file (TOML). Without one the defaults and the environment hold; the demo
     /// and the simulator have none.
     #[arg(long, global = true, env = "TOLLGATE_CONFIG", value_name = "FILE", help_heading = EVERYWHERE)]
-    pub(crate) config: Option<PathBuf>,
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<OsString>,
     /// Print JSON instead of text.
     #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub(crate) json: bool,
@@ -51,7 +52,7 @@ Examples:
   tollgate serve --config /etc/tollgate/tollgate.toml
   TOLLGATE_LISTEN=127.0.0.1:0 TOLLGATE_DATABASE_URL=sqlite::memory: tollgate serve
 
-Prints `listening on ADDRESS` once it takes calls. SIGTERM lets calls end, then it exits with 0.";
+Prints `listening on http://ADDRESS` once it takes calls. SIGTERM lets calls end, then it exits with 0.";
     pub(super) const HEALTH: &str = "\
 Examples:
   tollgate health                                 The service of this configuration
@@ -211,6 +212,12 @@ fn name(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// How much money is put on a wallet.
+fn credit(text: &str) -> Result<Amount, &'static str> {
+    let amount = text.parse().ok().filter(|amount: &Amount| amount.is_positive());
+    amount.ok_or("must be more than 0, with at most ten decimals, such as 25.00")
+}
+
 #[derive(Subcommand)]
 pub(crate) enum MerchantCommand {
     /// Make a merchant with a wallet and a first secret key, which is shown this once.
@@ -260,6 +267,7 @@ pub(crate) enum WalletCommand {
         #[arg(value_name = "wal_…")]
         wallet: WalletId,
         /// How much, in USD, such as 25.00.
+        #[arg(value_parser = credit, allow_negative_numbers = true)]
         amount: Amount,
         /// Why, for the list of transactions.
         #[arg(long, value_parser = name)]

@@ -12,7 +12,7 @@ use tollgate_domain::{Clock, MerchantId, TransactionKind};
 use tollgate_simulator::{Behavior, Simulator};
 use tollgate_store::merchants::{self, Deletion};
 use tollgate_store::wallets::{self, Moved, Movement};
-use tollgate_store::{DatabaseUrl, Page, Store, StoreError};
+use tollgate_store::{DatabaseUrl, Options, Page, Store, StoreError};
 
 use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
 use crate::config::Config;
@@ -31,19 +31,27 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Store> {
             file.display()
         );
     }
-    open_or_make(config)
+    // Nor does it change the schema below a service that runs, or that of another program.
+    open_with(config, Options { migrate: false, ..config.store_options(false) })
 }
 
-/// The same; a SQLite file that is not there is made.
+/// The same; a database that is not there, or not as it should be, is made.
 fn open_or_make(config: &Config) -> anyhow::Result<Store> {
-    Store::open(&config.database_url, &config.store_options(false))
+    open_with(config, config.store_options(false))
+}
+
+fn open_with(config: &Config, options: Options) -> anyhow::Result<Store> {
+    Store::open(&config.database_url, &options)
         .with_context(|| format!("cannot open {:?}", config.database_url))
 }
 
 /// Says that a configuration is valid, for it was read.
 pub(crate) fn check_config(config: &Config, json: bool) -> anyhow::Result<()> {
     let database = format!("{:?}", config.database_url);
-    let value = json!({"valid": true, "listen": config.listen, "database": database});
+    let doubts = config.doubts();
+    doubts.iter().for_each(|doubt| eprintln!("note: {doubt}"));
+    let value =
+        json!({"valid": true, "listen": config.listen, "database": database, "notes": doubts});
     print(json, &value, &format!("The configuration is valid. Database: {database}."))
 }
 
@@ -251,9 +259,6 @@ pub(crate) async fn wallet(
     json: bool,
 ) -> anyhow::Result<()> {
     let WalletCommand::Credit { wallet, amount, description } = command;
-    if !amount.is_positive() {
-        bail!("the amount must be greater than 0");
-    }
     let now = Clock::system().now();
     let movement = Movement { kind: TransactionKind::Credit, amount, description };
     let moved = open(config)?

@@ -13,9 +13,12 @@ use crate::config::LogFormat;
 /// Under which target access lines are logged, for `RUST_LOG`.
 const ACCESS: &str = "tollgate::access";
 
+/// The server says of each answer that breaks off what we have said of it, and takes it for a mistake.
+const QUIET: &str = "info,actix_server=warn,actix_http::h1::dispatcher=off";
+
 /// Starts logging to standard error; `RUST_LOG` chooses what, information by default.
 pub(crate) fn start(format: LogFormat) {
-    let mut builder = Builder::from_env(Env::default().default_filter_or("info,actix_server=warn"));
+    let mut builder = Builder::from_env(Env::default().default_filter_or(QUIET));
     if format == LogFormat::Json {
         builder.format(|out, record| {
             let message = record.args().to_string();

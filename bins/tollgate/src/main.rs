@@ -12,6 +12,9 @@ mod quote;
 mod reprice;
 mod serve;
 
+use std::path::Path;
+use std::process::ExitCode;
+
 use clap::{CommandFactory, Parser};
 use mimalloc::MiMalloc;
 
@@ -24,8 +27,25 @@ use config::Config;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 #[actix_web::main]
-async fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+async fn main() -> ExitCode {
+    match run(Cli::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            // For people: never a backtrace, whatever the environment asks for.
+            eprintln!("Error: {why}");
+            let causes: Vec<_> =
+                why.chain().skip(1).map(|cause| format!("\n    {cause}")).collect();
+            if !causes.is_empty() {
+                eprintln!("\nCaused by:{}", causes.concat());
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<()> {
+    // A variable that is always passed on may be empty.
+    let file = cli.config.as_deref().filter(|file| !file.is_empty()).map(Path::new);
     match cli.command {
         Command::Demo { listen } => demo::run(listen.as_deref(), cli.json).await,
         Command::Simulator { listen, set } => commands::simulate(&listen, &set, cli.json).await,
@@ -36,32 +56,24 @@ async fn main() -> anyhow::Result<()> {
             output::all(&script)
         }
         Command::Config { command: ConfigCommand::Check } => {
-            commands::check_config(&Config::read(cli.config.as_deref())?, cli.json)
+            commands::check_config(&Config::read(file)?, cli.json)
         }
-        Command::Serve => serve::run(Config::read(cli.config.as_deref())?, cli.json).await,
+        Command::Serve => serve::run(Config::read(file)?, cli.json).await,
         Command::Health { address, timeout_ms } => {
-            let config = Config::read(cli.config.as_deref())?;
+            let config = Config::read(file)?;
             commands::health(&config, address, timeout_ms, cli.json)
         }
-        Command::Migrate => commands::migrate(&Config::read(cli.config.as_deref())?, cli.json),
-        Command::Audit => commands::audit(&Config::read(cli.config.as_deref())?, cli.json).await,
-        Command::Quote(what) => {
-            quote::run(&Config::read(cli.config.as_deref())?, *what, cli.json).await
-        }
-        Command::Prices { command } => {
-            prices::run(&Config::read(cli.config.as_deref())?, command, cli.json)
-        }
-        Command::Reprice(what) => {
-            reprice::run(&Config::read(cli.config.as_deref())?, *what, cli.json).await
-        }
+        Command::Migrate => commands::migrate(&Config::read(file)?, cli.json),
+        Command::Audit => commands::audit(&Config::read(file)?, cli.json).await,
+        Command::Quote(what) => quote::run(&Config::read(file)?, *what, cli.json).await,
+        Command::Prices { command } => prices::run(&Config::read(file)?, command, cli.json),
+        Command::Reprice(what) => reprice::run(&Config::read(file)?, *what, cli.json).await,
         Command::Merchant { command } => {
-            commands::merchant(&Config::read(cli.config.as_deref())?, command, cli.json).await
+            commands::merchant(&Config::read(file)?, command, cli.json).await
         }
-        Command::Key { command } => {
-            commands::key(&Config::read(cli.config.as_deref())?, command, cli.json).await
-        }
+        Command::Key { command } => commands::key(&Config::read(file)?, command, cli.json).await,
         Command::Wallet { command } => {
-            commands::wallet(&Config::read(cli.config.as_deref())?, command, cli.json).await
+            commands::wallet(&Config::read(file)?, command, cli.json).await
         }
     }
 }

@@ -138,6 +138,12 @@ fn read_list(format: Format, file: &Path) -> anyhow::Result<Imported> {
         format.read(&text).with_context(|| format!("{} cannot be imported", file.display()))?;
     progress.clear();
     list.notes.iter().filter(|note| note.left_out).for_each(|note| eprintln!("note: {note}"));
+    if list.rows.is_empty() && !list.notes.iter().any(|note| note.left_out) {
+        bail!(
+            "{} holds no price that can be imported: is it a list of this format?",
+            file.display()
+        );
+    }
     Ok(list)
 }
 
@@ -225,11 +231,16 @@ fn list(
             named.chain(config.prices.stood_in_for()).collect()
         }
     };
+    let mut is_listed = false;
     for provider in providers {
         for Listed { row, pattern, source } in config.prices.find_all(provider, model, on) {
             // A price of another provider that stands in for this one's is shown as what it is.
             output::lines(&shown(row, source, Some((provider, pattern.as_str())), json))?;
+            is_listed = true;
         }
+    }
+    if !is_listed {
+        eprintln!("There is no price of that model on {on}.");
     }
     Ok(())
 }

@@ -31,7 +31,8 @@ pub(crate) struct QuoteArgs {
     model: Option<String>,
     #[command(flatten)]
     usage: UsageArgs,
-    /// Instead of a usage: the URL of a provider that a body would be posted to.
+    /// Instead of a usage: the URL of a provider that a body would be posted to, with the operator's key, which
+    /// must be in the configuration.
     #[arg(long, requires = "body", conflicts_with = "UsageArgs")]
     url: Option<String>,
     /// The file that holds that body; `-` is standard input.
@@ -86,6 +87,13 @@ struct UsageArgs {
     /// Calls that the provider accepted; 1 unless stated.
     #[arg(long, value_name = "COUNT")]
     requests: Option<u64>,
+}
+
+impl UsageArgs {
+    fn is_none(&self) -> bool {
+        let stated = serde_json::to_value(self).unwrap_or_default();
+        stated.as_object().is_none_or(|fields| fields.values().all(Value::is_null))
+    }
 }
 
 /// A meter, of these tiers or of the database.
@@ -171,6 +179,9 @@ pub(crate) async fn run(config: &Config, what: QuoteArgs, json: bool) -> anyhow:
             let bound = tariff.bound(&url, &read(&file)?).map_err(explain)?;
             let most = bound.hold(&terms).map_err(explain)?;
             (serde_json::to_value(HoldView::of(&most, &bound))?, hold_lines(&bound, &most, &terms))
+        }
+        None if what.usage.is_none() && what.provider.is_none() && meter.is_none() => {
+            bail!("say what is to be priced: a usage and a model, or --url and --body; see --help")
         }
         None => {
             let served = what.provider.as_deref().zip(what.model.as_deref());

@@ -36,7 +36,7 @@ pub(crate) struct Service {
 /// Serves until a signal ends it.
 pub(crate) async fn run(config: Config, json: bool) -> anyhow::Result<()> {
     logging::start(config.log_format);
-    warn_of_weak(config.settings.operator_token.as_deref());
+    config.doubts().iter().for_each(|doubt| log::warn!("{doubt}"));
     let service = Service::start(&config).await?;
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let address = format!("{scheme}://{}", service.address);
@@ -50,14 +50,6 @@ pub(crate) async fn run(config: Config, json: bool) -> anyhow::Result<()> {
     print(json, &json!({"listening": address}), &format!("listening on {address}"))?;
     std::io::stdout().flush()?;
     service.until_signal(&config).await
-}
-
-/// The token opens every merchant's making, and nothing slows down whoever guesses.
-fn warn_of_weak(operator_token: Option<&str>) {
-    const LEAST_CHARS: usize = 20;
-    if operator_token.is_some_and(|token| token.chars().count() < LEAST_CHARS) {
-        log::warn!("operator_token has less than {LEAST_CHARS} characters and can be guessed");
-    }
 }
 
 /// Takes up what an earlier life has left. What cannot be ended now is tried again from time to time;

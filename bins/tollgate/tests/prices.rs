@@ -67,6 +67,26 @@ fn an_import_says_what_it_changes_and_keeps_the_past() {
 }
 
 #[test]
+fn what_is_no_price_list_is_not_imported() {
+    let folder = folder("3");
+    let before = written(&folder);
+    for (format, text) in
+        [("genai-prices", "[]"), ("litellm", r#"{"model": "m", "max_tokens": 1}"#)]
+    {
+        std::fs::write(folder.path().join("list.json"), text).unwrap();
+        let (code, said) = run(
+            folder.path(),
+            &["prices", "import", "--format", format, "list.json", "--into", "prices.json"],
+        );
+        assert_eq!((code, written(&folder)), (1, before.clone()), "{said}");
+        assert!(said.contains("list.json holds no price"), "{said}");
+    }
+    let (code, said) = run(folder.path(), &["prices", "list", "--model", "unheard-of"]);
+    assert_eq!(code, 0);
+    assert!(said.contains("There is no price of that model"), "{said}");
+}
+
+#[test]
 fn a_change_that_is_too_large_is_written_only_when_it_is_accepted() {
     let folder = folder("20");
     let before = written(&folder);

@@ -204,6 +204,39 @@ fn a_key_that_nobody_could_read_is_told_of_with_what_was_made() {
 }
 
 #[test]
+fn a_command_that_looks_at_a_database_does_not_change_its_schema() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("other.db");
+    let made = Command::new("sqlite3").arg(&file).arg("CREATE TABLE t (a)").status().unwrap();
+    assert!(made.success());
+    let site = Site::new(&format!("sqlite:{}", file.display()), None);
+    for command in [["merchant", "list"].as_slice(), &["audit"]] {
+        let output = site.run(command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains("tollgate migrate"), "{said}");
+    }
+    let tables = Command::new("sqlite3").arg(&file).arg(".tables").output().unwrap();
+    assert_eq!(String::from_utf8(tables.stdout).unwrap().trim(), "t");
+}
+
+#[test]
+fn a_mistake_is_told_without_a_backtrace() {
+    let site = Site::new("sqlite:DIR/tollgate.db", None);
+    let output = site
+        .command(&["merchant", "list"])
+        .env("RUST_BACKTRACE", "1")
+        .env("TOLLGATE_DATABASE_URL", "mysql://nowhere")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("Error: the configuration is not valid:\n"), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    // As containers set variables that are not filled in.
+    let empty = site.command(&["quote", "--help"]).env("TOLLGATE_CONFIG", "").output().unwrap();
+    assert!(empty.status.success());
+}
+
+#[test]
 fn a_database_that_cannot_be_opened_is_told_of_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("notes.txt");

@@ -1,7 +1,7 @@
 //! Every route, in one tree.
 
 use actix_web::http::header::{ALLOW, HeaderValue};
-use actix_web::web::{self, ServiceConfig, delete, get, patch, post, put, resource, scope};
+use actix_web::web::{self, ServiceConfig, delete, get, head, patch, post, put, resource, scope};
 use actix_web::{HttpRequest, HttpResponse};
 use tollgate_provider::ProviderClient;
 
@@ -27,11 +27,28 @@ pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
             .app_data(web::Data::new(client))
             // First, for routes are tried in their order.
             .service(scope("/v1").configure(v1))
-            .service(route("/healthz").route(get().to(health::healthz)))
-            .service(route("/readyz").route(get().to(health::readyz)))
-            .service(route("/metrics").route(get().to(metrics::metrics)))
-            .service(route("/openapi.json").route(get().to(openapi::get)))
-            .service(route("/docs").route(get().to(openapi::page::get)))
+            // What watches a service often asks for heads.
+            .service(
+                route("/healthz")
+                    .route(get().to(health::healthz))
+                    .route(head().to(health::healthz)),
+            )
+            .service(
+                route("/readyz").route(get().to(health::readyz)).route(head().to(health::readyz)),
+            )
+            .service(
+                route("/metrics")
+                    .route(get().to(metrics::metrics))
+                    .route(head().to(metrics::metrics)),
+            )
+            .service(
+                route("/openapi.json").route(get().to(openapi::get)).route(head().to(openapi::get)),
+            )
+            .service(
+                route("/docs")
+                    .route(get().to(openapi::page::get))
+                    .route(head().to(openapi::page::get)),
+            )
             .configure(dashboard::routes)
             .default_service(web::to(not_found));
     }

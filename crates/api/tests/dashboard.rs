@@ -269,6 +269,8 @@ fn a_preview_of_a_meter_is_what_a_quote_answers() {
             ("input=many", "whole number"),
             ("input=1&provider=house", "or neither"),
             ("input=1&connection_id=con_x", "no such connection"),
+            ("input=1&provider=house&model=unheard-of", "what it charges is not known"),
+            ("input=1", "name a provider and a model"),
         ] {
             let shown = browser.show(&format!("/meters/{meter}?{query}")).await;
             assert!(shown.contains(problem), "{query}: {shown}");
@@ -354,6 +356,23 @@ fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
             let answer = browser.send("/spend-keys", &wrong).await;
             assert_eq!(answer.status, 400, "{field}: {}", answer.text());
             assert!(answer.text().contains(problem), "{field}: {}", answer.text());
+        }
+        // And all that was filled in stays, or else who corrects it makes another key than was meant.
+        let mut wrong = fields;
+        wrong[3] = ("spend_limit", "1,5");
+        let shown = browser.send("/spend-keys", &wrong).await;
+        assert_eq!(shown.status, 400);
+        for kept in [
+            "name=\"name\" value=\"Team &#60;blue&#62;\"".to_owned(),
+            format!("value=\"{wallet}\" selected"),
+            "name=\"spend_limit\" value=\"1,5\"".to_owned(),
+            "value=\"weekly\" selected".to_owned(),
+            "name=\"request_limit\" value=\"10\"".to_owned(),
+            "name=\"rpm\" value=\"60\"".to_owned(),
+            "value=\"strict\" selected".to_owned(),
+            "name=\"allowed_models\" value=\"m-1, m-2*\"".to_owned(),
+        ] {
+            assert!(shown.text().contains(&kept), "{kept}: {}", shown.text());
         }
         let keys = gateway.get("/spend_keys").await.expect(200);
         assert_eq!(keys["data"].as_array().unwrap().len(), 1);

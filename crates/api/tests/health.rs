@@ -24,6 +24,16 @@ fn said(status: u16, word: &str) -> (u16, String) {
     (status, word.to_owned())
 }
 
+#[test]
+fn who_asks_for_the_head_alone_is_told_as_much() {
+    each_gateway_by_the_stores_clock(async |gateway| {
+        for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"] {
+            let answer = Call::new(gateway.address, "HEAD", path).send().await;
+            assert_eq!((answer.status, answer.body.len()), (200, 0), "{path}");
+        }
+    });
+}
+
 /// It can read, and others take it for dead: what it admitted they would sweep.
 #[test]
 fn a_node_whose_lease_is_not_kept_lives_and_is_not_ready() {

@@ -477,7 +477,8 @@ fn a_key_of_money_in_other_letters_is_refused() {
     assert!(read(&url, &body).is_ok());
     let body = br#"{"model":"m"}"#;
     let urlencoded = Some("application/x-www-form-urlencoded");
-    assert!(CallBody::read(body, urlencoded, &endpoint(&url), true).is_err());
+    let issues = CallBody::read(body, urlencoded, &endpoint(&url), true).unwrap_err();
+    assert!(issues[0].message.contains("Content-Type: application/json"), "{issues:?}");
 }
 
 #[test]

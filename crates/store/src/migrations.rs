@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use diesel::RunQueryDsl;
+use diesel::dsl::sql;
 use diesel::migration::{Migration, MigrationSource, MigrationVersion};
+use diesel::sql_types::Bool;
 use diesel_migrations::{EmbeddedMigrations, MigrationHarness, embed_migrations};
 
 use crate::conn::{Conn, advisory_lock};
@@ -23,6 +26,8 @@ pub enum MigrationError {
     Unknown(String),
     /// Migrations are missing and the operator runs them by hand.
     Pending(usize),
+    /// None was ever run: the database is new, or another program's.
+    Untouched,
 }
 
 impl fmt::Display for MigrationError {
@@ -38,6 +43,9 @@ impl fmt::Display for MigrationError {
             Self::Pending(count) => {
                 write!(f, "{count} migrations are missing: run `tollgate migrate`")
             }
+            Self::Untouched => f.write_str(
+                "it has none of tollgate's tables: look at `database_url`; `tollgate migrate` makes them",
+            ),
         }
     }
 }
@@ -61,13 +69,28 @@ pub(crate) fn run(conn: &mut Conn) -> Result<usize, MigrationError> {
     ran
 }
 
-/// Fails unless the schema is exactly the one that this program knows.
+/// Fails unless the schema is exactly the one that this program knows. Changes nothing.
 pub(crate) fn check(conn: &mut Conn) -> Result<(), MigrationError> {
+    // To ask for migrations makes the table in which they are noted.
+    if !is_noted(conn).map_err(StoreError::from)? {
+        return Err(MigrationError::Untouched);
+    }
     let pending = match conn {
         Conn::Sqlite(conn) => pending_on(conn, SQLITE),
         Conn::Postgres(conn) => pending_on(conn, POSTGRES),
     }?;
     if pending == 0 { Ok(()) } else { Err(MigrationError::Pending(pending)) }
+}
+
+/// Whether there is the table in which migrations are noted.
+fn is_noted(conn: &mut Conn) -> diesel::QueryResult<bool> {
+    let there = match conn {
+        Conn::Sqlite(_) => {
+            "EXISTS (SELECT 1 FROM sqlite_master WHERE name = '__diesel_schema_migrations')"
+        }
+        Conn::Postgres(_) => "to_regclass('__diesel_schema_migrations') IS NOT NULL",
+    };
+    diesel::select(sql::<Bool>(there)).get_result(conn)
 }
 
 fn run_on<DB: diesel::backend::Backend>(

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tollgate_api::{Clients, InterfaceShape, OnDisconnect, Settings, Tls, TlsError, Unpriced};
-use tollgate_pricing::{PriceBook, Rate};
+use tollgate_pricing::{Amount, PriceBook, Rate};
 use tollgate_provider::{ProviderSettings, ProviderTable, Reach, Timeouts};
 use tollgate_store::{DatabaseUrl, Options};
 use toml::{Table, Value};
@@ -137,6 +137,24 @@ impl Config {
         Some(config)
     }
 
+    /// What may be meant, and is rarely.
+    pub(crate) fn doubts(&self) -> Vec<String> {
+        const LEAST_CHARS: usize = 20;
+        let token = self.settings.operator_token.as_deref();
+        let is_weak = token.is_some_and(|token| token.chars().count() < LEAST_CHARS);
+        let fee = Amount::from_units(10_000_000_000);
+        let is_dear = self.service_charge_rate.of(fee).is_ok_and(|charge| charge > fee);
+        let weak = is_weak.then(|| {
+            // It opens every merchant's making, and nothing slows down whoever guesses.
+            format!("operator_token has less than {LEAST_CHARS} characters and can be guessed")
+        });
+        let dear = is_dear.then(|| {
+            let rate = self.service_charge_rate;
+            format!("service_charge_rate is {rate} times the fee: 0.019 is 1.9 %")
+        });
+        weak.into_iter().chain(dear).collect()
+    }
+
     /// How the store is to be opened.
     pub(crate) fn store_options(&self, serve: bool) -> Options {
         Options {
@@ -188,13 +206,17 @@ fn overlay(
     variables
 }
 
-/// A mistake under the name by which its key was set: that of the variable, if one did.
+/// A mistake under the name by which its key was set, or what stands in its table: that of the variable, if one
+/// did.
 fn named_as_set(mistake: String, variables: &[(String, String)]) -> String {
-    let set = variables.iter().find_map(|(key, name)| {
-        let what = mistake.strip_prefix(key)?.strip_prefix(": ")?;
-        Some(format!("{key} ({name}): {what}"))
-    });
-    set.unwrap_or(mistake)
+    let Some((place, what)) = mistake.split_once(": ") else { return mistake };
+    let table = place.rsplit_once('.').map_or(place, |(table, _)| table);
+    let below = |key: &str| key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'));
+    let exact = variables.iter().find(|(key, _)| key == place);
+    match exact.or_else(|| variables.iter().find(|(key, _)| below(key))) {
+        Some((_, name)) => format!("{place} ({name}): {what}"),
+        None => mistake,
+    }
 }
 
 /// The journal must survive restarts, so it is kept where the operator keeps other things. What is lost with
@@ -223,6 +245,11 @@ fn millis(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
     Duration::from_millis(section.take(key).unwrap_or(default))
 }
 
+/// How long something is waited for.
+fn patience(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
+    Duration::from_millis(section.at_least_one(key).unwrap_or(default))
+}
+
 /// The certificate and the key of the service, beside the configuration as all that it names.
 fn tls(root: &mut Section<'_>, folder: &Path) -> Option<Tls> {
     const CERTIFICATE: &str = "tls_certificate";
@@ -244,7 +271,7 @@ fn tls(root: &mut Section<'_>, folder: &Path) -> Option<Tls> {
 
 fn settings(root: &mut Section<'_>) -> Settings {
     let default = Settings::default();
-    let mut limit = |key: &str, default: usize| root.take(key).unwrap_or(default);
+    let mut limit = |key: &str, default: usize| root.at_least_one(key).unwrap_or(default);
     let forward_body_limit_bytes =
         limit("forward_body_limit_bytes", default.forward_body_limit_bytes);
     let body_limit_bytes = limit("body_limit_bytes", default.body_limit_bytes);
@@ -276,13 +303,13 @@ fn settings(root: &mut Section<'_>) -> Settings {
             .take("standard_rate_per_minute")
             .unwrap_or(default.standard_rate_per_minute),
         timeouts: Timeouts {
-            connect: millis(root, "connect_timeout_ms", 10_000),
-            first_byte: millis(root, "first_byte_timeout_ms", 600_000),
-            idle: millis(root, "idle_timeout_ms", 300_000),
+            connect: patience(root, "connect_timeout_ms", 10_000),
+            first_byte: patience(root, "first_byte_timeout_ms", 600_000),
+            idle: patience(root, "idle_timeout_ms", 300_000),
         },
         clients: Clients {
-            head_timeout: millis(root, "client_head_timeout_ms", 10_000),
-            body_timeout: millis(root, "client_body_timeout_ms", 30_000),
+            head_timeout: patience(root, "client_head_timeout_ms", 10_000),
+            body_timeout: patience(root, "client_body_timeout_ms", 30_000),
             keep_alive: millis(root, "keep_alive_ms", 75_000),
             max_connections,
         },
@@ -316,9 +343,10 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             stream_options: section.take("stream_options"),
         };
         if let Err(issues) = table.configure(&name, settings) {
-            // One that is nearly built in and says nothing of its own was meant to be built in.
-            let near = ProviderTable::builtin();
-            let near = near.iter().find(|known| is_near(&known.name, &name));
+            // One that is nearly built in was meant to be.
+            let builtin = ProviderTable::builtin();
+            let near = builtin.iter().filter(|_| builtin.get(&name).is_none());
+            let near = near.into_iter().find(|known| is_near(&known.name, &name));
             for issue in issues {
                 let hint = near.map(|near| format!("; do you mean {}?", near.name));
                 let message = format!("{}{}", issue.message, hint.unwrap_or_default());
@@ -516,18 +544,50 @@ mod tests {
         assert!(mistakes.iter().any(|one| one.ends_with("do you mean api_key?")), "{mistakes:?}");
         let Mistakes(mistakes) = read("[providers.opnai]\napi_key = \"x\"", &[]).unwrap_err();
         assert!(mistakes[0].ends_with("; do you mean openai?"), "{mistakes:?}");
+        // One that is meant is not asked after.
+        let Mistakes(mistakes) =
+            read("[providers.openai]\nbase_url = \"http://127.0.0.1/v1\"", &[]).unwrap_err();
+        assert!(!mistakes[0].contains("do you mean"), "{mistakes:?}");
     }
 
     #[test]
     fn a_mistake_of_the_environment_is_named_as_it_was_set() {
-        let environment = [("TOLLGATE_LISTN", "x"), ("TOLLGATE_PROVIDERS__OPENAI__COLOUR", "blue")];
+        let environment = [
+            ("TOLLGATE_LISTN", "x"),
+            ("TOLLGATE_PROVIDERS__OPENAI__COLOUR", "blue"),
+            ("TOLLGATE_PROVIDER__OPENAI__API_KEY", "x"),
+            ("TOLLGATE_PROVIDERS__OPENIA__API_KEY", "x"),
+        ];
         let Mistakes(mistakes) = read("", &environment).unwrap_err();
         for named in [
             "listn (TOLLGATE_LISTN): ",
             "providers.openai.colour (TOLLGATE_PROVIDERS__OPENAI__COLOUR): ",
+            "provider (TOLLGATE_PROVIDER__OPENAI__API_KEY): ",
+            "providers.openia.base_url (TOLLGATE_PROVIDERS__OPENIA__API_KEY): ",
         ] {
             assert!(mistakes.iter().any(|one| one.starts_with(named)), "{mistakes:?}");
         }
+    }
+
+    #[test]
+    fn a_limit_of_nothing_is_a_mistake() {
+        for key in [
+            "first_byte_timeout_ms",
+            "idle_timeout_ms",
+            "client_head_timeout_ms",
+            "max_connections",
+            "forward_body_limit_bytes",
+        ] {
+            let Mistakes(mistakes) = read(&format!("{key} = 0"), &[]).unwrap_err();
+            assert_eq!(mistakes, [format!("{key}: must be at least 1")]);
+        }
+    }
+
+    #[test]
+    fn what_is_rarely_meant_is_doubted() {
+        let doubts = |text: &str| read(text, &[]).unwrap().doubts().len();
+        assert_eq!(doubts("service_charge_rate = \"1\""), 0);
+        assert_eq!(doubts("service_charge_rate = \"19\"\noperator_token = \"short\""), 2);
     }
 
     #[test]

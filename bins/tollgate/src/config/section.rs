@@ -59,6 +59,20 @@ impl<'a> Section<'a> {
         text.parse().map_err(|why: T::Err| self.mistake(key, in_words(&why.to_string()))).ok()
     }
 
+    /// Takes a whole number that must not be 0: nothing would work with it.
+    pub(super) fn at_least_one<T>(&mut self, key: &str) -> Option<T>
+    where
+        T: FromStr + Default + PartialEq,
+        T::Err: Display,
+    {
+        let number = self.take(key)?;
+        if number == T::default() {
+            self.mistake(key, "must be at least 1");
+            return None;
+        }
+        Some(number)
+    }
+
     /// Takes a scalar that is one of a few words.
     pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<T> {
         let text: String = self.take(key)?;

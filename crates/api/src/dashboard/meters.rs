@@ -3,7 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{MerchantMeter, MeterId, TierPeriod};
-use tollgate_pricing::{PerUnit, RateType, TierUnit, Usage};
+use tollgate_pricing::{PerUnit, PriceSource, RateType, TierUnit, Usage};
 use tollgate_store::{Conn, StoreError, meters};
 
 use super::page::{
@@ -163,7 +163,8 @@ struct Preview {
     fee: Vec<PriceLine>,
     fee_amount: String,
     base: String,
-    has_base: bool,
+    /// What is to be known of the provider's cost.
+    of_base: &'static str,
     service_charge: String,
     wallet: String,
     merchant: String,
@@ -180,7 +181,13 @@ impl Preview {
             fee: lines.collect(),
             fee_amount: quote.fee.amount().unwrap_or_default().to_string(),
             base: quoted.priced.base.total().unwrap_or_default().to_string(),
-            has_base: has_model,
+            of_base: match (has_model, quoted.priced.price_source) {
+                (false, _) => "name a provider and a model to have it reckoned in",
+                (true, PriceSource::Unpriced) => {
+                    "there is no price of that model at that provider: what it charges is not known"
+                }
+                (true, _) => "",
+            },
             service_charge: quote.service_charge.amount.to_string(),
             wallet: quote.total_wallet_cost.to_string(),
             merchant: quote.total_merchant_cost.to_string(),

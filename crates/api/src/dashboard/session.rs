@@ -76,6 +76,7 @@ fn origin(http: &HttpRequest) -> String {
 }
 
 /// The fields of a form, which was sent from one of our pages.
+#[derive(Default)]
 pub(super) struct Fields(Vec<(String, String)>);
 
 impl Fields {
@@ -83,6 +84,16 @@ impl Fields {
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.trim());
         found.filter(|value| !value.is_empty())
+    }
+
+    /// What stands in a field, to be shown in it again.
+    pub(super) fn text(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default()
+    }
+
+    /// Whether a choice is the one that was made, or that stands there before any is made.
+    pub(super) fn has(&self, name: &str, choice: &str, before: &str) -> bool {
+        self.get(name).unwrap_or(before) == choice
     }
 }
 

@@ -121,6 +121,8 @@ struct SpendKeysPage {
     keys: Vec<Line>,
     pager: Pager,
     problems: Vec<String>,
+    /// What was filled in, where that made no key.
+    filled: Fields,
     wallets: Vec<Named>,
     meters: Vec<Named>,
 }
@@ -130,16 +132,17 @@ pub(super) async fn list(
     visitor: Visitor,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
-    listing(&app, &visitor, &http, StatusCode::OK, Vec::new()).await
+    listing(&app, &visitor, &http, Vec::new(), Fields::default()).await
 }
 
 async fn listing(
     app: &App,
     visitor: &Visitor,
     http: &HttpRequest,
-    status: StatusCode,
     problems: Vec<String>,
+    filled: Fields,
 ) -> Result<HttpResponse, PageError> {
+    let status = if problems.is_empty() { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     let (page, merchant_id, now) = (page_of(http), visitor.merchant_id(), app.clock.now());
     let read = move |conn: &mut Conn| {
         let keys = spend_keys::list(conn, merchant_id, &page)?;
@@ -159,6 +162,7 @@ async fn listing(
         keys: found.iter().map(|key| Line::of(key, now)).collect(),
         pager,
         problems,
+        filled,
         wallets,
         meters,
     };
@@ -253,7 +257,7 @@ pub(super) async fn create(
         ErrorCode::WalletNotFound | ErrorCode::MeterNotFound => vec![error.message().to_owned()],
         _ => return Err(error.into()),
     };
-    listing(&app, &visitor, &http, StatusCode::BAD_REQUEST, problems).await
+    listing(&app, &visitor, &http, problems, form.fields).await
 }
 
 #[derive(Template)]

@@ -171,15 +171,15 @@ macro_rules! drop_ins {
 }
 
 drop_ins! {
-    /// Chat, in format a.
+    /// Chat, in OpenAI's format (format a).
     chat_completions = "/chat/completions" "createChatCompletion" OfShapeA;
-    /// Answer, in format a.
+    /// Answer, in OpenAI's format (format a).
     responses = "/responses" "createResponse" OfShapeA;
-    /// Embed, in format a.
+    /// Embed, in OpenAI's format (format a).
     embeddings = "/embeddings" "createEmbedding" OfShapeA;
-    /// Chat, in format b.
+    /// Chat, in Anthropic's format (format b).
     messages = "/messages" "createMessage" OfShapeB;
-    /// Count tokens, in format b.
+    /// Count tokens, in Anthropic's format (format b).
     count_tokens = "/messages/count_tokens" "countTokens" OfShapeB;
 }
 

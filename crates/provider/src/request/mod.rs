@@ -131,7 +131,8 @@ impl CallBody {
             }
             form::Kind::Form(boundary) => form::inspect(body, &boundary, endpoint, managed),
             form::Kind::Other if content_type.is_some_and(is_urlencoded) => {
-                Err(vec![Issue::at([], "must be JSON")])
+                let message = "must be JSON, and say so: send it as Content-Type: application/json";
+                Err(vec![Issue::at([], message)])
             }
             form::Kind::Other if endpoint.takes_sound() && !content_type.is_some_and(is_json) => {
                 let sound = sound::length(body);
