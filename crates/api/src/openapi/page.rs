@@ -180,7 +180,7 @@ impl Operation {
             path: path.to_owned(),
             summary: text(operation, "/summary"),
             about: about.split("\n\n").filter(|it| !it.is_empty()).map(str::to_owned).collect(),
-            credentials: credentials(security),
+            credentials: credentials(document, security),
             body: body.map(kind).unwrap_or_default(),
             fields: body.map(|body| fields_of(document, body)).unwrap_or_default(),
             answers: answers.collect(),
@@ -191,11 +191,21 @@ impl Operation {
     }
 }
 
-/// Which credentials open an operation.
-fn credentials(security: Option<&Value>) -> String {
+/// Which credentials open an operation, and where they may stand.
+fn credentials(document: &Value, security: Option<&Value>) -> String {
+    let (mut what, mut places) = (Vec::new(), vec!["Authorization: Bearer".to_owned()]);
     let names = security.and_then(Value::as_array).into_iter().flatten();
-    let names = names.filter_map(Value::as_object).flat_map(Map::keys);
-    names.map(|name| name.replace('_', " ")).collect::<Vec<_>>().join(", or ")
+    for name in names.filter_map(Value::as_object).flat_map(Map::keys) {
+        let scheme = document.pointer(&format!("/components/securitySchemes/{name}"));
+        match scheme.filter(|scheme| scheme["type"] == "http") {
+            Some(bearer) => what.push(text(bearer, "/description")),
+            None => places.push(name.clone()),
+        }
+    }
+    match what.is_empty() {
+        true => String::new(),
+        false => format!("{}, as {}", what.join("; "), places.join(" or ")),
+    }
 }
 
 /// A line to paste.
@@ -216,7 +226,8 @@ fn curl(path: &str, method: &str, operation: &Value) -> String {
         "get" => format!("curl \"$BASE{path}{query}\""),
         method => format!("curl -X {} \"$BASE{path}{query}\"", method.to_uppercase()),
     }];
-    if operation.get("security").is_none_or(|it| !credentials(Some(it)).is_empty()) {
+    let opened_by = operation.get("security").and_then(Value::as_array);
+    if opened_by.is_none_or(|credentials| !credentials.is_empty()) {
         lines.push("-H \"Authorization: Bearer $KEY\"".to_owned());
     }
     if let Some(body) = operation.pointer("/requestBody/content/application~1json/example") {
