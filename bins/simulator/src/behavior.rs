@@ -96,29 +96,33 @@ impl Default for Behavior {
 /// What puts the value of a setting into its place, if it fits.
 type Put = fn(&mut Behavior, &str) -> Option<()>;
 
-/// All settings, by the names of their headers without `x-simulate-`.
-const SETTINGS: [(&str, Put); 16] = [
-    ("first-byte-delay-ms", |to, value| put(&mut to.first_byte_delay_ms, value)),
-    ("chunk-delay-ms", |to, value| put(&mut to.chunk_delay_ms, value)),
-    ("words", |to, value| put(&mut to.words, value)),
-    ("input-tokens", |to, value| put_option(&mut to.input_tokens, value)),
-    ("output-tokens", |to, value| put_option(&mut to.output_tokens, value)),
-    ("cached-tokens", |to, value| put(&mut to.cached_tokens, value)),
-    ("reasoning-tokens", |to, value| put(&mut to.reasoning_tokens, value)),
-    ("usage", |to, value| put(&mut to.usage, value)),
-    ("status", |to, value| put_status(&mut to.status, value)),
-    ("retry-after", |to, value| put_option(&mut to.retry_after_s, value)),
-    ("cut-after-events", |to, value| put_option(&mut to.cut_after_events, value)),
-    ("error-after-events", |to, value| put_option(&mut to.error_after_events, value)),
-    ("encoding", |to, value| put(&mut to.encoding, value)),
-    ("snapshot", |to, value| put_option(&mut to.snapshot, value)),
-    ("service-tier", |to, value| put(&mut to.service_tier, value)),
-    ("stamps", |to, value| put(&mut to.stamps, value)),
+/// All settings, by the names of their headers without `x-simulate-`, and what they take.
+const SETTINGS: [(&str, &str, Put); 16] = [
+    ("first-byte-delay-ms", "milliseconds", |to, value| put(&mut to.first_byte_delay_ms, value)),
+    ("chunk-delay-ms", "milliseconds", |to, value| put(&mut to.chunk_delay_ms, value)),
+    ("words", "a number of words", |to, value| put(&mut to.words, value)),
+    ("input-tokens", "a number, or none", |to, value| put_option(&mut to.input_tokens, value)),
+    ("output-tokens", "a number, or none", |to, value| put_option(&mut to.output_tokens, value)),
+    ("cached-tokens", "a number", |to, value| put(&mut to.cached_tokens, value)),
+    ("reasoning-tokens", "a number", |to, value| put(&mut to.reasoning_tokens, value)),
+    ("usage", "reported, missing, zero or null", |to, value| put(&mut to.usage, value)),
+    ("status", "200 to 599", |to, value| put_status(&mut to.status, value)),
+    ("retry-after", "seconds, or none", |to, value| put_option(&mut to.retry_after_s, value)),
+    ("cut-after-events", "a number, or none", |to, value| {
+        put_option(&mut to.cut_after_events, value)
+    }),
+    ("error-after-events", "a number, or none", |to, value| {
+        put_option(&mut to.error_after_events, value)
+    }),
+    ("encoding", "identity or gzip", |to, value| put(&mut to.encoding, value)),
+    ("snapshot", "a text, or none", |to, value| put_option(&mut to.snapshot, value)),
+    ("service-tier", "a text", |to, value| put(&mut to.service_tier, value)),
+    ("stamps", "true or false", |to, value| put(&mut to.stamps, value)),
 ];
 
-/// What changes the setting of this name.
-fn setter(setting: &str) -> Option<Put> {
-    SETTINGS.iter().find(|(name, _)| *name == setting).map(|(_, put)| *put)
+/// What the setting of this name takes, and what changes it.
+fn setting_of(setting: &str) -> Option<(&'static str, Put)> {
+    SETTINGS.iter().find(|(name, ..)| *name == setting).map(|(_, takes, put)| (*takes, *put))
 }
 
 /// A setting that does not exist, or a value that it cannot take.
@@ -131,10 +135,12 @@ pub struct InvalidSetting {
 impl fmt::Display for InvalidSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { setting, value } = self;
-        match setter(setting) {
-            Some(_) => write!(f, "the setting {setting} cannot have the value {value:?}"),
+        match setting_of(setting) {
+            Some((takes, _)) => {
+                write!(f, "the setting {setting} cannot have the value {value:?}; it takes {takes}")
+            }
             None => {
-                let names: Vec<_> = SETTINGS.iter().map(|(name, _)| *name).collect();
+                let names: Vec<_> = SETTINGS.iter().map(|(name, ..)| *name).collect();
                 write!(f, "there is no setting {setting:?}; there are {}", names.join(", "))
             }
         }
@@ -150,7 +156,7 @@ impl Behavior {
     /// [`InvalidSetting`] when there is no such setting, or the value does not fit it.
     pub fn set(&mut self, setting: &str, value: &str) -> Result<(), InvalidSetting> {
         let value = value.trim();
-        let done = setter(setting).and_then(|put| put(self, value));
+        let done = setting_of(setting).and_then(|(_, put)| put(self, value));
         let invalid = || InvalidSetting { setting: setting.to_owned(), value: value.to_owned() };
         done.ok_or_else(invalid)
     }

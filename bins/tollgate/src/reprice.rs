@@ -7,7 +7,6 @@ use std::fmt::Display;
 use anyhow::{anyhow, bail};
 use clap::Args;
 use serde_json::{Value, json};
-use time::Date;
 use tollgate_domain::{Clock, MerchantId, Timestamp};
 use tollgate_pricing::{Amount, ModelPattern};
 use tollgate_store::repricings::{Change, Outcome, Repricing, Scope};
@@ -154,10 +153,10 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
         model: what.model.as_deref().map(ModelPattern::new),
         merchant_id: what.merchant,
     };
-    // Records are looked at in the order of their time.
-    let micros = |day: Date| Timestamp::at_midnight(day).unix_micros();
-    let (begin, end) = (micros(scope.from), micros(scope.to.next_day().unwrap_or(scope.to)));
+    // Records are looked at in the order of their time, from that of the first one on.
+    let end = Timestamp::at_midnight(scope.to.next_day().unwrap_or(scope.to)).unix_micros();
     let end = end.min(Clock::system().now().unix_micros());
+    let mut first = None;
     let (mut report, mut progress) = (Report::default(), Progress::new());
     let store = open(config)?;
     // A reader who has left must not stop in the middle what is being booked.
@@ -170,7 +169,9 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
     let walk = store.reprice(&scope, &config.prices, what.dry_run, |one| {
         report.add(&one);
         let Sums { records, differ, .. } = report.all;
-        let (done, all) = (one.created_at.unix_micros() - begin, end - begin);
+        let at = one.created_at.unix_micros();
+        let begin = *first.get_or_insert(at);
+        let (done, all) = (at - begin, end - begin);
         let how_far = format_args!("{records} records looked at, {differ} differ");
         progress.say_with_bar(done, all, how_far);
         if json && let Some(line) = object(&one, what.dry_run) {
