@@ -1,12 +1,29 @@
 //! Says from which commit the program is built: `BUILD_COMMIT` of the environment, where there is no
-//! repository; else what git says; else that it is unknown.
+//! repository; else what git says, or where there is no git, its files; else that it is unknown.
 
+use std::path::Path;
 use std::process::Command;
 
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
+}
+
+/// The commit that is checked out, read where git keeps it.
+fn checked_out() -> Option<String> {
+    let folder = Path::new("../../.git");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+    let head = read("HEAD")?;
+    let commit = match head.trim().strip_prefix("ref: ") {
+        None => head.clone(),
+        Some(branch) => read(branch).or_else(|| {
+            let packed = read("packed-refs")?;
+            let line = packed.lines().find(|line| line.ends_with(&format!(" {branch}")))?;
+            Some(line.to_owned())
+        })?,
+    };
+    commit.get(..12).map(str::to_owned)
 }
 
 fn main() {
@@ -17,6 +34,6 @@ fn main() {
         println!("cargo::rerun-if-changed={log}");
     }
     let given = std::env::var("BUILD_COMMIT").ok().filter(|commit| !commit.is_empty());
-    let commit = given.or_else(|| git(&["rev-parse", "--short=12", "HEAD"]));
+    let commit = given.or_else(|| git(&["rev-parse", "--short=12", "HEAD"])).or_else(checked_out);
     println!("cargo::rustc-env=BUILD_COMMIT={}", commit.unwrap_or("unknown".to_owned()));
 }

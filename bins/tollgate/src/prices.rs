@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 use time::Date;
 use tollgate_domain::Clock;
@@ -17,6 +18,12 @@ use tollgate_pricing::{
 use crate::config::{Config, Day, read_catalog};
 use crate::output;
 use crate::progress::Progress;
+
+/// The formats of price lists, which shells complete.
+fn formats() -> impl TypedValueParser<Value = Format> {
+    let names = [Format::GenaiPrices, Format::Litellm].map(Format::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Format>())
+}
 
 #[derive(Subcommand)]
 pub(crate) enum PricesCommand {
@@ -34,8 +41,8 @@ pub(crate) enum PricesCommand {
     },
     /// Read a price list into a catalogue file, and print what that changes.
     Import {
-        /// The format of the price list: genai-prices or litellm.
-        #[arg(long)]
+        /// The format of the price list.
+        #[arg(long, value_parser = formats())]
         format: Format,
         /// The price list.
         file: PathBuf,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -103,14 +104,14 @@ struct MeterArgs {
     /// repeatable.
     #[arg(long = "tier", value_name = "START=RATE", value_parser = tier, conflicts_with = "meter")]
     tiers: Vec<Tier>,
-    /// How rates become a fee: `fixed`, or `percentage` of the base cost (20 is 20 %).
-    #[arg(long, default_value = "fixed", value_parser = word::<RateType>, requires = "tiers")]
+    /// How rates become a fee; a `percentage` is of the base cost (20 is 20 %).
+    #[arg(long, default_value = "fixed", value_parser = words::<RateType>(&["fixed", "percentage"]), requires = "tiers")]
     rate_type: RateType,
-    /// What the meter counts: `tokens_1m`, `characters_1m`, `minutes` or `requests`.
-    #[arg(long, default_value = "tokens_1m", value_parser = word::<TierUnit>, requires = "tiers")]
+    /// What the meter counts.
+    #[arg(long, default_value = "tokens_1m", value_parser = words::<TierUnit>(&["tokens_1m", "characters_1m", "minutes", "requests"]), requires = "tiers")]
     tier_type: TierUnit,
-    /// Which tokens it counts: `input+output` or `output`.
-    #[arg(long, default_value = "input+output", value_parser = word::<TokenBasis>, requires = "tiers")]
+    /// Which tokens it counts.
+    #[arg(long, default_value = "input+output", value_parser = words::<TokenBasis>(&["input+output", "output"]), requires = "tiers")]
     token_basis: TokenBasis,
     /// How much was counted before, as the starts of tiers are.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=Tier::MAX_START))]
@@ -130,9 +131,13 @@ fn tier(text: &str) -> Result<Tier, String> {
     Ok(Tier { start, rate })
 }
 
-/// One of the words of an enum.
-fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(Value::from(text)).map_err(|why| why.to_string())
+/// One of the words of an enum, which shells complete.
+fn words<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    let parse = |text: String| serde_json::from_value::<T>(Value::from(text));
+    PossibleValuesParser::new(words).try_map(parse)
 }
 
 impl MeterArgs {

@@ -271,6 +271,7 @@ fn a_preview_of_a_meter_is_what_a_quote_answers() {
             ("input=1&connection_id=con_x", "no such connection"),
             ("input=1&provider=house&model=unheard-of", "what it charges is not known"),
             ("input=1", "name a provider and a model"),
+            ("input=&provider=house&model=m-1", "Say how many tokens"),
         ] {
             let shown = browser.show(&format!("/meters/{meter}?{query}")).await;
             assert!(shown.contains(problem), "{query}: {shown}");
@@ -483,6 +484,8 @@ fn lists_go_on_where_the_last_page_ended_and_keep_their_filters() {
             gateway.chat().header("x-service-metadata", &metadata).send().await.expect(200);
         }
         gateway.records().await;
+        let shown = browser.show("/requests?value=ada").await;
+        assert!(shown.contains("Name the metadata key"), "{shown}");
         let shown = browser.show("/requests?key=user&value=ada").await;
         let next = browser.show(&older(&shown).unwrap()).await;
         let count = |page: &str| page.matches("<a class=\"main\"").count();

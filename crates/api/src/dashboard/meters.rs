@@ -104,6 +104,8 @@ struct Asked {
     provider: String,
     model: String,
     connection_id: String,
+    /// Whether anything was asked at all.
+    is_sent: bool,
 }
 
 impl Asked {
@@ -116,6 +118,7 @@ impl Asked {
             provider: text("provider"),
             model: text("model"),
             connection_id: text("connection_id"),
+            is_sent: query.get("input").is_some(),
         }
     }
 
@@ -268,7 +271,10 @@ async fn preview(
     asked: &Asked,
 ) -> Result<Option<Preview>, Vec<String>> {
     let usage = asked.usage(meter.model.unit).map_err(|problem| vec![problem])?;
-    let Some(usage) = usage else { return Ok(None) };
+    let Some(usage) = usage else {
+        let nothing = "Say how many tokens, or what else the meter counts.".to_owned();
+        return if asked.is_sent { Err(vec![nothing]) } else { Ok(None) };
+    };
     let connection_id = match asked.connection_id.as_str() {
         "" => None,
         id => Some(id.parse().map_err(|_| vec!["There is no such connection.".to_owned()])?),

@@ -155,6 +155,9 @@ impl Asked {
         if self.key.contains('\0') || self.value.contains('\0') {
             return Err("Metadata have no such characters.");
         }
+        if self.key.is_empty() && !self.value.is_empty() {
+            return Err("Name the metadata key that has this value.");
+        }
         let pair = (!self.key.is_empty()).then(|| (self.key.clone(), self.value.clone()));
         Ok(RequestFilter {
             connection_id: id::<ConnectionId>(&self.connection_id)?,
