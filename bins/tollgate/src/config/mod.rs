@@ -175,8 +175,8 @@ fn not_toml(file: &Path, text: &str, cause: &toml::de::Error) -> anyhow::Error {
     anyhow!("{} is not TOML: line {line}: {}", file.display(), cause.message())
 }
 
-/// Puts `TOLLGATE_A__B=x` over `a.b`, and answers which variable is behind which key. The file itself is named
-/// by a variable, too.
+/// Puts `TOLLGATE_A__B=x` over `a.b`, and answers which variable is behind which key, and behind which table that
+/// is in no file. The file itself is named by a variable, too.
 fn overlay(
     table: &mut Table,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -192,8 +192,12 @@ fn overlay(
         let keys: Vec<_> = path.split("__").collect();
         let Some((last, tables)) = keys.split_last() else { continue };
         let mut place = &mut *table;
-        for key in tables {
-            let below = place.entry(*key).or_insert_with(|| Value::Table(Table::new()));
+        for (depth, key) in tables.iter().enumerate() {
+            let below = place.entry(*key).or_insert_with(|| {
+                let path = keys.iter().take(depth.saturating_add(1)).copied().collect::<Vec<_>>();
+                variables.push((path.join("."), name.clone()));
+                Value::Table(Table::new())
+            });
             if !below.is_table() {
                 *below = Value::Table(Table::new());
             }
@@ -206,14 +210,12 @@ fn overlay(
     variables
 }
 
-/// A mistake under the name by which its key was set, or what stands in its table: that of the variable, if one
-/// did.
+/// A mistake under the name by which its key was set, or its table: that of the variable, if one did.
 fn named_as_set(mistake: String, variables: &[(String, String)]) -> String {
     let Some((place, what)) = mistake.split_once(": ") else { return mistake };
-    let table = place.rsplit_once('.').map_or(place, |(table, _)| table);
-    let below = |key: &str| key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'));
-    let exact = variables.iter().find(|(key, _)| key == place);
-    match exact.or_else(|| variables.iter().find(|(key, _)| below(key))) {
+    let table = place.rsplit_once('.').map(|(table, _)| table);
+    let of_key = variables.iter().find(|(key, _)| key == place);
+    match of_key.or_else(|| variables.iter().find(|(key, _)| Some(&**key) == table)) {
         Some((_, name)) => format!("{place} ({name}): {what}"),
         None => mistake,
     }
@@ -567,6 +569,10 @@ mod tests {
         ] {
             assert!(mistakes.iter().any(|one| one.starts_with(named)), "{mistakes:?}");
         }
+        // What the file says is not the fault of a variable beside it.
+        let Mistakes(mistakes) =
+            read("[providers.openai]\nbase_url = \"x\"", &environment[1..2]).unwrap_err();
+        assert!(mistakes.iter().any(|one| one.starts_with("providers.openai.base_url: ")));
     }
 
     #[test]
