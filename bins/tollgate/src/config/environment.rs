@@ -1,0 +1,51 @@
+//! Settings of the environment, which win over the file.
+
+use std::collections::BTreeMap;
+
+use toml::{Table, Value};
+
+/// Puts `TOLLGATE_A__B=x` over `a.b`, and answers which variable is behind which key, and behind which table that
+/// is in no file. The file itself is named by a variable, too.
+pub(super) fn overlay(
+    table: &mut Table,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Vec<(String, String)> {
+    let mut variables = Vec::new();
+    // The order of providers means something, and that of an environment is chance.
+    let environment: BTreeMap<_, _> = environment.into_iter().collect();
+    for (name, value) in environment {
+        let Some(path) = name.strip_prefix("TOLLGATE_").filter(|path| *path != "CONFIG") else {
+            continue;
+        };
+        let path = path.to_lowercase();
+        let keys: Vec<_> = path.split("__").collect();
+        let Some((last, tables)) = keys.split_last() else { continue };
+        let mut place = &mut *table;
+        for (depth, key) in tables.iter().enumerate() {
+            let below = place.entry(*key).or_insert_with(|| {
+                let path = keys.iter().take(depth.saturating_add(1)).copied().collect::<Vec<_>>();
+                variables.push((path.join("."), name.clone()));
+                Value::Table(Table::new())
+            });
+            if !below.is_table() {
+                *below = Value::Table(Table::new());
+            }
+            let Value::Table(below) = below else { return variables };
+            place = below;
+        }
+        place.insert((*last).to_owned(), Value::String(value));
+        variables.push((keys.join("."), name));
+    }
+    variables
+}
+
+/// A mistake under the name by which its key was set, or its table: that of the variable, if one did.
+pub(super) fn named_as_set(mistake: String, variables: &[(String, String)]) -> String {
+    let Some((place, what)) = mistake.split_once(": ") else { return mistake };
+    let table = place.rsplit_once('.').map(|(table, _)| table);
+    let of_key = variables.iter().find(|(key, _)| key == place);
+    match of_key.or_else(|| variables.iter().find(|(key, _)| Some(&**key) == table)) {
+        Some((_, name)) => format!("{place} ({name}): {what}"),
+        None => mistake,
+    }
+}
