@@ -9,6 +9,8 @@
 pub(crate) mod group;
 mod reading;
 
+use std::array::from_ref;
+
 use diesel::connection::SimpleConnection;
 use diesel::dsl::sql;
 use diesel::expression::SqlLiteral;
@@ -26,13 +28,13 @@ use crate::repricings::RepricingRow;
 use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow};
 use crate::schema::{
     connections, deliveries, events, idempotent_answers, merchants, missing_prices, repricings,
-    request_metadata, requests, secret_keys, spend_counters, spend_keys,
-    subscription_config_versions, subscription_configs, subscriptions, transactions, usage_series,
-    usage_tags, wallets, webhooks,
+    requests, secret_keys, spend_counters, spend_keys, subscription_config_versions,
+    subscription_configs, subscriptions, usage_series, usage_tags, wallets, webhooks,
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{
-    AddRollup, AddRollups, DataVersion, InsertMetadata, InsertRequests, InsertTransactions,
+    AT_ONCE, AddRollup, AddRollups, DataVersion, InsertMetadata, InsertRequests,
+    InsertSomeMetadata, InsertSomeRequests, InsertSomeTransactions, InsertTransactions,
     SaveCounter, SaveCounters, SaveCountersOfKeys, SaveRequest, SaveRequests, SaveSpendCounters,
     SaveWallet, SaveWallets,
 };
@@ -73,6 +75,18 @@ fn for_each<Row>(
     mut execute: impl FnMut(&Row) -> QueryResult<usize>,
 ) -> QueryResult<()> {
     rows.iter().try_for_each(|row| execute(row).map(drop))
+}
+
+/// Runs a cached statement for some rows at a time, and one for each of those that are left.
+fn for_some<Row>(
+    conn: &mut SqliteConnection,
+    rows: &[Row],
+    mut some: impl FnMut(&mut SqliteConnection, &[Row; AT_ONCE]) -> QueryResult<usize>,
+    mut one: impl FnMut(&mut SqliteConnection, &[Row; 1]) -> QueryResult<usize>,
+) -> QueryResult<()> {
+    let (chunks, left) = rows.as_chunks();
+    for_each(chunks, |rows| some(conn, rows))?;
+    for_each(left, |row| one(conn, from_ref(row)))
 }
 
 /// Lets nobody else change what hangs on a merchant until the transaction ends.
@@ -389,7 +403,8 @@ pub(crate) fn connections_by_id(
 pub(crate) fn insert_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => {
-            for_each(rows, |row| diesel::insert_into(requests::table).values(row).execute(conn))
+            let some = |conn: &mut _, rows: &_| InsertSomeRequests(rows).execute(conn);
+            for_some(conn, rows, some, |conn, row| InsertSomeRequests(row).execute(conn))
         }
         Conn::Postgres(conn) => InsertRequests::of(rows).execute(conn).map(drop),
     }
@@ -406,9 +421,10 @@ pub(crate) fn claim_reference(conn: &mut Conn, row: &RequestRow) -> QueryResult<
 
 pub(crate) fn insert_metadata(conn: &mut Conn, rows: &[RequestMetadataRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| {
-            diesel::insert_into(request_metadata::table).values(row).execute(conn)
-        }),
+        Conn::Sqlite(conn) => {
+            let some = |conn: &mut _, rows: &_| InsertSomeMetadata(rows).execute(conn);
+            for_some(conn, rows, some, |conn, row| InsertSomeMetadata(row).execute(conn))
+        }
         Conn::Postgres(conn) => InsertMetadata::of(rows).execute(conn).map(drop),
     }
 }
@@ -416,7 +432,8 @@ pub(crate) fn insert_metadata(conn: &mut Conn, rows: &[RequestMetadataRow]) -> Q
 pub(crate) fn insert_transactions(conn: &mut Conn, rows: &[TransactionRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => {
-            for_each(rows, |row| diesel::insert_into(transactions::table).values(row).execute(conn))
+            let some = |conn: &mut _, rows: &_| InsertSomeTransactions(rows).execute(conn);
+            for_some(conn, rows, some, |conn, row| InsertSomeTransactions(row).execute(conn))
         }
         Conn::Postgres(conn) => InsertTransactions::of(rows).execute(conn).map(drop),
     }

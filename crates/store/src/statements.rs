@@ -1,9 +1,9 @@
 //! The statements that write what calls have changed, each prepared once for each connection.
 //!
 //! Diesel prepares an `UPDATE` anew each time, because its builder cannot know which columns it
-//! will set, and on PostgreSQL an `INSERT` of several rows, because it is another text for each number of
-//! them. These always set the same. On SQLite there is one for each row; on PostgreSQL all rows of a
-//! batch are one parameter, a JSON list.
+//! will set, and an `INSERT` of several rows, because it is another text for each number of
+//! them. These always set the same. On SQLite there is one for each row, or for some; on PostgreSQL all rows
+//! of a batch are one parameter, a JSON list.
 
 use diesel::QueryResult;
 use diesel::pg::Pg;
@@ -166,6 +166,103 @@ fixed_statement! {
          wallet_cost_high = wallet_cost_high + excluded.wallet_cost_high, \
          merchant_cost = merchant_cost + excluded.merchant_cost, \
          merchant_cost_high = merchant_cost_high + excluded.merchant_cost_high";
+}
+
+/// How many rows are inserted at once on SQLite: to begin and end a statement costs as much as a row.
+pub(crate) const AT_ONCE: usize = 8;
+
+/// Statements that insert so many rows into a table of SQLite.
+macro_rules! insert_some {
+    ($(
+        $(#[$doc:meta])*
+        $Statement:ident($Row:ident) = $table:literal {
+            $first:ident: $First:ty, $( $column:ident: $Type:ty, )+
+        }
+    )*) => { $(
+        $(#[$doc])*
+        pub(crate) struct $Statement<'a, const N: usize>(pub(crate) &'a [$Row; N]);
+
+        impl<const N: usize> QueryId for $Statement<'_, N> {
+            type QueryId = $Statement<'static, N>;
+            const HAS_STATIC_QUERY_ID: bool = true;
+        }
+
+        impl<const N: usize> QueryFragment<Sqlite> for $Statement<'_, N> {
+            fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
+                out.push_sql(concat!(
+                    "INSERT INTO ", $table, " (", stringify!($first), $( ", ", stringify!($column), )+ ") VALUES "
+                ));
+                let mut separator = "(";
+                for row in self.0 {
+                    out.push_sql(separator);
+                    out.push_bind_param::<$First, _>(&row.$first)?;
+                    $(
+                        out.push_sql(", ");
+                        out.push_bind_param::<$Type, _>(&row.$column)?;
+                    )+
+                    separator = "), (";
+                }
+                out.push_sql(")");
+                Ok(())
+            }
+        }
+
+        impl<const N: usize> diesel::RunQueryDsl<diesel::SqliteConnection> for $Statement<'_, N> {}
+    )* };
+}
+
+insert_some! {
+    /// Makes requests.
+    InsertSomeRequests(RequestRow) = "requests" {
+        request_id: Text,
+        merchant_id: Text,
+        reference_id: Nullable<Text>,
+        connection_id: Nullable<Text>,
+        spend_key_id: Nullable<Text>,
+        wallet_id: Nullable<Text>,
+        merchant_wallet_id: Text,
+        meter_id: Nullable<Text>,
+        meter_version: Nullable<Integer>,
+        disable_billing: Bool,
+        status: Text,
+        node_id: Nullable<Text>,
+        spend_hold: BigInt,
+        wallet_hold: BigInt,
+        cycle_hold: BigInt,
+        bundle_hold: BigInt,
+        credit_cycle: Nullable<BigInt>,
+        merchant_hold: BigInt,
+        wallet_cost: BigInt,
+        merchant_cost: BigInt,
+        counted_units: BigInt,
+        swept: Bool,
+        forwarded: Text,
+        outcome: Nullable<Text>,
+        created_at: BigInt,
+    }
+
+    /// Makes pairs of metadata.
+    InsertSomeMetadata(RequestMetadataRow) = "request_metadata" {
+        merchant_id: Text,
+        key: Text,
+        value: Text,
+        request_id: Text,
+    }
+
+    /// Makes lines of the ledger.
+    InsertSomeTransactions(TransactionRow) = "transactions" {
+        transaction_id: Text,
+        wallet_id: Text,
+        account: Text,
+        number: BigInt,
+        kind: Text,
+        amount: BigInt,
+        balance_after: BigInt,
+        request_id: Nullable<Text>,
+        description: Nullable<Text>,
+        idempotency_key: Text,
+        created_at: BigInt,
+    }
 }
 
 /// Statements that insert rows into a table of PostgreSQL, or do what their tail says where there is one.
