@@ -94,12 +94,19 @@ macro_rules! ids {
 
         impl serde::Serialize for $Id {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(text($prefix, self.0, &mut [0; LENGTH]))
+                match serializer.is_human_readable() {
+                    true => serializer.serialize_str(text($prefix, self.0, &mut [0; LENGTH])),
+                    // Of what nobody reads, whoever reads it knows the kind.
+                    false => <(u64, u64)>::from(self.0).serialize(serializer),
+                }
             }
         }
 
         impl<'de> serde::Deserialize<'de> for $Id {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                if !deserializer.is_human_readable() {
+                    return <(u64, u64)>::deserialize(deserializer).map(|halves| Self(halves.into()));
+                }
                 let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
                 text.parse().map_err(serde::de::Error::custom)
             }

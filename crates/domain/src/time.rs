@@ -8,7 +8,8 @@ use time::format_description::well_known::Rfc3339;
 use time::{Date, OffsetDateTime, Time};
 use tollgate_pricing::Moment;
 
-/// An instant in UTC, to the microsecond. Written as ISO 8601.
+/// An instant in UTC, to the microsecond. Written as ISO 8601, and where nobody reads it as microseconds
+/// since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -122,6 +123,9 @@ impl std::str::FromStr for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !serializer.is_human_readable() {
+            return self.0.serialize(serializer);
+        }
         let mut buffer = [0; LONGEST];
         let text = self.text(&mut buffer).ok_or_else(|| S::Error::custom("a year beyond 9999"))?;
         serializer.serialize_str(text)
@@ -130,7 +134,10 @@ impl Serialize for Timestamp {
 
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        match deserializer.is_human_readable() {
+            true => String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom),
+            false => i64::deserialize(deserializer).map(Self),
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use crate::exact::{Overflow, round_ratio};
 /// An exact sum of US dollars, counted in units of 10⁻¹⁰ USD.
 ///
 /// The range is ±922,337,203.6854775807 USD. An amount is written as a string with exactly ten
-/// decimals and read from a decimal with at most ten; more decimals are an error, never rounded.
+/// decimals and read from a decimal with at most ten; more decimals are an error, never rounded. Formats
+/// that nobody reads ([`Serializer::is_human_readable`]) have the count of units instead.
 ///
 /// ```
 /// use tollgate_pricing::Amount;
@@ -25,6 +26,7 @@ pub struct Amount(i64);
 const DECIMALS: usize = 10;
 /// Units in one dollar.
 const UNITS_PER_USD: i64 = 10_000_000_000;
+const USD_UNITS: u64 = UNITS_PER_USD.unsigned_abs();
 
 impl Amount {
     /// Nothing.
@@ -104,32 +106,38 @@ const LONGEST: usize = 21;
 
 impl Amount {
     /// The text of the amount, made in `buffer` from its end. Records of calls are full of amounts, and
-    /// the formatting machinery takes several times as long.
+    /// the formatting machinery takes many times as long.
     fn text(self, buffer: &mut [u8; LONGEST]) -> &str {
-        let mut digits = self.0.unsigned_abs();
-        let mut written = 0;
-        let mut places = buffer.iter_mut().rev();
+        let units = self.0.unsigned_abs();
+        let (mut whole, mut fraction) = (units / USD_UNITS, units % USD_UNITS);
+        let [front @ .., point, d1, d2, d3, d4, d5, d6, d7, d8, d9, d10] = buffer;
+        for place in [d10, d9, d8, d7, d6, d5, d4, d3, d2, d1] {
+            *place = digit(fraction % 10);
+            fraction /= 10;
+        }
+        *point = b'.';
+        let mut front = front.iter_mut().rev();
         // At least one digit stands before the point.
-        while digits > 0 || written <= DECIMALS {
-            if written == DECIMALS
-                && let Some(place) = places.next()
-            {
-                *place = b'.';
+        while let Some(place) = front.next() {
+            *place = digit(whole % 10);
+            whole /= 10;
+            if whole == 0 {
+                break;
             }
-            if let (Some(place), Ok(digit)) = (places.next(), u8::try_from(digits % 10)) {
-                *place = b'0' + digit;
-            }
-            digits /= 10;
-            written += 1;
         }
         if self.0 < 0
-            && let Some(place) = places.next()
+            && let Some(place) = front.next()
         {
             *place = b'-';
         }
-        let unused = places.len();
+        let unused = front.len();
         buffer.get(unused..).and_then(|text| str::from_utf8(text).ok()).unwrap_or_default()
     }
+}
+
+/// Of a number below ten.
+fn digit(number: u64) -> u8 {
+    u8::try_from(number).map_or(b'?', |number| b'0' + number)
 }
 
 impl fmt::Display for Amount {
@@ -197,12 +205,18 @@ impl FromStr for Amount {
 
 impl Serialize for Amount {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.text(&mut [0; LONGEST]))
+        match serializer.is_human_readable() {
+            true => serializer.serialize_str(self.text(&mut [0; LONGEST])),
+            false => self.0.serialize(serializer),
+        }
     }
 }
 
 impl<'de> Deserialize<'de> for Amount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        match deserializer.is_human_readable() {
+            true => String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom),
+            false => i64::deserialize(deserializer).map(Self),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Rows as they stand in the tables, and the way from them to the domain's types.
 
 use std::borrow::Cow;
+use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use diesel::prelude::*;
@@ -38,7 +39,16 @@ pub(crate) fn to_json(value: &impl Serialize) -> String {
 
 /// The word by which a domain enum is known everywhere, without quotes.
 pub(crate) fn word(value: &impl Serialize) -> String {
-    to_json(value).trim_matches('"').to_owned()
+    struct Word<'a, T>(&'a T);
+    impl<T: Serialize> fmt::Display for Word<'_, T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.serialize(f)
+        }
+    }
+    let mut word = String::with_capacity(16);
+    // It fails for what is no word.
+    let _ = write!(word, "{}", Word(value));
+    word
 }
 
 pub(crate) fn from_word<T: for<'a> Deserialize<'a>>(

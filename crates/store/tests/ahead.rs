@@ -58,7 +58,7 @@ impl Customer {
     fn log(&self) -> Log {
         let mut files = ["-ledger-0", "-ledger-1"].map(|suffix| {
             let mut text = std::fs::read(format!("{}{suffix}", self.file.display())).unwrap();
-            text.truncate(text.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+            text.truncate(batches(&text));
             (suffix, text)
         });
         // A file begins with the number of its generation.
@@ -95,6 +95,18 @@ impl Customer {
         let found = store.read(move |conn| wallets::find(conn, merchant_id, wallet_id)).await;
         found.unwrap().unwrap()
     }
+}
+
+/// How long the batches of a file are: each begins with its generation, its length and a checksum.
+fn batches(file: &[u8]) -> usize {
+    let mut end = 0;
+    while let Some((head, _)) = file[end..].split_first_chunk::<16>()
+        && head[..8] != [0; 8]
+        && head[..8] == file[..8]
+    {
+        end += 16 + usize::try_from(u32::from_le_bytes(*head[8..].first_chunk().unwrap())).unwrap();
+    }
+    end
 }
 
 fn length(log: &Log) -> usize {

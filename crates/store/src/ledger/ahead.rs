@@ -359,19 +359,10 @@ fn book_again(
     context: &Context,
     versions: &mut Versions,
 ) -> Result<(), StoreError> {
-    let mut lines = batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let head = lines.next().unwrap_or_default();
-    let Booked { node_id, at } = parse(head)?;
+    let (Booked { node_id, at }, lines) = redo::lines(batch)?;
     books.begin(at, context);
-    for line in lines {
-        books.book_again(conn, parse::<Logged<'_>>(line)?, &node_id, context, versions)?;
+    for logged in lines {
+        books.book_again(conn, logged?, &node_id, context, versions)?;
     }
     Ok(())
-}
-
-fn parse<'a, T: serde::Deserialize<'a>>(line: &'a [u8]) -> Result<T, StoreError> {
-    serde_json::from_slice(line).map_err(|_| StoreError::Corrupt {
-        what: "line in the log of the ledger",
-        value: String::from_utf8_lossy(line).into_owned(),
-    })
 }

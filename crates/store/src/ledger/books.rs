@@ -211,15 +211,15 @@ impl Books {
         let mut settled: HashMap<RequestId, SettleOutcome> = HashMap::new();
         for settlement in settlements {
             let outcome = self.settle(settlement, versions, context)?;
-            // Of two settlements of one call in one batch the first is booked, and both may say so.
+            // Of two settlements of one call in one batch the first is booked.
             settled.entry(settlement.request_id).or_insert(outcome);
         }
         let mut answers = Vec::with_capacity(items.len());
         for item in items {
             answers.push(match item {
                 Item::Settle(settlement) => {
-                    let outcome = settled.get(&settlement.request_id).cloned();
-                    Answer::Settled(outcome.unwrap_or(SettleOutcome::NotFound))
+                    let outcome = settled.remove(&settlement.request_id);
+                    Answer::Settled(outcome.unwrap_or(SettleOutcome::AlreadySettled))
                 }
                 Item::Admit(call) => Answer::Admitted(match refused.remove(&call.request_id) {
                     Some(refusal) => Err(refusal),

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::settlement::{self, Ending, Report};
-use tollgate_domain::{Connection, MerchantMeter};
+use tollgate_domain::{Connection, MerchantId, MerchantMeter, SpendKeyId};
 
 use crate::conn::Conn;
 use crate::dialect;
@@ -72,18 +72,12 @@ struct KnownKey {
 #[derive(Default)]
 pub(super) struct Parties {
     secret_keys: HashMap<String, Holder>,
-    spend_keys: HashMap<String, KnownKey>,
+    spend_keys: HashMap<SpendKeyId, KnownKey>,
     connections: HashMap<String, (Connection, Mark)>,
-    meters: HashMap<MeterName, MerchantMeter>,
-}
-
-/// How a call names a meter of its merchant.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum MeterName {
-    /// By its slug in the credential: merchant and slug.
-    Slug(String, String),
-    /// By its id in the spend key.
-    Id(String),
+    /// Those that spend keys name, by id.
+    meters: HashMap<String, MerchantMeter>,
+    /// Those that credentials name, by [merchant and slug](of_merchant).
+    meters_by_slug: HashMap<String, MerchantMeter>,
 }
 
 /// What one call names.
@@ -121,11 +115,12 @@ impl Parties {
         ending: impl Iterator<Item = String>,
     ) -> Result<(), StoreError> {
         let mut secret_ids = BTreeSet::new();
-        let mut spend_ids: BTreeSet<_> = ending.collect();
+        let ending = ending.map(|id| parsed("requests.spend_key_id", &id));
+        let mut spend_ids = ending.collect::<Result<BTreeSet<_>, _>>()?;
         for call in calls.clone() {
             match call.key {
                 CallKey::Secret(id) => secret_ids.insert(id.to_string()),
-                CallKey::Spend(id, _) => spend_ids.insert(id.to_string()),
+                CallKey::Spend(id, _) => spend_ids.insert(id),
             };
         }
         secret_ids.retain(|id| !self.secret_keys.contains_key(id));
@@ -146,27 +141,27 @@ impl Parties {
             }
         }
         for call in calls {
-            let Some(name) = self.meter_name(call) else { continue };
-            if self.meters.contains_key(&name) {
+            let key = self.opened_spend_key(call);
+            if self.meter(call, key).is_some() {
                 continue;
             }
-            let found = match &name {
-                MeterName::Slug(merchant_id, slug) => {
-                    meters::find_by_slug(conn, merchant_id, slug)?
-                }
-                MeterName::Id(meter_id) => {
-                    let meter_id = parsed("spend_keys.meter_id", meter_id)?;
-                    meters::find(conn, call.merchant_id, meter_id)?
-                }
-            };
-            self.meters.extend(found.map(|meter| (name, meter)));
+            if let Some(slug) = &call.meter_slug {
+                let found = meters::find_by_slug(conn, &call.merchant_id.to_string(), slug)?;
+                let name = of_merchant(call.merchant_id, slug);
+                self.meters_by_slug.extend(found.map(|meter| (name, meter)));
+            } else if let Some(meter_id) = key.and_then(|key| key.row.meter_id.clone()) {
+                let id = parsed("spend_keys.meter_id", &meter_id)?;
+                let found = meters::find(conn, call.merchant_id, id)?;
+                self.meters.extend(found.map(|meter| (meter_id, meter)));
+            }
         }
         Ok(())
     }
 
     /// How many rows are known.
     pub(super) fn len(&self) -> usize {
-        self.secret_keys.len() + self.spend_keys.len() + self.connections.len() + self.meters.len()
+        let meters = self.meters.len() + self.meters_by_slug.len();
+        self.secret_keys.len() + self.spend_keys.len() + self.connections.len() + meters
     }
 
     /// By which rows these calls, and the ends of calls of these spend keys, are decided: that they
@@ -183,7 +178,7 @@ impl Parties {
             }
         };
         let Basis { secret_keys, spend_keys, connections, meters, accounts, marks } = &mut basis;
-        for key in ending.filter_map(|id| self.spend_keys.get(id)) {
+        for key in ending.filter_map(|id| self.spend_keys.get(&id.parse().ok()?)) {
             add(spend_keys, marks, &key.row.spend_key_id, key.mark.clone());
         }
         for call in calls {
@@ -196,7 +191,7 @@ impl Parties {
                     }
                     holder
                 }
-                CallKey::Spend(id, _) => self.spend_keys.get(&id.to_string()).map(|key| {
+                CallKey::Spend(id, _) => self.spend_keys.get(&id).map(|key| {
                     add(spend_keys, marks, &key.row.spend_key_id, key.mark.clone());
                     &key.holder
                 }),
@@ -204,15 +199,15 @@ impl Parties {
             if let Some(holder) = holder {
                 add(accounts, marks, &holder.wallet_id, holder.mark());
             }
-            let of_key = self.opened_spend_key(call);
-            let of_key = of_key.and_then(|key| key.row.connection_id.clone());
+            let key = self.opened_spend_key(call);
+            let of_key = key.and_then(|key| key.row.connection_id.clone());
             let named = call.connection_id.map(|id| id.to_string());
             for id in named.into_iter().chain(of_key) {
                 if let Some((_, mark)) = self.connections.get(&id) {
                     add(connections, marks, &id, mark.clone());
                 }
             }
-            if let Some(meter) = self.meter_name(call).and_then(|name| self.meters.get(&name)) {
+            if let Some(meter) = self.meter(call, key) {
                 let MerchantMeter { meter_id, version, slug, .. } = meter;
                 let id = meter_id.to_string();
                 add(meters, marks, &id, format!("{id} {version} {slug}"));
@@ -223,7 +218,7 @@ impl Parties {
 
     /// A spend key by its id, deleted or not.
     pub(super) fn spend_key(&self, id: &str) -> Option<&SpendKeyRow> {
-        self.spend_keys.get(id).map(|key| &key.row)
+        self.spend_keys.get(&id.parse().ok()?).map(|key| &key.row)
     }
 
     /// What a call names, as far as it is there and its merchant's.
@@ -241,7 +236,7 @@ impl Parties {
             account: holder.map(|holder| (holder.wallet_id.as_str(), holder.wallet_is_limited)),
             spend_key: spend_key.map(|key| &key.row),
             connection: connection.filter(|one| one.merchant_id == call.merchant_id),
-            meter: self.meter_name(call).and_then(|name| self.meters.get(&name)),
+            meter: self.meter(call, spend_key),
         }
     }
 
@@ -252,15 +247,21 @@ impl Parties {
     /// The spend key of a call, if the key that was shown still opens it.
     fn opened_spend_key(&self, call: &Call) -> Option<&KnownKey> {
         let CallKey::Spend(id, hash) = call.key else { return None };
-        self.spend_keys.get(&id.to_string()).filter(|key| key.row.is_opened_by(&hash))
+        self.spend_keys.get(&id).filter(|key| key.row.is_opened_by(&hash))
     }
 
-    fn meter_name(&self, call: &Call) -> Option<MeterName> {
-        if let Some(slug) = &call.meter_slug {
-            return Some(MeterName::Slug(call.merchant_id.to_string(), slug.clone()));
+    /// The meter that a call names, or else the spend key that it opens.
+    fn meter(&self, call: &Call, key: Option<&KnownKey>) -> Option<&MerchantMeter> {
+        match &call.meter_slug {
+            Some(slug) => self.meters_by_slug.get(&of_merchant(call.merchant_id, slug)),
+            None => self.meters.get(key?.row.meter_id.as_ref()?),
         }
-        self.opened_spend_key(call)?.row.meter_id.clone().map(MeterName::Id)
     }
+}
+
+/// A slug is one merchant's.
+fn of_merchant(merchant_id: MerchantId, slug: &str) -> String {
+    format!("{merchant_id} {slug}")
 }
 
 fn secret_keys(
@@ -280,18 +281,19 @@ fn secret_keys(
 
 fn spend_keys(
     conn: &mut Conn,
-    ids: BTreeSet<String>,
-) -> Result<HashMap<String, KnownKey>, StoreError> {
+    ids: BTreeSet<SpendKeyId>,
+) -> Result<HashMap<SpendKeyId, KnownKey>, StoreError> {
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
-    let ids: Vec<_> = ids.into_iter().collect();
+    let ids: Vec<_> = ids.iter().map(SpendKeyId::to_string).collect();
     let found = dialect::spend_key_facts(conn, &ids)?.into_iter();
     let keys = found.map(|(row, wallet_id, limit, mark)| {
         let merchant_id = row.merchant_id.clone();
         let holder = Holder { merchant_id, wallet_id, wallet_is_limited: limit.is_some() };
         let mark = format!("{} {mark}", row.spend_key_id);
-        (row.spend_key_id.clone(), KnownKey { row, holder, mark })
+        let id = parsed("spend_keys.spend_key_id", &row.spend_key_id)?;
+        Ok((id, KnownKey { row, holder, mark }))
     });
-    Ok(keys.collect())
+    keys.collect()
 }

@@ -42,6 +42,8 @@ pub(crate) struct Series(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     series: HashSet<String>,
+    /// The ids of series of [traits], by owner, key and value: nearly every call has the same.
+    of_traits: HashMap<String, String>,
     /// The values seen of each merchant's keys, by their hashes, until they are many.
     values: HashMap<(String, String), HashSet<u64>>,
 }
@@ -53,7 +55,9 @@ impl Series {
 
     /// Forgets what is there: it may be another database, or an earlier state of this one.
     pub(super) fn forget(&self) {
-        self.known().series.clear();
+        let mut known = self.known();
+        known.series.clear();
+        known.of_traits.clear();
     }
 
     /// Learns of series whose transaction is committed.
@@ -61,6 +65,7 @@ impl Series {
         let mut known = self.known();
         if known.series.len() > REMEMBERED {
             known.series.clear();
+            known.of_traits.clear();
         }
         known.series.extend(written);
     }
@@ -125,9 +130,18 @@ impl Rollups {
         }
         let known = &mut *series.known();
         for (key, value) in traits(record) {
+            // No id and no key has such a letter.
+            let name = format!("{merchant_id}\0{key}\0{value}");
+            if let Some(id) = known.of_traits.get(&name) {
+                self.add_to(id, &[WIDE], row, more);
+                continue;
+            }
             let found_by = [(key.to_owned(), value)];
             let id = self.series(known, merchant_id, None, &Pairs::new(), &found_by);
             self.add_to(&id, &[WIDE], row, more);
+            if known.series.contains(&id) {
+                known.of_traits.insert(name, id);
+            }
         }
         let metadata = &record.metadata;
         if metadata.is_empty() {

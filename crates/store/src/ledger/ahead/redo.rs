@@ -2,8 +2,8 @@
 //! each batch made durable before anybody is told of it.
 //!
 //! Two files, which are written in turn: while the database takes what is in one, batches go to the other.
-//! A batch is a head of generation, length and checksum, and lines of JSON. Each turn is another
-//! generation and begins at the beginning of its file, so its blocks are there already and a batch costs
+//! A batch is a head of generation, length and checksum, and lines of MessagePack: who booked it when, and what
+//! was decided. Each turn is another generation and begins at the beginning of its file, so its blocks are there already and a batch costs
 //! one write and one `fdatasync`. What is read back are, of both files, the batches from the beginning on
 //! whose heads have one generation and whose checksums agree, the older generation first: a batch that
 //! was cut off was told to nobody. To book again what the database has does nothing, so old batches
@@ -38,10 +38,22 @@ pub(in super::super) enum Logged<'a> {
 
 impl Logged<'_> {
     pub(in super::super) fn append_to(&self, lines: &mut Vec<u8>) {
-        // It cannot fail: no map of ours has keys other than text, and memory takes everything.
-        let _ = serde_json::to_writer(&mut *lines, self);
-        lines.push(b'\n');
+        // It cannot fail: memory takes everything.
+        let _ = rmp_serde::encode::write_named(lines, self);
     }
+}
+
+/// Who booked a batch when, and what was decided.
+pub(super) fn lines(
+    mut batch: &[u8],
+) -> Result<(Booked<'static>, impl Iterator<Item = Result<Logged<'static>, StoreError>>), StoreError>
+{
+    let booked = rmp_serde::from_read(&mut batch).map_err(unreadable)?;
+    let lines = std::iter::from_fn(move || {
+        let is_over = batch.is_empty();
+        (!is_over).then(|| rmp_serde::from_read(&mut batch).map_err(unreadable))
+    });
+    Ok((booked, lines))
 }
 
 /// The first line of a batch: who booked it when.
@@ -106,8 +118,8 @@ impl Log {
     pub(super) fn append(&mut self, booked: &Booked<'_>, lines: &[u8]) -> Result<(), StoreError> {
         self.buffer.clear();
         self.buffer.resize(HEAD, 0);
-        serde_json::to_writer(&mut self.buffer, booked).map_err(|cause| unusable(cause.into()))?;
-        self.buffer.push(b'\n');
+        rmp_serde::encode::write_named(&mut self.buffer, booked)
+            .map_err(|cause| unusable(io::Error::other(cause)))?;
         self.buffer.extend_from_slice(lines);
         let [even, odd] = &mut self.files;
         let space = if self.generation.is_multiple_of(2) { even } else { odd };
@@ -210,6 +222,11 @@ fn unusable(cause: io::Error) -> StoreError {
     StoreError::Unavailable(format!("the log of the ledger: {cause}"))
 }
 
+/// A line whose batch's checksum agrees: another version wrote it.
+fn unreadable(cause: rmp_serde::decode::Error) -> StoreError {
+    StoreError::Corrupt { what: "line in the log of the ledger", value: cause.to_string() }
+}
+
 fn check(generation: u64, lines: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&generation.to_le_bytes());
@@ -224,4 +241,92 @@ fn parse(head: &[u8; HEAD]) -> (u64, u32, u32) {
     };
     let small = |range| u32::try_from(number(range)).unwrap_or_default();
     (number(0..8), small(8..12), small(12..16))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of<T: DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn priced() -> Value {
+        json!({
+            "usage": {"quantities": {"input": 51, "output": 20}, "provider_cost": "0.0000000001"},
+            "usage_source": "partial",
+            "base": {"input": "0.0000076500", "output": "922337203.6854775807"},
+            "price_source": "catalog"
+        })
+    }
+
+    /// With all that there can be in them, and with as little.
+    #[test]
+    fn lines_read_back_as_they_were_written() {
+        let full = json!({
+            "request_id": "req_01M82HFQ2D8PV0WRZSBMD9CQ5G", "merchant_id": "mch_01M82HFMX5AN6YEP4PGEGEN3WD",
+            "reference_id": "0", "connection_id": "con_7ZZZZZZZZZZZZZZZZZZZZZZZZZ",
+            "spend_key_id": "spk_00000000000000000000000000", "wallet_id": "wal_01M82HFN0DTRCBJ7BJNADWBV21",
+            "merchant_wallet_id": "wal_01M82HFMX5AN6YEP4PGEGEN3WE",
+            "meter": {"meter_id": "mtr_01M82HFN06XS0FNSJ47RGXMGGD", "version": -1},
+            "disable_billing": true,
+            "forwarded": {
+                "provider": "openai", "endpoint": "POST https://example.com/\"v1\"\n", "metered": true,
+                "provider_key_type": "unmanaged", "model": "gpt-4o-mini", "metadata": {"user": "Ω\u{0}", "": ""},
+                "input_estimate": priced()
+            },
+            "spend_hold": "-0.0000000001", "wallet_hold": "-922337203.6854775808",
+            "credit_hold": {"cycle": "0.0000000000", "bundle": "1.0000000000", "in_cycle": i64::MIN},
+            "merchant_hold": "922337203.6854775807", "created_at": "2026-11-22T21:09:39.537142Z"
+        });
+        let mut least = full.clone();
+        for absent in
+            ["reference_id", "connection_id", "spend_key_id", "wallet_id", "meter", "credit_hold"]
+        {
+            least[absent] = Value::Null;
+        }
+        let report = json!({
+            "ending": "not_sent", "provider_status": 200, "model": "m", "response_id": "", "priced": priced(),
+            "applied": [{
+                "model": "gpt-4o*", "list": "custom", "source": "s", "effective_from": "2026-01-31",
+                "hours": {"from": "22:30", "to": "06:00"}, "tiers": ["batch"], "above_input_tokens": u64::MAX,
+                "prices": {"input": "0.150000000000000001"}, "part": {"model": "m", "quantities": {"input": 1}}
+            }],
+            "missing": {"provider": "p", "model": "m", "unit": "u"}, "timestamp": "1969-12-31T23:59:59.999999Z"
+        });
+        let nothing = json!({
+            "ending": "answered", "provider_status": null, "model": null, "response_id": null, "priced": priced(),
+            "timestamp": "9999-12-31T23:59:59Z"
+        });
+        let counters = SpendCounters {
+            last_used_at: Some(of(json!("2026-11-22T00:00:00Z"))),
+            ..SpendCounters::default()
+        };
+        let request_id = of(full["request_id"].clone());
+        let admitted =
+            |pending, counters| Logged::Admitted { pending: Cow::Owned(of(pending)), counters };
+        let settled = |report| Logged::Settled { request_id, report };
+        let written = [
+            admitted(full, Some(Cow::Owned(counters))),
+            admitted(least, None),
+            settled(Some(Cow::Owned(of(report)))),
+            settled(Some(Cow::Owned(of(nothing)))),
+            settled(None),
+        ];
+        let booked = Booked { node_id: "nod_1".into(), at: Timestamp::from_unix_micros(-1) };
+        let mut batch = rmp_serde::to_vec_named(&booked).unwrap();
+        written.iter().for_each(|line| line.append_to(&mut batch));
+        let (head, read) = lines(&batch).unwrap();
+        assert_eq!((&*head.node_id, head.at), ("nod_1", booked.at));
+        let text = |line: &Logged<'_>| serde_json::to_value(line).unwrap();
+        let read: Vec<_> = read.map(|line| text(&line.unwrap())).collect();
+        assert_eq!(read, written.each_ref().map(text));
+
+        let cut = batch.len() - 1;
+        let (_, mut read) = lines(&batch[..cut]).unwrap();
+        assert!(read.any(|line| line.is_err()), "what is no line ends nothing silently");
+    }
 }
