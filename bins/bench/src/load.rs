@@ -21,6 +21,9 @@ pub(crate) struct Load {
     /// What each answer must say.
     pub(crate) status: u16,
     pub(crate) concurrency: usize,
+    /// How long after one connection the next begins. Callers that begin together and wait equally long come
+    /// back together, too.
+    pub(crate) apart: Duration,
     /// Whether the answer is a stream, which must come to its end.
     pub(crate) streams: bool,
 }
@@ -61,8 +64,14 @@ pub(crate) async fn drive(load: &Load, until: Until) -> anyhow::Result<Driven> {
     let turn = Arc::new(AtomicUsize::new(0));
     let start = Instant::now();
     let mut tasks = JoinSet::new();
+    let mut begin = Duration::ZERO;
     for connection in connections {
-        tasks.spawn(call_on(connection, load.clone(), Arc::clone(&turn), until, start));
+        let calls = call_on(connection, load.clone(), Arc::clone(&turn), until, start);
+        tasks.spawn(async move {
+            tokio::time::sleep_until((start + begin).into()).await;
+            calls.await
+        });
+        begin += load.apart;
     }
     let mut driven = Driven::default();
     while let Some(done) = tasks.join_next().await {

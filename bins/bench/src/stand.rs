@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
@@ -153,6 +154,7 @@ impl Stand {
             requests: [call.to(address, credential)].into(),
             status: 200,
             concurrency,
+            apart: Duration::ZERO,
             streams: call.streams,
         })
     }

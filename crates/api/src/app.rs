@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -78,6 +80,13 @@ impl Default for Clients {
     }
 }
 
+/// The ledger, which all calls pass, keeps the last core busy: with a worker for that core, too, the threads
+/// take turns on it and wake each other more often than they work.
+fn one_less_than_cores() -> NonZeroUsize {
+    let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+    NonZeroUsize::new(cores.saturating_sub(1)).unwrap_or(NonZeroUsize::MIN)
+}
+
 /// What an operator can choose.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -105,6 +114,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// How long to wait for clients.
     pub clients: Clients,
+    /// How many threads forward calls and answer, each with an event loop and connections of its own.
+    pub workers: NonZeroUsize,
     /// Which URLs webhooks may have.
     pub webhooks: Reach,
     /// Who says which addresses the names of providers and webhooks have.
@@ -130,6 +141,7 @@ impl Default for Settings {
             standard_rate_per_minute: 1_000,
             timeouts: Timeouts::default(),
             clients: Clients::default(),
+            workers: one_less_than_cores(),
             webhooks: Reach::default(),
             resolver: Resolver::System,
             access_log: None,

@@ -2,8 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
-use std::thread::available_parallelism;
 
 use actix_web::dev::Server;
 use actix_web::middleware::{Condition, from_fn};
@@ -46,7 +44,7 @@ fn bind(app: web::Data<App>, address: &str, tls: Option<&Tls>) -> io::Result<Lis
     // A client that takes nothing for as long as a provider may be silent counts as gone.
     let patience = app.settings.timeouts.idle.max(clients.keep_alive + clients.head_timeout);
     tokio::spawn(connections.clone().watch(patience));
-    let workers = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let workers = app.settings.workers;
     let routes = move || {
         let is_earlier = app.settings.shape == InterfaceShape::Earlier;
         let log = app.settings.access_log;

@@ -118,7 +118,7 @@ impl Amount {
         *point = b'.';
         let mut front = front.iter_mut().rev();
         // At least one digit stands before the point.
-        while let Some(place) = front.next() {
+        for place in front.by_ref() {
             *place = digit(whole % 10);
             whole /= 10;
             if whole == 0 {

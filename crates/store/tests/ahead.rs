@@ -99,12 +99,14 @@ impl Customer {
 
 /// How long the batches of a file are: each begins with its generation, its length and a checksum.
 fn batches(file: &[u8]) -> usize {
+    let generation = file.first_chunk::<8>().filter(|generation| **generation != [0; 8]);
     let mut end = 0;
-    while let Some((head, _)) = file[end..].split_first_chunk::<16>()
-        && head[..8] != [0; 8]
-        && head[..8] == file[..8]
+    while generation.is_some()
+        && let Some(batch) = file.get(end..)
+        && batch.first_chunk() == generation
+        && let Some(length) = batch.get(8..).and_then(|rest| rest.first_chunk())
     {
-        end += 16 + usize::try_from(u32::from_le_bytes(*head[8..].first_chunk().unwrap())).unwrap();
+        end += 16 + usize::try_from(u32::from_le_bytes(*length)).unwrap();
     }
     end
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::Options;
 use crate::call::Call;
 use crate::line::{self, Line};
-use crate::load::{Until, percentile_us};
+use crate::load::{Load, Until, percentile_us};
 use crate::process::peak_memory_kib;
 use crate::report::{self, Compare, Table};
 use crate::stand::{Stand, Target};
@@ -19,12 +19,13 @@ const OPEN_APART_MS: u64 = 200;
 
 pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<()> {
     let mut lines = Vec::new();
-    for (name, call, concurrency) in loads() {
+    for (name, call, concurrency, apart) in loads() {
         if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
             continue;
         }
         for target in stand.targets() {
-            lines.push(Line::new(&name, target, stand.load(target, &call, concurrency)?));
+            let load = Load { apart, ..stand.load(target, &call, concurrency)? };
+            lines.push(Line::new(&name, target, load));
         }
     }
     anyhow::ensure!(!lines.is_empty(), "no load has the text of --only in its name");
@@ -60,19 +61,23 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     Ok(())
 }
 
-fn loads() -> Vec<(String, Call, usize)> {
-    let mut loads = Vec::new();
+/// Names, calls, how many at a time, and how long after one another they begin.
+fn loads() -> Vec<(String, Call, usize, Duration)> {
+    let (mut loads, together) = (Vec::new(), Duration::ZERO);
     for count in [1, 16, 64] {
-        loads.push((format!("calls, {count} at a time"), Call::default(), count));
+        loads.push((format!("calls, {count} at a time"), Call::default(), count, together));
     }
     let behavior = vec![("x-simulate-first-byte-delay-ms", "50".to_owned())];
     let slow = Call { behavior, ..Call::default() };
-    loads.push(("calls, 64 at a time, provider takes 50 ms".to_owned(), slow, 64));
+    let name = "calls, 64 at a time, provider takes 50 ms";
+    loads.push((name.to_owned(), slow.clone(), 64, together));
+    // Spread over the time that the provider takes: clients do not wait for each other.
+    loads.push((format!("{name}, begun one by one"), slow, 64, Duration::from_micros(50_000 / 64)));
     let fast = Call { streams: true, ..Call::default() };
-    loads.push(("streams of 24 events, 16 at a time".to_owned(), fast, 16));
+    loads.push(("streams of 24 events, 16 at a time".to_owned(), fast, 16, together));
     for (apart_ms, count) in [(5, 16), (20, 200)] {
         let name = format!("streams of 24 events, {apart_ms} ms apart, {count} at a time");
-        loads.push((name, Call::paced(apart_ms), count));
+        loads.push((name, Call::paced(apart_ms), count, together));
     }
     loads
 }

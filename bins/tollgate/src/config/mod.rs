@@ -5,6 +5,7 @@ mod prices;
 mod section;
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -234,6 +235,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
     let body_limit_bytes = limit("body_limit_bytes", default.body_limit_bytes);
     let body_memory_bytes = limit("body_memory_bytes", default.body_memory_bytes);
     let max_connections = limit("max_connections", default.clients.max_connections);
+    let workers = limit("workers", default.workers.get());
     if body_memory_bytes < forward_body_limit_bytes {
         root.mistake("body_memory_bytes", "must be at least forward_body_limit_bytes");
     }
@@ -270,6 +272,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
             keep_alive: millis(root, "keep_alive_ms", 75_000),
             max_connections,
         },
+        workers: NonZeroUsize::new(workers).unwrap_or(default.workers),
         webhooks: Reach {
             http: root.take("webhook_allow_http").unwrap_or(false),
             private_network: root.take("webhook_allow_private_network").unwrap_or(false),
@@ -537,6 +540,7 @@ mod tests {
             "idle_timeout_ms",
             "client_head_timeout_ms",
             "max_connections",
+            "workers",
             "forward_body_limit_bytes",
         ] {
             let Mistakes(mistakes) = read(&format!("{key} = 0"), &[]).unwrap_err();

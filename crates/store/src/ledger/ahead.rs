@@ -33,14 +33,14 @@ use crate::dialect::group::Basis;
 use crate::error::StoreError;
 
 /// What is booked is on its way to the database after so long, unless that is written to just then.
-const BEHIND: Duration = Duration::from_millis(50);
+const BEHIND: Duration = Duration::from_millis(200);
 /// How often somebody looks whether the scribe is back, when nothing else happens.
 const LOOK: Duration = Duration::from_millis(1);
-/// After so many bytes of log, a thousand calls, what is in SQLite's own log is moved to where it
+/// After so many bytes of log, two thousand calls, what is in SQLite's own log is moved to where it
 /// belongs.
-const CHECKPOINT: usize = 2 * 1024 * 1024;
-/// So many bytes of log may wait for the scribe, some thousand calls; then calls wait for him, too.
-const MOST_LOGGED: u64 = 16 * 1024 * 1024;
+const CHECKPOINT: usize = 1024 * 1024;
+/// So many bytes of log may wait for the scribe, eight thousand calls; then calls wait for him, too.
+const MOST_LOGGED: u64 = 4 * 1024 * 1024;
 /// How many rows are remembered; then everything is forgotten, which costs a few reads.
 const REMEMBERED: usize = 200_000;
 
