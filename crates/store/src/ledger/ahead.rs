@@ -32,8 +32,11 @@ use crate::dialect;
 use crate::dialect::group::Basis;
 use crate::error::StoreError;
 
-/// What is booked is on its way to the database after so long, unless that is written to just then.
+/// What is booked is on its way to the database after so long, unless that is written to just then: what
+/// every group changes is written once for all of them, and more of the calls that are short have ended.
 const BEHIND: Duration = Duration::from_millis(200);
+/// The same after so many bytes of log, two thousand calls: whoever reads waits until they are written.
+const MUCH: u64 = 1024 * 1024;
 /// How often somebody looks whether the scribe is back, when nothing else happens.
 const LOOK: Duration = Duration::from_millis(1);
 /// After so many bytes of log, two thousand calls, what is in SQLite's own log is moved to where it
@@ -219,7 +222,8 @@ impl Ahead {
                 let Some(outcome) = self.scribe.look() else { return Ok(()) };
                 self.returned(outcome, reader, context)?;
             }
-            let is_due = self.behind_since.is_some_and(|since| since.elapsed() >= BEHIND);
+            let is_late = self.behind_since.is_some_and(|since| since.elapsed() >= BEHIND);
+            let is_due = is_late || self.log.len() >= MUCH;
             if !self.send_scribe(is_due, context) {
                 return Ok(());
             }
