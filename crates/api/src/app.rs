@@ -80,7 +80,7 @@ impl Default for Clients {
     }
 }
 
-/// The ledger, which all calls pass, keeps the last core busy: with a worker for that core, too, the threads
+/// The ledger's threads, which all calls pass, keep the last core busy: with a worker for that core, too, they
 /// take turns on it and wake each other more often than they work.
 fn one_less_than_cores() -> NonZeroUsize {
     let cores = available_parallelism().map_or(1, NonZeroUsize::get);

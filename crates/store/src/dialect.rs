@@ -33,10 +33,10 @@ use crate::schema::{
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{
-    AT_ONCE, AddRollup, AddRollups, DataVersion, InsertMetadata, InsertRequests,
-    InsertSomeMetadata, InsertSomeRequests, InsertSomeTransactions, InsertTransactions,
-    SaveCounter, SaveCounters, SaveCountersOfKeys, SaveRequest, SaveRequests, SaveSpendCounters,
-    SaveWallet, SaveWallets,
+    AddRollup, AddRollups, DataVersion, InsertMetadata, InsertRequests, InsertSomeMetadata,
+    InsertSomeRequests, InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter,
+    SaveCounters, SaveCountersOfKeys, SaveRequest, SaveRequests, SaveSpendCounters, SaveWallet,
+    SaveWallets,
 };
 use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
 use crate::subscriptions::SubscriptionRow;
@@ -81,7 +81,7 @@ fn for_each<Row>(
 fn for_some<Row>(
     conn: &mut SqliteConnection,
     rows: &[Row],
-    mut some: impl FnMut(&mut SqliteConnection, &[Row; AT_ONCE]) -> QueryResult<usize>,
+    mut some: impl FnMut(&mut SqliteConnection, &[Row; ROWS_AT_ONCE]) -> QueryResult<usize>,
     mut one: impl FnMut(&mut SqliteConnection, &[Row; 1]) -> QueryResult<usize>,
 ) -> QueryResult<()> {
     let (chunks, left) = rows.as_chunks();

@@ -46,8 +46,8 @@ pub(crate) fn word(value: &impl Serialize) -> String {
         }
     }
     let mut word = String::with_capacity(16);
-    // It fails for what is no word.
-    let _ = write!(word, "{}", Word(value));
+    let written = write!(word, "{}", Word(value));
+    debug_assert!(written.is_ok(), "it is no word");
     word
 }
 

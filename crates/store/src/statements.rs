@@ -169,7 +169,7 @@ fixed_statement! {
 }
 
 /// How many rows are inserted at once on SQLite: to begin and end a statement costs as much as a row.
-pub(crate) const AT_ONCE: usize = 8;
+pub(crate) const ROWS_AT_ONCE: usize = 8;
 
 /// Statements that insert so many rows into a table of SQLite.
 macro_rules! insert_some {
@@ -193,12 +193,13 @@ macro_rules! insert_some {
                     "INSERT INTO ", $table, " (", stringify!($first), $( ", ", stringify!($column), )+ ") VALUES "
                 ));
                 let mut separator = "(";
-                for row in self.0 {
+                // No column of a row is forgotten.
+                for $Row { $first, $( $column ),+ } in self.0 {
                     out.push_sql(separator);
-                    out.push_bind_param::<$First, _>(&row.$first)?;
+                    out.push_bind_param::<$First, _>($first)?;
                     $(
                         out.push_sql(", ");
-                        out.push_bind_param::<$Type, _>(&row.$column)?;
+                        out.push_bind_param::<$Type, _>($column)?;
                     )+
                     separator = "), (";
                 }

@@ -12,12 +12,14 @@ CREATE TABLE requests_by_row (
     meter_version      INTEGER,
     disable_billing    BOOLEAN NOT NULL,
     status             TEXT NOT NULL,
+    -- The life of a process that will settle it; none once it is settled.
     node_id            TEXT,
     wallet_hold        BIGINT NOT NULL,
     merchant_hold      BIGINT NOT NULL,
     wallet_cost        BIGINT NOT NULL,
     merchant_cost      BIGINT NOT NULL,
     counted_units      BIGINT NOT NULL,
+    -- Ended by the sweeper; a settlement that comes after all corrects it.
     swept              BOOLEAN NOT NULL,
     forwarded          TEXT NOT NULL,
     outcome            TEXT,

@@ -236,6 +236,9 @@ fn settings(root: &mut Section<'_>) -> Settings {
     let body_memory_bytes = limit("body_memory_bytes", default.body_memory_bytes);
     let max_connections = limit("max_connections", default.clients.max_connections);
     let workers = limit("workers", default.workers.get());
+    if workers > 1_024 {
+        root.mistake("workers", "must be at most 1024");
+    }
     if body_memory_bytes < forward_body_limit_bytes {
         root.mistake("body_memory_bytes", "must be at least forward_body_limit_bytes");
     }

@@ -42,8 +42,9 @@ const LOOK: Duration = Duration::from_millis(1);
 /// After so many bytes of log, two thousand calls, what is in SQLite's own log is moved to where it
 /// belongs.
 const CHECKPOINT: usize = 1024 * 1024;
-/// So many bytes of log may wait for the scribe, eight thousand calls; then calls wait for him, too.
-const MOST_LOGGED: u64 = 4 * 1024 * 1024;
+/// So many bytes of log may wait for the scribe, sixteen thousand calls without metadata; then calls wait
+/// for him, too.
+const MOST_LOGGED: u64 = 8 * 1024 * 1024;
 /// How many rows are remembered; then everything is forgotten, which costs a few reads.
 const REMEMBERED: usize = 200_000;
 
@@ -363,9 +364,9 @@ fn book_again(
     context: &Context,
     versions: &mut Versions,
 ) -> Result<(), StoreError> {
-    let (Booked { node_id, at }, lines) = redo::lines(batch)?;
+    let (Booked { node_id, at }, entries) = redo::entries(batch)?;
     books.begin(at, context);
-    for logged in lines {
+    for logged in entries {
         books.book_again(conn, logged?, &node_id, context, versions)?;
     }
     Ok(())

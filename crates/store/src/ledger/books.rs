@@ -208,18 +208,16 @@ impl Books {
         }
         self.lock(conn, &touched)?;
 
-        let mut settled: HashMap<RequestId, SettleOutcome> = HashMap::new();
+        let mut settled = Vec::new();
         for settlement in settlements {
-            let outcome = self.settle(settlement, versions, context)?;
-            // Of two settlements of one call in one batch the first is booked.
-            settled.entry(settlement.request_id).or_insert(outcome);
+            settled.push(self.settle(settlement, versions, context)?);
         }
+        let mut settled = settled.into_iter();
         let mut answers = Vec::with_capacity(items.len());
         for item in items {
             answers.push(match item {
-                Item::Settle(settlement) => {
-                    let outcome = settled.remove(&settlement.request_id);
-                    Answer::Settled(outcome.unwrap_or(SettleOutcome::AlreadySettled))
+                Item::Settle(_) => {
+                    Answer::Settled(settled.next().unwrap_or(SettleOutcome::NotFound))
                 }
                 Item::Admit(call) => Answer::Admitted(match refused.remove(&call.request_id) {
                     Some(refusal) => Err(refusal),

@@ -29,6 +29,8 @@ use crate::usage::{NARROW, RollupKey, RollupRow, SeriesRow, Sums, TagRow, WIDE, 
 const FEW_VALUES: usize = 32;
 /// How many keys and series a writer remembers; then it begins anew, which costs a few writes.
 const REMEMBERED: usize = 65_536;
+/// How many ids of series of traits it remembers; the others are computed.
+const REMEMBERED_TRAITS: usize = 4_096;
 /// How many rows a statement has at most: PostgreSQL takes 65,535 values.
 const AT_ONCE: usize = 3_000;
 /// Among how many rows writers spread what they add to one series: what is locked by one is not
@@ -140,6 +142,9 @@ impl Rollups {
             let id = self.series(known, merchant_id, None, &Pairs::new(), &found_by);
             self.add_to(&id, &[WIDE], row, more);
             if known.series.contains(&id) {
+                if known.of_traits.len() >= REMEMBERED_TRAITS {
+                    known.of_traits.clear();
+                }
                 known.of_traits.insert(name, id);
             }
         }

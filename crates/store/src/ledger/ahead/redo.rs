@@ -2,8 +2,8 @@
 //! each batch made durable before anybody is told of it.
 //!
 //! Two files, which are written in turn: while the database takes what is in one, batches go to the other.
-//! A batch is a head of generation, length and checksum, and lines of MessagePack: who booked it when, and what
-//! was decided. Each turn is another generation and begins at the beginning of its file, so its blocks are there already and a batch costs
+//! A batch is a head of generation, length and checksum, and MessagePack: who booked it when, and an entry for
+//! each decision. Each turn is another generation and begins at the beginning of its file, so its blocks are there already and a batch costs
 //! one write and one `fdatasync`. What is read back are, of both files, the batches from the beginning on
 //! whose heads have one generation and whose checksums agree, the older generation first: a batch that
 //! was cut off was told to nobody. To book again what the database has does nothing, so old batches
@@ -22,7 +22,7 @@ use tollgate_domain::{PendingRecord, RequestId, SpendCounters, Timestamp};
 use crate::error::StoreError;
 use crate::files::private;
 
-/// A line of the log.
+/// An entry of the log.
 #[derive(Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
 pub(in super::super) enum Logged<'a> {
@@ -44,16 +44,16 @@ impl Logged<'_> {
 }
 
 /// Who booked a batch when, and what was decided.
-pub(super) fn lines(
+pub(super) fn entries(
     mut batch: &[u8],
 ) -> Result<(Booked<'static>, impl Iterator<Item = Result<Logged<'static>, StoreError>>), StoreError>
 {
     let booked = rmp_serde::from_read(&mut batch).map_err(unreadable)?;
-    let lines = std::iter::from_fn(move || {
+    let entries = std::iter::from_fn(move || {
         let is_over = batch.is_empty();
         (!is_over).then(|| rmp_serde::from_read(&mut batch).map_err(unreadable))
     });
-    Ok((booked, lines))
+    Ok((booked, entries))
 }
 
 /// The first line of a batch: who booked it when.
@@ -222,9 +222,10 @@ fn unusable(cause: io::Error) -> StoreError {
     StoreError::Unavailable(format!("the log of the ledger: {cause}"))
 }
 
-/// A line whose batch's checksum agrees: another version wrote it.
+/// An entry whose batch's checksum agrees: another version wrote it.
 fn unreadable(cause: rmp_serde::decode::Error) -> StoreError {
-    StoreError::Corrupt { what: "line in the log of the ledger", value: cause.to_string() }
+    let way_out = "start the version that wrote it and stop it; what is in the log is booked and nowhere else";
+    StoreError::Corrupt { what: "log of the ledger", value: format!("{cause}; {way_out}") }
 }
 
 fn check(generation: u64, lines: &[u8]) -> u32 {
@@ -265,7 +266,7 @@ mod tests {
 
     /// With all that there can be in them, and with as little.
     #[test]
-    fn lines_read_back_as_they_were_written() {
+    fn entries_read_back_as_they_were_written() {
         let full = json!({
             "request_id": "req_01M82HFQ2D8PV0WRZSBMD9CQ5G", "merchant_id": "mch_01M82HFMX5AN6YEP4PGEGEN3WD",
             "reference_id": "0", "connection_id": "con_7ZZZZZZZZZZZZZZZZZZZZZZZZZ",
@@ -319,14 +320,14 @@ mod tests {
         let booked = Booked { node_id: "nod_1".into(), at: Timestamp::from_unix_micros(-1) };
         let mut batch = rmp_serde::to_vec_named(&booked).unwrap();
         written.iter().for_each(|line| line.append_to(&mut batch));
-        let (head, read) = lines(&batch).unwrap();
+        let (head, read) = entries(&batch).unwrap();
         assert_eq!((&*head.node_id, head.at), ("nod_1", booked.at));
         let text = |line: &Logged<'_>| serde_json::to_value(line).unwrap();
         let read: Vec<_> = read.map(|line| text(&line.unwrap())).collect();
         assert_eq!(read, written.each_ref().map(text));
 
         let cut = batch.len() - 1;
-        let (_, mut read) = lines(&batch[..cut]).unwrap();
+        let (_, mut read) = entries(&batch[..cut]).unwrap();
         assert!(read.any(|line| line.is_err()), "what is no line ends nothing silently");
     }
 }
