@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_nothing_is_a_mistake() {
+    fn a_limit_of_nothing_is_a_mistake_and_so_are_workers_without_limit() {
         for key in [
             "first_byte_timeout_ms",
             "idle_timeout_ms",
@@ -549,6 +549,8 @@ mod tests {
             let Mistakes(mistakes) = read(&format!("{key} = 0"), &[]).unwrap_err();
             assert_eq!(mistakes, [format!("{key}: must be at least 1")]);
         }
+        let Mistakes(mistakes) = read("workers = 1025", &[]).unwrap_err();
+        assert_eq!(mistakes, ["workers: must be at most 1024"]);
     }
 
     #[test]

@@ -269,7 +269,7 @@ impl Books {
         Ok(())
     }
 
-    /// What was booked since the last [`Books::begin`], as lines of a log.
+    /// What was booked since the last [`Books::begin`], as entries of a log.
     pub(super) fn log(&self) -> &[u8] {
         self.log.as_deref().unwrap_or_default()
     }

@@ -37,9 +37,9 @@ pub(in super::super) enum Logged<'a> {
 }
 
 impl Logged<'_> {
-    pub(in super::super) fn append_to(&self, lines: &mut Vec<u8>) {
+    pub(in super::super) fn append_to(&self, entries: &mut Vec<u8>) {
         // It cannot fail: memory takes everything.
-        let _ = rmp_serde::encode::write_named(lines, self);
+        let _ = rmp_serde::encode::write_named(entries, self);
     }
 }
 
@@ -56,14 +56,14 @@ pub(super) fn entries(
     Ok((booked, entries))
 }
 
-/// The first line of a batch: who booked it when.
+/// What a batch begins with: who booked it when.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Booked<'a> {
     pub(super) node_id: Cow<'a, str>,
     pub(super) at: Timestamp,
 }
 
-/// Bytes of a batch before its lines: generation, length, checksum.
+/// Bytes of a batch before its entries: generation, length, checksum.
 const HEAD: usize = 8 + 4 + 4;
 const HEAD_SIZE: u64 = 8 + 4 + 4;
 /// The file grows by this, so that it seldom does.
@@ -328,6 +328,6 @@ mod tests {
 
         let cut = batch.len() - 1;
         let (_, mut read) = entries(&batch[..cut]).unwrap();
-        assert!(read.any(|line| line.is_err()), "what is no line ends nothing silently");
+        assert!(read.any(|line| line.is_err()), "what is no entry ends nothing silently");
     }
 }
