@@ -270,7 +270,8 @@ fn whatever_befalls_any_statement_on_its_way_to_the_server_a_call_is_booked_once
                 statements = number;
             }
             println!("{fault:?}: {statements} statements");
-            assert!((4..=6).contains(&statements), "{fault:?}: {statements} statements");
+            // More where a connection is new: it is set up, and learns what the last one knew.
+            assert!((4..MANY - 1).contains(&statements), "{fault:?}: {statements} statements");
         }
         node.close().await.unwrap();
     });
