@@ -171,7 +171,9 @@ fixed_statement! {
 /// How many rows are inserted at once on SQLite: to begin and end a statement costs as much as a row.
 pub(crate) const ROWS_AT_ONCE: usize = 8;
 
-/// Statements that insert so many rows into a table of SQLite.
+/// Statements that insert so many rows into a table of SQLite. If one cannot be inserted, those before it are,
+/// and the transaction around the statement must take them back: SQLite would do so itself, but not without a
+/// copy of each page that it is about to change.
 macro_rules! insert_some {
     ($(
         $(#[$doc:meta])*
@@ -190,7 +192,8 @@ macro_rules! insert_some {
         impl<const N: usize> QueryFragment<Sqlite> for $Statement<'_, N> {
             fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
                 out.push_sql(concat!(
-                    "INSERT INTO ", $table, " (", stringify!($first), $( ", ", stringify!($column), )+ ") VALUES "
+                    "INSERT OR FAIL INTO ", $table, " (", stringify!($first), $( ", ", stringify!($column), )+
+                    ") VALUES "
                 ));
                 let mut separator = "(";
                 // No column of a row is forgotten.
