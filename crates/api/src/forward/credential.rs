@@ -8,7 +8,8 @@ use actix_web::http::header::{AUTHORIZATION, HeaderValue};
 use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use tollgate_domain::{Issue, Key, KeyHash, KeyKind};
 use tollgate_provider::ProviderKey;
@@ -69,7 +70,9 @@ impl Credential {
     }
 
     fn from_token(token: &str) -> Result<Self, ApiError> {
-        let fields = decode(token).ok_or_else(|| {
+        let json = decoded(token);
+        let fields = json.as_deref().and_then(|json| serde_json::from_slice(json).ok());
+        let fields = fields.ok_or_else(|| {
             let hint = "must be the base64 of a JSON object with secret_key, connection_id and \
                         meter_slug, or a key";
             token_invalid(vec![Issue::at([], hint)])
@@ -164,29 +167,32 @@ const ANY_PADDING: GeneralPurposeConfig = GeneralPurposeConfig::new()
 static BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, ANY_PADDING);
 static BASE64_URL_SAFE: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, ANY_PADDING);
 
-/// A JSON object in base64 of either alphabet, padded or not.
-fn decode(token: &str) -> Option<Written> {
-    let json = BASE64.decode(token).or_else(|_| BASE64_URL_SAFE.decode(token)).ok()?;
-    serde_json::from_slice(&json).ok()
+/// What stands in base64 of either alphabet, padded or not.
+fn decoded(token: &str) -> Option<Vec<u8>> {
+    BASE64.decode(token).or_else(|_| BASE64_URL_SAFE.decode(token)).ok()
 }
 
 /// The fields of an object as they stand in it; of those of one name the last counts. There are a
 /// handful: no map finds them faster.
-struct Written(Vec<(String, Value)>);
+struct Written<'a>(Vec<(Name<'a>, Value)>);
 
-impl<'de> Deserialize<'de> for Written {
+/// The name of a field, as it stands there if it can be read so.
+#[derive(PartialEq, Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Written<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct WrittenVisitor;
         impl<'de> Visitor<'de> for WrittenVisitor {
-            type Value = Written;
+            type Value = Written<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a JSON object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Written, A::Error> {
-                let mut fields: Vec<(String, Value)> = Vec::with_capacity(USUAL_FIELDS);
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Written<'de>, A::Error> {
+                let mut fields: Vec<(Name<'de>, Value)> = Vec::with_capacity(USUAL_FIELDS);
+                while let Some((name, value)) = map.next_entry::<Name<'de>, Value>()? {
                     // Among more than there are nothing can be right, and none is sought.
                     let mut first = fields.iter_mut().take(MOST_FIELDS);
                     match first.find(|(known, _)| *known == name) {
@@ -201,20 +207,20 @@ impl<'de> Deserialize<'de> for Written {
     }
 }
 
-impl Written {
+impl Written<'_> {
     fn remove(&mut self, name: &str) -> Option<Value> {
-        let place = self.0.iter().position(|(known, _)| known == name)?;
+        let place = self.0.iter().position(|(known, _)| known.0 == name)?;
         Some(self.0.swap_remove(place).1)
     }
 }
 
 /// The fields of a token: absent and null mean the same.
-struct Fields {
-    fields: Written,
+struct Fields<'a> {
+    fields: Written<'a>,
     issues: Vec<Issue>,
 }
 
-impl Fields {
+impl Fields<'_> {
     fn text(&mut self, name: &str) -> Option<String> {
         match self.fields.remove(name) {
             None | Some(Value::Null) => None,
@@ -241,7 +247,7 @@ impl Fields {
     fn finish(mut self) -> Vec<Issue> {
         let unknown = self.fields.0.iter();
         self.issues.extend(
-            unknown.map(|(name, _)| Issue::at([name], "is not a field of a forward token")),
+            unknown.map(|(name, _)| Issue::at([&*name.0], "is not a field of a forward token")),
         );
         self.issues
     }
