@@ -1,7 +1,9 @@
 //! Every route, in one tree.
 
 use actix_web::http::header::{ALLOW, HeaderValue};
-use actix_web::web::{self, ServiceConfig, delete, get, head, patch, post, put, resource, scope};
+use actix_web::web::{
+    self, ServiceConfig, delete, get, head, patch, post, put, redirect, resource, scope,
+};
 use actix_web::{HttpRequest, HttpResponse};
 use tollgate_provider::ProviderClient;
 
@@ -49,6 +51,7 @@ pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
                     .route(get().to(openapi::page::get))
                     .route(head().to(openapi::page::get)),
             )
+            .service(redirect("/docs/", "/docs"))
             .configure(dashboard::routes)
             .default_service(web::to(not_found));
     }

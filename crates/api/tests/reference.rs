@@ -17,6 +17,8 @@ async fn page(gateway: &Gateway<'_>) -> String {
     assert!(
         page.header("content-security-policy").is_some_and(|it| it.contains("default-src 'none'"))
     );
+    let with_slash = Call::new(gateway.address, "GET", "/docs/").send().await;
+    assert_eq!((with_slash.status, with_slash.header("location")), (307, Some("/docs")));
     page.text().to_owned()
 }
 

@@ -374,3 +374,39 @@ insert_of_rows! {
          merchant_cost = usage_rollups.merchant_cost + excluded.merchant_cost, \
          merchant_cost_high = usage_rollups.merchant_cost_high + excluded.merchant_cost_high";
 }
+
+#[cfg(test)]
+mod tests {
+    use diesel::connection::SimpleConnection;
+    use diesel::sqlite::SqliteConnection;
+    use diesel::{Connection, QueryDsl, RunQueryDsl};
+
+    use super::*;
+    use crate::schema::request_metadata;
+
+    /// So SQLite need not copy the pages that it changes.
+    #[test]
+    fn of_rows_inserted_at_once_the_transaction_takes_back_those_before_one_that_cannot_be() {
+        let mut conn = SqliteConnection::establish(":memory:").unwrap();
+        conn.batch_execute(
+            "CREATE TABLE request_metadata (merchant_id TEXT, key TEXT, value TEXT, request_id TEXT PRIMARY KEY)",
+        )
+        .unwrap();
+        let row = RequestMetadataRow {
+            merchant_id: "mch_1".to_owned(),
+            key: "team".to_owned(),
+            value: "red".to_owned(),
+            request_id: "req_1".to_owned(),
+        };
+        let count = |conn: &mut SqliteConnection| {
+            request_metadata::table.count().get_result::<i64>(conn).unwrap()
+        };
+        let written = conn.transaction(|conn| {
+            let inserted = InsertSomeMetadata(&[row.clone(), row]).execute(conn);
+            assert_eq!(count(conn), 1);
+            inserted
+        });
+        assert!(written.is_err());
+        assert_eq!(count(&mut conn), 0);
+    }
+}

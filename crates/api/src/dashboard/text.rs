@@ -31,7 +31,8 @@ pub(super) fn headline(units: i128) -> String {
     };
     let rounded = (size + unit / 2) / unit;
     let per_usd = UNITS_PER_USD / unit;
-    format!("{}${}.{:0decimals$}", sign(units), grouped(rounded / per_usd), rounded % per_usd)
+    let sign = if rounded == 0 { "" } else { sign(units) };
+    format!("{sign}${}.{:0decimals$}", grouped(rounded / per_usd), rounded % per_usd)
 }
 
 const fn sign(units: i128) -> &'static str {
@@ -134,6 +135,7 @@ mod tests {
             (170_000_000, "$0.017", "$0.0170"),
             (-12_345_678_901_234, "−$1,234.5678901234", "−$1,234.57"),
             (1, "$0.0000000001", "$0.0000"),
+            (-1, "−$0.0000000001", "$0.0000"),
             (9_999_999_999, "$0.9999999999", "$1.0000"),
         ] {
             assert_eq!((money_of(units).as_str(), headline(units).as_str()), (exact, rounded));
