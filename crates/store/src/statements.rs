@@ -172,7 +172,7 @@ fixed_statement! {
 pub(crate) const ROWS_AT_ONCE: usize = 8;
 
 /// Statements that insert so many rows into a table of SQLite. If one cannot be inserted, those before it are,
-/// and the transaction around the statement must take them back: SQLite would do so itself, but not without a
+/// and the transaction around the statement must take them back, whatever else is wanted: SQLite would do so itself, but not without a
 /// copy of each page that it is about to change.
 macro_rules! insert_some {
     ($(

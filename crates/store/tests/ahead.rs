@@ -9,8 +9,8 @@ use diesel::Connection;
 use diesel::connection::SimpleConnection;
 use diesel::sqlite::SqliteConnection;
 use tollgate_domain::*;
-use tollgate_pricing::Amount;
-use tollgate_store::{DatabaseUrl, Options, SettleOutcome, Store, requests, wallets};
+use tollgate_pricing::{Amount, Rate};
+use tollgate_store::{DatabaseUrl, Options, SettleOutcome, Store, requests, spend_keys, wallets};
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
 /// What stands in the files of a ledger's log, by what is added to the database's name; the older first.
@@ -262,6 +262,40 @@ fn a_command_after_a_crash_sees_what_was_booked() {
         let options = Options { clock: store.clock.clone(), ..Options::default() };
         let command = Store::open(&customer.left_behind(folder.path(), &log), &options).unwrap();
         assert_eq!(customer.wallet(&command).await.balance, amount("999"));
+        command.close().await.unwrap();
+        keeper.batch_execute("ROLLBACK").unwrap();
+    });
+}
+
+/// However whoever books it again is set.
+#[test]
+fn what_a_log_has_is_booked_again_at_the_rate_at_which_it_was_booked() {
+    each_store(async |store| {
+        let Some(customer) = Customer::of(store).await else { return };
+        let merchant_id = customer.merchant_id;
+        let new = NewSpendKey {
+            name: "Metered".to_owned(),
+            wallet_id: Some(customer.wallet_id),
+            meter_id: Some(store.meter(merchant_id, &[(0, "10")]).await.meter_id),
+            rules: SpendRules::default(),
+        };
+        let now = store.clock.now();
+        let make = move |conn: &mut _| spend_keys::create(conn, merchant_id, &new, now);
+        let (spend_key, key) = store.store.write(make).await.unwrap().unwrap();
+        let customer = Customer { spend_key, key, ..customer };
+        let mut keeper = customer.keeper();
+        let request_id = customer.admitted(store).await;
+        let settled = store.store.settle(request_id, answered(1_000, "1")).await;
+        let SettleOutcome::Settled(settled) = settled else { panic!("{settled:?}") };
+        let log = customer.log();
+        assert_eq!(store.store.service_charge_rate(), Rate::ZERO);
+        let folder = tempfile::tempdir().unwrap();
+        let service_charge_rate = "0.5".parse().unwrap();
+        let clock = store.clock.clone();
+        let options = Options { clock, service_charge_rate, ..Options::default() };
+        let command = Store::open(&customer.left_behind(folder.path(), &log), &options).unwrap();
+        let find = move |conn: &mut _| requests::find(conn, merchant_id, request_id);
+        assert_eq!(command.read(find).await.unwrap().unwrap().quote, settled.quote);
         command.close().await.unwrap();
         keeper.batch_execute("ROLLBACK").unwrap();
     });

@@ -164,14 +164,19 @@ impl Ahead {
         if items.iter().any(is_leaving) || self.log.len() >= MOST_LOGGED {
             self.wait(reader, context)?;
         }
+        if matches!(self.out, Some(Out::Other)) {
+            // What he is away for may be done already, and whoever wanted it may know.
+            self.books.forget_who_is_told();
+        }
         let now = context.clock.now();
-        self.books.begin(now, context);
+        self.books.begin(now, context.service_charge_rate, context);
         let answers = self.books.book(reader, items, context, versions)?;
         let changed = self.books.take_changed();
         let lines = self.books.log();
         if !lines.is_empty() {
             let node_id = context.node_id.to_string();
-            let booked = Booked { node_id: node_id.into(), at: now };
+            let service_charge_rate = context.service_charge_rate;
+            let booked = Booked { node_id: node_id.into(), at: now, service_charge_rate };
             self.log.append(&booked, lines)?;
             self.logged = self.logged.saturating_add(lines.len());
             context.vitals.log_bytes.set(self.log.len());
@@ -344,13 +349,17 @@ impl Ahead {
         let out = self.out.take();
         outcome?;
         self.look_who_wrote(reader)?;
-        if matches!(out, Some(Out::Posting)) {
-            self.written = self.taken;
-            self.books.written();
-            match self.behind_since {
-                None => context.set_behind(false),
-                since => context.vitals.is_behind_since(since),
+        match out {
+            Some(Out::Posting) => {
+                self.written = self.taken;
+                self.books.written();
+                match self.behind_since {
+                    None => context.set_behind(false),
+                    since => context.vitals.is_behind_since(since),
+                }
             }
+            Some(Out::Other) => self.books.forget_who_is_told(),
+            None => {}
         }
         Ok(())
     }
@@ -364,8 +373,8 @@ fn book_again(
     context: &Context,
     versions: &mut Versions,
 ) -> Result<(), StoreError> {
-    let (Booked { node_id, at }, entries) = redo::entries(batch)?;
-    books.begin(at, context);
+    let (Booked { node_id, at, service_charge_rate }, entries) = redo::entries(batch)?;
+    books.begin(at, service_charge_rate, context);
     for logged in entries {
         books.book_again(conn, logged?, &node_id, context, versions)?;
     }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use tollgate_domain::admission::{Admission, Call, Refusal};
 use tollgate_domain::settlement::Report;
 use tollgate_domain::{MerchantId, PendingRecord, RequestId, Timestamp};
+use tollgate_pricing::Rate;
 
 use super::accounts::{AccountIds, Accounts};
 use super::ahead::Logged;
@@ -99,6 +100,7 @@ pub(super) struct Books {
     /// What was booked since somebody last took it, where that is wanted.
     log: Option<Vec<u8>>,
     now: Timestamp,
+    service_charge_rate: Rate,
 }
 
 impl Books {
@@ -124,6 +126,7 @@ impl Books {
             marks: BTreeSet::new(),
             log: None,
             now,
+            service_charge_rate: context.service_charge_rate,
         }
     }
 
@@ -160,6 +163,11 @@ impl Books {
         self.log = Some(Vec::new());
     }
 
+    /// Somebody may have asked to be told of calls, or asks no more.
+    pub(super) fn forget_who_is_told(&mut self) {
+        self.told_of_calls = None;
+    }
+
     /// Forgets what was read, but for the calls on their way, which only these books end. Everything
     /// must be written.
     pub(super) fn forget(&mut self, context: &Context) {
@@ -168,9 +176,10 @@ impl Books {
         *self = Self { requests, log: self.log.take(), ..Self::new(context) };
     }
 
-    /// From here on, things are booked at `now`.
-    pub(super) fn begin(&mut self, now: Timestamp, context: &Context) {
+    /// From here on, things are booked at `now`, and at this rate.
+    pub(super) fn begin(&mut self, now: Timestamp, service_charge_rate: Rate, context: &Context) {
         self.now = now;
+        self.service_charge_rate = service_charge_rate;
         self.accounts.begin(now, context);
         if let Some(log) = &mut self.log {
             log.clear();
@@ -345,7 +354,7 @@ impl Books {
             if accounts.is_due(&party) {
                 continue;
             }
-            if let Err(refusal) = accounts.decide(call, &party, context.service_charge_rate)? {
+            if let Err(refusal) = accounts.decide(call, &party, self.service_charge_rate)? {
                 accounts.note_refusal(call, &party, &context.storms);
                 refused.insert(call.request_id, refusal);
             }
@@ -482,7 +491,7 @@ impl Books {
         context: &Context,
     ) -> Result<Result<Box<PendingRecord>, Refusal>, StoreError> {
         let party = self.parties.of(call);
-        let admission = match self.accounts.decide(call, &party, context.service_charge_rate)? {
+        let admission = match self.accounts.decide(call, &party, self.service_charge_rate)? {
             Ok(admission) => admission,
             Err(refusal) => {
                 self.accounts.note_refusal(call, &party, &context.storms);

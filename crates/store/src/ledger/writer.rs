@@ -178,6 +178,7 @@ impl Writer {
                     log::error!("the database does not take what the ledger has booked: {cause}");
                 }
                 self.failed_at = Instant::now();
+                self.distrust();
                 self.waiting.clear();
             }
         }

@@ -2,8 +2,8 @@
 //! each batch made durable before anybody is told of it.
 //!
 //! Two files, which are written in turn: while the database takes what is in one, batches go to the other.
-//! A batch is a head of generation, length and checksum, and MessagePack: who booked it when, and an entry for
-//! each decision. Each turn is another generation and begins at the beginning of its file, so its blocks are there already and a batch costs
+//! A batch is a head of generation, length and checksum, and MessagePack: who booked it when at which rate, and
+//! an entry for each decision. Each turn is another generation and begins at the beginning of its file, so its blocks are there already and a batch costs
 //! one write and one `fdatasync`. What is read back are, of both files, the batches from the beginning on
 //! whose heads have one generation and whose checksums agree, the older generation first: a batch that
 //! was cut off was told to nobody. To book again what the database has does nothing, so old batches
@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tollgate_domain::settlement::Report;
 use tollgate_domain::{PendingRecord, RequestId, SpendCounters, Timestamp};
+use tollgate_pricing::Rate;
 
 use crate::error::StoreError;
 use crate::files::private;
@@ -56,11 +57,13 @@ pub(super) fn entries(
     Ok((booked, entries))
 }
 
-/// What a batch begins with: who booked it when.
+/// What a batch begins with: who booked it when, and at which rate. Whoever books it again may be set to
+/// another.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Booked<'a> {
     pub(super) node_id: Cow<'a, str>,
     pub(super) at: Timestamp,
+    pub(super) service_charge_rate: Rate,
 }
 
 /// Bytes of a batch before its entries: generation, length, checksum.
@@ -114,7 +117,7 @@ impl Log {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] when there is no room for it. [`StoreError::Interrupted`] when it may
-    /// be there or not: only to [read](Log::read) the log tells.
+    /// be there or not: only to [open](Log::open) the log again tells.
     pub(super) fn append(&mut self, booked: &Booked<'_>, lines: &[u8]) -> Result<(), StoreError> {
         self.buffer.clear();
         self.buffer.resize(HEAD, 0);
@@ -317,11 +320,16 @@ mod tests {
             settled(Some(Cow::Owned(of(nothing)))),
             settled(None),
         ];
-        let booked = Booked { node_id: "nod_1".into(), at: Timestamp::from_unix_micros(-1) };
+        let booked = Booked {
+            node_id: "nod_1".into(),
+            at: Timestamp::from_unix_micros(-1),
+            service_charge_rate: "0.019".parse().unwrap(),
+        };
         let mut batch = rmp_serde::to_vec_named(&booked).unwrap();
         written.iter().for_each(|line| line.append_to(&mut batch));
         let (head, read) = entries(&batch).unwrap();
         assert_eq!((&*head.node_id, head.at), ("nod_1", booked.at));
+        assert_eq!(head.service_charge_rate, booked.service_charge_rate);
         let text = |line: &Logged<'_>| serde_json::to_value(line).unwrap();
         let read: Vec<_> = read.map(|line| text(&line.unwrap())).collect();
         assert_eq!(read, written.each_ref().map(text));

@@ -58,7 +58,7 @@ impl Books {
         let before = used.saturating_sub(row.counted_units).max(0).unsigned_abs();
         let model = version.map(|(_, version)| &version.model);
         let mut settled =
-            settlement::settle(&pending, report, model, before, context.service_charge_rate);
+            settlement::settle(&pending, report, model, before, self.service_charge_rate);
         if !self.accounts.have_room_for(&row, &settled.record.quote) {
             // Settling never fails, whatever a balance has come to.
             settled = settlement::let_go(&pending, report, model);
