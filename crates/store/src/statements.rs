@@ -171,9 +171,9 @@ fixed_statement! {
 /// How many rows are inserted at once on SQLite: to begin and end a statement costs as much as a row.
 pub(crate) const ROWS_AT_ONCE: usize = 8;
 
-/// Statements that insert so many rows into a table of SQLite. If one cannot be inserted, those before it are,
-/// and the transaction around the statement must take them back, whatever else is wanted: SQLite would do so itself, but not without a
-/// copy of each page that it is about to change.
+/// Statements that insert so many rows into a table of SQLite. If one cannot be inserted, those before it are, and
+/// the transaction around the statement must be taken back, whatever else is wanted: SQLite would take the
+/// statement back itself, but not without a copy of each page that it is about to change.
 macro_rules! insert_some {
     ($(
         $(#[$doc:meta])*

@@ -3,7 +3,8 @@
 //!
 //! Two files, which are written in turn: while the database takes what is in one, batches go to the other.
 //! A batch is a head of generation, length and checksum, and MessagePack: who booked it when at which rate, and
-//! an entry for each decision. Each turn is another generation and begins at the beginning of its file, so its blocks are there already and a batch costs
+//! an entry for each decision. Each turn is another generation and begins at the beginning of its file, so its
+//! blocks are there already and a batch costs
 //! one write and one `fdatasync`. What is read back are, of both files, the batches from the beginning on
 //! whose heads have one generation and whose checksums agree, the older generation first: a batch that
 //! was cut off was told to nobody. To book again what the database has does nothing, so old batches
