@@ -1,6 +1,7 @@
 //! The files beside a database: their names, and who may read them.
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,12 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
 pub(crate) fn private() -> OpenOptions {
     const OWNER: u32 = 0o600;
     File::options().write(true).mode(OWNER).clone()
+}
+
+/// Makes the name of a file durable, which lives in its folder.
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Whether nothing is in it, or it is not there.

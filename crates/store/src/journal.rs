@@ -3,7 +3,7 @@
 //! A file is complete or not there: it is written under another name, made durable, and renamed.
 //! To book one twice does no harm, so it is removed only after it was booked.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::{RequestId, Timestamp};
 
-use crate::files::private;
+use crate::files::{private, sync_folder_of};
 
 /// A settlement that waits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -55,8 +55,7 @@ impl Journal {
             file.write_all(&serde_json::to_vec(entry)?)?;
             file.sync_all()?;
             fs::rename(&unfinished, &name)?;
-            // The name itself lives in the folder.
-            File::open(&self.folder)?.sync_all()
+            sync_folder_of(&name)
         };
         write().inspect_err(|_| drop(fs::remove_file(&unfinished)))
     }

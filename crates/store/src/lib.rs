@@ -316,7 +316,8 @@ impl Store {
         let context = &self.0.context;
         let node_id = context.node_id;
         let until = context.clock.now().plus_millis(i64::from(self.0.lease_ms));
-        self.write(move |conn| nodes::renew(conn, node_id, until)).await?;
+        // By the ledger, so that it has a connection and its turn; but no call is decided by it.
+        self.ledger()?.write_apart(move |conn| nodes::renew(conn, node_id, until)).await?;
         let mut renewals = held(&self.0.renewals);
         let now = context.clock.now();
         if renewals.last.plus_millis(i64::from(self.0.lease_ms)) < now {

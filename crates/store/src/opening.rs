@@ -10,9 +10,9 @@ use r2d2::ManageConnection;
 use tollgate_domain::{Clock, NodeId};
 use tollgate_pricing::Rate;
 
-use crate::conn::{DatabaseUrl, Manager};
+use crate::conn::{Conn, DatabaseUrl, Manager};
 use crate::error::StoreError;
-use crate::files::{beside, is_empty, private};
+use crate::files::{beside, private};
 use crate::journal::Journal;
 use crate::ledger::{self, Context, Ledger, Series, Storms};
 use crate::migrations::{self, MigrationError};
@@ -144,7 +144,7 @@ impl Store {
         if let Some(file) = manager.file() {
             // A process that died has left what a command, too, must see; one that lives writes it itself.
             let log = log_of(file);
-            let is_left = !log.iter().all(|file| is_empty(file));
+            let is_left = ledger::is_left(&log);
             let alone = (!options.serve && is_left).then(|| lock_file(file).ok()).flatten();
             if options.serve || alone.is_some() {
                 ledger::recover(&manager, &log, &context)?;
@@ -174,7 +174,7 @@ impl Store {
             DatabaseUrl::Sqlite(path) => Manager::sqlite(path),
             DatabaseUrl::SqliteTemporary => return Ok(0),
         };
-        Ok(migrations::run(&mut manager.connect()?)?)
+        migrate(&manager, &mut manager.connect()?, false)
     }
 }
 
@@ -197,11 +197,30 @@ fn log_of(path: &Path) -> [PathBuf; 2] {
     ["-ledger-0", "-ledger-1"].map(|suffix| beside(path, suffix))
 }
 
+/// Brings the schema up to date, but not of a SQLite file that another process serves from, nor with a log
+/// beside it that this program cannot read: the one that wrote it would not know the schema any more.
+fn migrate(manager: &Manager, conn: &mut Conn, alone: bool) -> Result<usize, OpenError> {
+    let mut lock = None;
+    if let Some(file) = manager.file()
+        && let log = log_of(file)
+        && ledger::is_left(&log)
+        && migrations::check(conn).is_err()
+    {
+        if !alone {
+            lock = Some(lock_file(file)?);
+        }
+        ledger::read_through(&log)?;
+    }
+    let ran = migrations::run(conn)?;
+    drop(lock);
+    Ok(ran)
+}
+
 /// Looks after the schema, and forgets lives that cannot be any more.
 fn prepare(manager: &Manager, options: &Options, alone: bool) -> Result<(), OpenError> {
     let mut conn = manager.connect()?;
     if options.migrate {
-        let ran = migrations::run(&mut conn)?;
+        let ran = migrate(manager, &mut conn, alone)?;
         if ran > 0 {
             log::info!("the schema is up to date after {ran} migrations");
         }

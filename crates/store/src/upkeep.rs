@@ -37,7 +37,7 @@ pub async fn run(store: Store) {
         every(FORGET_EVERY, "old answers are not forgotten", async || {
             let now = store.0.context.clock.now();
             store
-                .write(move |conn| {
+                .write_apart(move |conn| {
                     missing_prices::forget_old(conn, now)?;
                     sessions::forget_expired(conn, now)?;
                     idempotency::forget_expired(conn, now)

@@ -226,6 +226,61 @@ fn a_schema_that_stopped_after_any_migration_is_completed() {
     assert!(why.contains("29990101000000") && why.contains("does not know"), "{why}");
 }
 
+/// A database of which only the first version of the schema is there.
+fn of_an_earlier_version(file: &Path) {
+    let migrations = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations/sqlite");
+    let names = std::fs::read_dir(&migrations).unwrap().map(|entry| entry.unwrap().path());
+    let first = names.min().unwrap();
+    let (version, _) = first.file_name().unwrap().to_str().unwrap().split_once('_').unwrap();
+    another(file)
+        .batch_execute(&format!(
+            "PRAGMA journal_mode = WAL; {} CREATE TABLE __diesel_schema_migrations (version \
+             VARCHAR(50) PRIMARY KEY NOT NULL, run_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP); \
+             INSERT INTO __diesel_schema_migrations (version) VALUES ('{version}')",
+            std::fs::read_to_string(first.join("up.sql")).unwrap(),
+        ))
+        .unwrap();
+}
+
+/// The version that wrote it would refuse the new schema, and what is in the log is booked nowhere else.
+#[test]
+fn a_schema_is_not_changed_before_its_log_can_be_read_nor_while_somebody_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.db");
+    of_an_earlier_version(&file);
+    let url = DatabaseUrl::Sqlite(file.clone());
+    let ways = || {
+        let serve = Options { serve: true, ..Options::default() };
+        let opened =
+            [serve, Options::default()].map(|options| Store::open(&url, &options).map(drop));
+        let [serving, command] = opened.map(|opened| opened.err().map(|why| why.to_string()));
+        [serving, command, Store::migrate(&url).err().map(|why| why.to_string())]
+    };
+
+    // A batch of another version, whole.
+    let (generation, body) = (7_u64.to_le_bytes(), b"{\"what\": \"ever\"}");
+    let checksum = crc32fast::hash(&[&generation[..], body].concat()).to_le_bytes();
+    let length = u32::try_from(body.len()).unwrap().to_le_bytes();
+    let log = folder.path().join("tollgate.db-ledger-1");
+    std::fs::write(&log, [&generation[..], &length, &checksum, body].concat()).unwrap();
+    for why in ways() {
+        let why = why.unwrap();
+        assert!(why.contains("log of the ledger") && why.contains("stop it"), "{why}");
+    }
+
+    // One that can be read, of a process that still serves.
+    std::fs::write(&log, [0; 64]).unwrap();
+    let lock = std::fs::File::create(folder.path().join("tollgate.db.lock")).unwrap();
+    lock.lock().unwrap();
+    for why in ways() {
+        assert!(why.is_some_and(|why| why.contains("another tollgate serves")));
+    }
+
+    drop(lock);
+    assert!(Store::migrate(&url).unwrap() > 1);
+    assert_eq!(ways(), [None, None, None]);
+}
+
 #[test]
 fn what_is_made_is_for_its_owner_alone() {
     use std::os::unix::fs::PermissionsExt;

@@ -95,6 +95,8 @@ impl Ahead {
         let mut scribe = Scribe::start(manager)?;
         let (mut log, batches) = Log::open(log, context.clock.now())?;
         let mut books = Books::new(context);
+        // Before anything is read: what is written from here on is noticed.
+        let seen = dialect::version(reader)?;
         let conn = scribe.conn().ok_or(StoreError::Interrupted)?;
         let (posting, version) = conn.write(|conn| {
             for batch in &batches {
@@ -116,7 +118,7 @@ impl Ahead {
             scribe,
             out: None,
             version,
-            seen: dialect::version(reader)?,
+            seen,
             behind_since: None,
             taken: 0,
             written: 0,
@@ -363,6 +365,15 @@ impl Ahead {
         }
         Ok(())
     }
+}
+
+/// Reads a log that somebody has left, to see whether it can be booked.
+pub(super) fn read_through(log: &[PathBuf; 2]) -> Result<(), StoreError> {
+    for batch in Log::read(log)? {
+        let (_, mut entries) = redo::entries(&batch)?;
+        entries.try_for_each(|logged| logged.map(drop))?;
+    }
+    Ok(())
 }
 
 /// Books a batch of the log again, as whoever booked it.

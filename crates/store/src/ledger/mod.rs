@@ -36,6 +36,7 @@ use tollgate_pricing::Rate;
 
 use crate::conn::{Conn, Manager};
 use crate::error::StoreError;
+use crate::files::is_empty;
 use crate::journal::{Entry, Journal};
 use crate::missing_prices::{self, Told};
 use crate::rows::RequestRow;
@@ -309,6 +310,19 @@ impl Ledger {
             )
         })
     }
+}
+
+/// Whether a process has left a log, or is writing one.
+pub(crate) fn is_left(log: &[PathBuf; 2]) -> bool {
+    !log.iter().all(|file| is_empty(file))
+}
+
+/// Reads what a process has left in its log, and changes nothing.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] when another version wrote it; [`StoreError::Unavailable`].
+pub(crate) fn read_through(log: &[PathBuf; 2]) -> Result<(), StoreError> {
+    ahead::read_through(log)
 }
 
 /// Writes to the database what a process before has booked and not written: it has died.

@@ -22,7 +22,7 @@ use tollgate_domain::{PendingRecord, RequestId, SpendCounters, Timestamp};
 use tollgate_pricing::Rate;
 
 use crate::error::StoreError;
-use crate::files::private;
+use crate::files::{private, sync_folder_of};
 
 /// An entry of the log.
 #[derive(Serialize, Deserialize)]
@@ -100,18 +100,18 @@ impl Log {
         paths: &[PathBuf; 2],
         now: Timestamp,
     ) -> Result<(Self, Vec<Vec<u8>>), StoreError> {
-        let [even, odd] = paths;
-        let files = [Space::open(even)?, Space::open(odd)?];
-        let mut found = Vec::with_capacity(2);
-        for file in &files {
-            found.push(file.read()?);
-        }
-        found.sort_unstable_by_key(|found| found.generation);
+        let files = Space::both(paths)?;
+        let found = Found::all(&files)?;
         // Beyond any generation that was.
         let known = found.last().map_or(0, |found| found.generation);
         let generation = known.saturating_add(1).max(now.unix_micros().unsigned_abs());
         let log = Self { files, generation, end: 0, buffer: Vec::new() };
-        Ok((log, found.into_iter().flat_map(|found| found.batches).collect()))
+        Ok((log, Found::batches(found).collect()))
+    }
+
+    /// The batches that were made durable, in their order.
+    pub(super) fn read(paths: &[PathBuf; 2]) -> Result<impl Iterator<Item = Vec<u8>>, StoreError> {
+        Ok(Found::batches(Found::all(&Space::both(paths)?)?))
     }
 
     /// Adds a batch and makes it durable.
@@ -165,11 +165,31 @@ impl Log {
     }
 }
 
+impl Found {
+    /// What stands in both files, the older generation first.
+    fn all(files: &[Space; 2]) -> Result<Vec<Self>, StoreError> {
+        let mut found = files.iter().map(Space::read).collect::<Result<Vec<_>, _>>()?;
+        found.sort_unstable_by_key(|found| found.generation);
+        Ok(found)
+    }
+
+    fn batches(found: Vec<Self>) -> impl Iterator<Item = Vec<u8>> {
+        found.into_iter().flat_map(|found| found.batches)
+    }
+}
+
 impl Space {
-    fn open(path: &Path) -> Result<Self, StoreError> {
-        let file = private().read(true).create(true).truncate(false).open(path);
-        let file = file.map_err(unusable)?;
-        let length = file.metadata().map_err(unusable)?.len();
+    fn both([even, odd]: &[PathBuf; 2]) -> Result<[Self; 2], StoreError> {
+        Ok([Self::open(even).map_err(unusable)?, Self::open(odd).map_err(unusable)?])
+    }
+
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = private().read(true).create(true).truncate(false).open(path)?;
+        let length = file.metadata()?.len();
+        if length == 0 {
+            // What will be durable in it is lost if its name is.
+            sync_folder_of(path)?;
+        }
         Ok(Self { file, length })
     }
 
