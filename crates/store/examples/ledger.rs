@@ -2,10 +2,11 @@
 //!
 //! `cargo run --release -p tollgate-store --example ledger -- CALLERS SECONDS` uses a SQLite file in the
 //! temporary directory, which `TMPDIR` names. Every call has a spend key with every limit, a wallet and a
-//! meter of three tiers. It prints what a call costs by thread, in µs of CPU.
+//! meter of three tiers. It prints what a call costs by thread, in µs of CPU, and how long callers waited, in µs.
 
 #![expect(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     clippy::as_conversions,
     clippy::float_arithmetic,
     reason = "a program for measuring"
@@ -47,20 +48,28 @@ async fn measure(store: &TestStore, callers: u64, time: Duration) {
     let (spend_key, key) = made.await.unwrap().unwrap();
     let (before, begun) = (threads(), Instant::now());
     let calls = (0..callers).map(|_| async {
-        let mut calls = 0_u64;
+        let mut waits = Vec::new();
         while begun.elapsed() < time {
             let mut call = store.call_with(&spend_key, &key);
             call.bound.input_tokens = 1_000;
             let request_id = call.request_id;
+            let asked = Instant::now();
             store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            let admitted = Instant::now();
             let outcome = store.store.settle(request_id, answered(1_000, "0.0001")).await;
             assert!(matches!(outcome, SettleOutcome::Settled(_)), "{outcome:?}");
-            calls += 1;
+            waits.push((admitted - asked).max(admitted.elapsed()));
         }
-        calls
+        waits
     });
-    let calls: u64 = futures_util::future::join_all(calls).await.into_iter().sum();
-    println!("{calls} calls, {:.0} a second", calls as f64 / begun.elapsed().as_secs_f64());
+    let waits = futures_util::future::join_all(calls).await;
+    let seconds = begun.elapsed().as_secs_f64();
+    let mut waits = waits.concat();
+    waits.sort_unstable();
+    let (calls, last) = (waits.len(), waits.len().saturating_sub(1));
+    let [p50, p99, most] = [last / 2, last * 99 / 100, last].map(|at| waits[at].as_micros());
+    println!("{calls} calls, {:.0} a second", calls as f64 / seconds);
+    println!("the longer of a call's two waits: p50 {p50}, p99 {p99}, at most {most}");
     for (name, ticks) in threads() {
         let ticks = ticks - before.get(&name).copied().unwrap_or(0);
         if ticks > 0 {

@@ -120,6 +120,15 @@ pub(crate) fn version(conn: &mut Conn) -> QueryResult<i32> {
     }
 }
 
+/// Leaves it to [checkpoints](checkpoint) to move what this connection commits to where it belongs: SQLite would
+/// do so at the end of a commit, which others see before whoever commits is back. Without any, it does in the end.
+pub(crate) fn commit_only(conn: &mut Conn) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => conn.batch_execute("PRAGMA wal_autocheckpoint = 16000"),
+        Conn::Postgres(_) => Ok(()),
+    }
+}
+
 /// Moves what SQLite has committed from its log to where it belongs, as far as nobody reads it there.
 pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<()> {
     match conn {

@@ -4,13 +4,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use diesel::connection::{Instrumentation, InstrumentationEvent, SimpleConnection};
 use diesel::sqlite::SqliteConnection;
 use diesel::{Connection, RunQueryDsl};
+use futures_util::StreamExt;
 use tollgate_domain::admission::Call;
 use tollgate_domain::settlement::Report;
 use tollgate_domain::*;
@@ -445,6 +446,67 @@ fn whichever_statement_panics_a_call_is_booked_once() {
         assert!((8..MANY - 1).contains(&statements), "{statements} statements");
     });
     diesel::connection::set_default_instrumentation(|| None).unwrap();
+}
+
+/// SQLite shows others another version of the database as soon as it begins its log anew, long before the
+/// commit: that must not be taken for somebody else's, nor for one that is about to be done.
+#[test]
+fn calls_are_decided_while_the_database_is_written_however_long_that_takes() {
+    // So many, and a checkpoint of SQLite's log comes before they are written, and they do not find room in memory.
+    const CALLS: usize = 3_000;
+    let _turn = turn();
+    let held_at_commit = || Some(Box::<HeldAtCommit>::default() as Box<dyn Instrumentation>);
+    diesel::connection::set_default_instrumentation(held_at_commit).unwrap();
+    each_store(async |store| {
+        let DatabaseUrl::Sqlite(file) = &store.url else { return };
+        let customer = Customer::of(store).await;
+        let before = customer.balance().await;
+        let mut keeper = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+        keeper.batch_execute("PRAGMA busy_timeout = 10000; BEGIN IMMEDIATE").unwrap();
+        // What waits for the keeper is this one alone; all others are written at once, after him.
+        assert_eq!(customer.calls(&store.store).await, Became::Answered);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let many = (0..CALLS).map(|_| customer.calls(&store.store));
+        let became = futures_util::stream::iter(many).buffer_unordered(64);
+        became.for_each(async |became| assert_eq!(became, Became::Answered)).await;
+        let holding = HELD.lock().unwrap();
+        keeper.batch_execute("ROLLBACK").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !IS_AT_COMMIT.load(Ordering::SeqCst) {
+            assert!(Instant::now() < deadline, "nothing is committed");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        for _ in 0..5 {
+            let one = tokio::time::timeout(Duration::from_secs(5), customer.calls(&store.store));
+            assert_eq!(one.await, Ok(Became::Answered));
+        }
+        drop(holding);
+        customer.has_paid(1 + CALLS + 5, before, "beside a commit").await;
+    });
+    diesel::connection::set_default_instrumentation(|| None).unwrap();
+}
+
+static HELD: Mutex<()> = Mutex::new(());
+static IS_AT_COMMIT: AtomicBool = AtomicBool::new(false);
+
+/// A transaction of many statements ends when nobody [holds](HELD) it.
+#[derive(Default)]
+struct HeldAtCommit {
+    statements: usize,
+}
+
+impl Instrumentation for HeldAtCommit {
+    fn on_connection_event(&mut self, event: InstrumentationEvent<'_>) {
+        match event {
+            InstrumentationEvent::BeginTransaction { .. } => self.statements = 0,
+            InstrumentationEvent::StartQuery { .. } => self.statements += 1,
+            InstrumentationEvent::CommitTransaction { .. } if self.statements > 500 => {
+                IS_AT_COMMIT.store(true, Ordering::SeqCst);
+                drop(HELD.lock());
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Which statement from now on panics; 0 for none.

@@ -17,6 +17,7 @@ mod scribe;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -67,6 +68,8 @@ pub(super) struct Ahead {
     log: Log,
     scribe: Scribe,
     out: Option<Out>,
+    /// Whether the scribe has the database to himself.
+    keeps_others_out: Arc<AtomicBool>,
     /// What the database tells the scribe as long as nobody else writes to it.
     version: i32,
     /// What it told whoever reads here when that was last so.
@@ -98,6 +101,7 @@ impl Ahead {
         // Before anything is read: what is written from here on is noticed.
         let seen = dialect::version(reader)?;
         let conn = scribe.conn().ok_or(StoreError::Interrupted)?;
+        dialect::commit_only(conn)?;
         let (posting, version) = conn.write(|conn| {
             for batch in &batches {
                 book_again(&mut books, conn, batch, context, versions)?;
@@ -117,6 +121,7 @@ impl Ahead {
             log,
             scribe,
             out: None,
+            keeps_others_out: Arc::default(),
             version,
             seen,
             behind_since: None,
@@ -130,7 +135,9 @@ impl Ahead {
     /// Fails with [`StoreError::Interrupted`] if somebody else has written to the database since it was
     /// read.
     pub(super) fn check(&mut self, reader: &mut Conn, context: &Context) -> Result<(), StoreError> {
-        if dialect::version(reader)? == self.seen {
+        // While he writes, nobody else has written or can, but long before he has committed there is another
+        // version: as soon as SQLite begins its log anew for him.
+        if self.keeps_others_out.load(Ordering::Acquire) || dialect::version(reader)? == self.seen {
             return Ok(());
         }
         match self.out {
@@ -292,10 +299,7 @@ impl Ahead {
                 }
             }
         }
-        if self.behind_since.is_some() && (is_due || !self.waiting.is_empty()) {
-            self.post(context);
-            return true;
-        }
+        // Before more is written: there may be no end of that.
         if self.logged >= CHECKPOINT {
             self.logged = 0;
             self.out = Some(Out::Other);
@@ -307,12 +311,17 @@ impl Ahead {
             }));
             return true;
         }
+        if self.behind_since.is_some() && (is_due || !self.waiting.is_empty()) {
+            self.post(context);
+            return true;
+        }
         false
     }
 
     fn post(&mut self, context: &Arc<Context>) {
         let (posting, version) = (self.books.take(), self.version);
         let context = Arc::clone(context);
+        let keeping = Keeping(Arc::clone(&self.keeps_others_out));
         self.log.turn();
         context.vitals.log_bytes.set(0);
         self.behind_since = None;
@@ -324,8 +333,10 @@ impl Ahead {
                     // Written over it, what somebody else did would be lost.
                     return Err(StoreError::Interrupted);
                 }
+                keeping.begin();
                 posting.write(conn, &Basis::default()).map(drop)
             })?;
+            drop(keeping);
             posting.written(&context);
             Ok(())
         }));
@@ -364,6 +375,22 @@ impl Ahead {
             None => {}
         }
         Ok(())
+    }
+}
+
+/// The scribe has the database to himself from when he [begins](Keeping::begin) until this is dropped, however
+/// that ends: his transaction is over then.
+struct Keeping(Arc<AtomicBool>);
+
+impl Keeping {
+    fn begin(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -303,6 +303,7 @@ impl Writer {
         let mut attempt = 1;
         loop {
             self.connect()?;
+            self.read_again_what_others_wrote()?;
             let Self { conn: Some(conn), context, versions, through, ahead, .. } = self else {
                 return Err(gave_up());
             };
@@ -354,14 +355,19 @@ impl Writer {
         self.stand_ahead()
     }
 
-    /// Makes sure of books as the database stands, where they may be ahead of it: what others have written
-    /// is read again.
-    fn stand_ahead(&mut self) -> Result<(), StoreError> {
+    /// Makes sure that calls are decided by the database as it stands.
+    fn read_again_what_others_wrote(&mut self) -> Result<(), StoreError> {
         if let Self { conn: Some(conn), ahead: Some(ahead), context, .. } = self
             && ahead.check(conn, context).is_err()
         {
             self.distrust();
+            return self.stand_ahead();
         }
+        Ok(())
+    }
+
+    /// Makes sure of books, where they may be ahead of the database.
+    fn stand_ahead(&mut self) -> Result<(), StoreError> {
         let Self { conn: Some(conn), ahead, context, versions, manager, waiting, .. } = self else {
             return Err(gave_up());
         };
