@@ -112,7 +112,8 @@ pub(crate) enum Lock {
     Rows,
 }
 
-/// What changes when another connection has written to a SQLite file.
+/// What changes when another connection has written to a SQLite file. It changes before that has committed, too, if
+/// SQLite's log was empty and more is written than its page cache holds.
 pub(crate) fn version(conn: &mut Conn) -> QueryResult<i32> {
     match conn {
         Conn::Sqlite(conn) => DataVersion.get_result(conn),
@@ -120,11 +121,11 @@ pub(crate) fn version(conn: &mut Conn) -> QueryResult<i32> {
     }
 }
 
-/// Leaves it to [checkpoints](checkpoint) to move what this connection commits to where it belongs: SQLite would
-/// do so at the end of a commit, which others see before whoever commits is back. Without any, it does in the end.
-pub(crate) fn commit_only(conn: &mut Conn) -> QueryResult<()> {
+/// What this connection commits stays in SQLite's log until somebody asks for a [checkpoint]. Else SQLite would make
+/// one at the end of a commit: when others see what is committed, but whoever commits is not back.
+pub(crate) fn without_checkpoints_of_its_own(conn: &mut Conn) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => conn.batch_execute("PRAGMA wal_autocheckpoint = 16000"),
+        Conn::Sqlite(conn) => conn.batch_execute("PRAGMA wal_autocheckpoint = 0"),
         Conn::Postgres(_) => Ok(()),
     }
 }

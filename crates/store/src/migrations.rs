@@ -82,6 +82,18 @@ pub(crate) fn check(conn: &mut Conn) -> Result<(), MigrationError> {
     if pending == 0 { Ok(()) } else { Err(MigrationError::Pending(pending)) }
 }
 
+/// Whether migrations are missing.
+///
+/// # Errors
+/// [`MigrationError::Unknown`] when there are some that this program does not know.
+pub(crate) fn are_missing(conn: &mut Conn) -> Result<bool, MigrationError> {
+    match check(conn) {
+        Ok(()) => Ok(false),
+        Err(MigrationError::Pending(_) | MigrationError::Untouched) => Ok(true),
+        Err(cause) => Err(cause),
+    }
+}
+
 /// Whether there is the table in which migrations are noted.
 fn is_noted(conn: &mut Conn) -> diesel::QueryResult<bool> {
     let there = match conn {

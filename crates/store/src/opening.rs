@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use r2d2::ManageConnection;
 use tollgate_domain::{Clock, NodeId};
@@ -192,6 +193,19 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
     }
 }
 
+/// The same, but another that only brings the schema up to date is waited for.
+fn lock_file_soon(path: &Path) -> Result<File, OpenError> {
+    const PAUSE: Duration = Duration::from_millis(50);
+    const TRIES: usize = 40;
+    for _ in 1..TRIES {
+        match lock_file(path) {
+            Err(OpenError::InUse) => std::thread::sleep(PAUSE),
+            locked => return locked,
+        }
+    }
+    lock_file(path)
+}
+
 /// Where the ledger of a process that serves from a SQLite file logs what it books.
 fn log_of(path: &Path) -> [PathBuf; 2] {
     ["-ledger-0", "-ledger-1"].map(|suffix| beside(path, suffix))
@@ -202,14 +216,15 @@ fn log_of(path: &Path) -> [PathBuf; 2] {
 fn migrate(manager: &Manager, conn: &mut Conn, alone: bool) -> Result<usize, OpenError> {
     let mut lock = None;
     if let Some(file) = manager.file()
-        && let log = log_of(file)
-        && ledger::is_left(&log)
-        && migrations::check(conn).is_err()
+        && migrations::are_missing(conn)?
     {
         if !alone {
-            lock = Some(lock_file(file)?);
+            lock = Some(lock_file_soon(file)?);
         }
-        ledger::read_through(&log)?;
+        let log = log_of(file);
+        if ledger::is_left(&log) {
+            ledger::read_through(&log)?;
+        }
     }
     let ran = migrations::run(conn)?;
     drop(lock);

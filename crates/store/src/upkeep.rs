@@ -37,6 +37,7 @@ pub async fn run(store: Store) {
         every(FORGET_EVERY, "old answers are not forgotten", async || {
             let now = store.0.context.clock.now();
             store
+                .ledger()?
                 .write_apart(move |conn| {
                     missing_prices::forget_old(conn, now)?;
                     sessions::forget_expired(conn, now)?;

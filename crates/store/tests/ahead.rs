@@ -301,6 +301,38 @@ fn what_a_log_has_is_booked_again_at_the_rate_at_which_it_was_booked() {
     });
 }
 
+/// A command beside the service, as `tollgate` has them: what it has done counts for the very next call.
+#[test]
+fn what_another_process_writes_is_what_the_next_call_is_decided_by() {
+    each_store(async |store| {
+        let Some(customer) = Customer::of(store).await else { return };
+        let options = Options { clock: store.clock.clone(), ..Options::default() };
+        let command = Store::open(&store.url, &options).unwrap();
+        let (merchant_id, id) = (customer.merchant_id, customer.spend_key.spend_key_id);
+        for _ in 0..20 {
+            for (status, is_admitted) in
+                [(SpendKeyStatus::Paused, false), (SpendKeyStatus::Active, true)]
+            {
+                let now = store.clock.now();
+                let changes =
+                    SpendKeyChanges { status: Some(status), ..SpendKeyChanges::default() };
+                let change =
+                    move |conn: &mut _| spend_keys::update(conn, merchant_id, id, changes, now);
+                let changed = command.write(change).await.unwrap();
+                assert!(matches!(changed, spend_keys::Updated::SpendKey(_)));
+                let call = store.call_with(&customer.spend_key, &customer.key);
+                let request_id = call.request_id;
+                let decided = store.store.admit(Box::new(call)).await.unwrap();
+                assert_eq!(decided.is_ok(), is_admitted, "{status:?}");
+                if is_admitted {
+                    store.store.settle(request_id, answered(1_000, "1")).await;
+                }
+            }
+        }
+        command.close().await.unwrap();
+    });
+}
+
 #[test]
 fn whoever_reads_after_a_call_sees_it() {
     each_store(async |store| {

@@ -4,11 +4,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use diesel::connection::{Instrumentation, InstrumentationEvent, SimpleConnection};
+use diesel::dsl::sql;
+use diesel::sql_types::Integer;
 use diesel::sqlite::SqliteConnection;
 use diesel::{Connection, RunQueryDsl};
 use futures_util::StreamExt;
@@ -455,7 +458,6 @@ fn calls_are_decided_while_the_database_is_written_however_long_that_takes() {
     // So many, and a checkpoint of SQLite's log comes before they are written, and they do not find room in memory.
     const CALLS: usize = 3_000;
     let _turn = turn();
-    let held_at_commit = || Some(Box::<HeldAtCommit>::default() as Box<dyn Instrumentation>);
     diesel::connection::set_default_instrumentation(held_at_commit).unwrap();
     each_store(async |store| {
         let DatabaseUrl::Sqlite(file) = &store.url else { return };
@@ -469,30 +471,47 @@ fn calls_are_decided_while_the_database_is_written_however_long_that_takes() {
         let many = (0..CALLS).map(|_| customer.calls(&store.store));
         let became = futures_util::stream::iter(many).buffer_unordered(64);
         became.for_each(async |became| assert_eq!(became, Became::Answered)).await;
-        let holding = HELD.lock().unwrap();
+        HOLDS.store(true, Ordering::SeqCst);
+        let mut versions = BTreeSet::from([version(&mut keeper)]);
         keeper.batch_execute("ROLLBACK").unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         while !IS_AT_COMMIT.load(Ordering::SeqCst) {
             assert!(Instant::now() < deadline, "nothing is committed");
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            versions.insert(version(&mut keeper));
+            tokio::task::yield_now().await;
         }
+        versions.insert(version(&mut keeper));
+        assert!(
+            versions.len() > 2,
+            "one call is committed, and others are seen to come: {versions:?}"
+        );
         for _ in 0..5 {
             let one = tokio::time::timeout(Duration::from_secs(5), customer.calls(&store.store));
             assert_eq!(one.await, Ok(Became::Answered));
         }
-        drop(holding);
+        HOLDS.store(false, Ordering::SeqCst);
         customer.has_paid(1 + CALLS + 5, before, "beside a commit").await;
     });
     diesel::connection::set_default_instrumentation(|| None).unwrap();
 }
 
-static HELD: Mutex<()> = Mutex::new(());
+fn version(conn: &mut SqliteConnection) -> i32 {
+    diesel::select(sql::<Integer>("data_version FROM pragma_data_version"))
+        .get_result(conn)
+        .unwrap()
+}
+
+static HOLDS: AtomicBool = AtomicBool::new(false);
 static IS_AT_COMMIT: AtomicBool = AtomicBool::new(false);
 
-/// A transaction of many statements ends when nobody [holds](HELD) it.
+/// A transaction of many statements ends when nobody [holds](HOLDS) it, or after so long that a test has failed.
 #[derive(Default)]
 struct HeldAtCommit {
     statements: usize,
+}
+
+fn held_at_commit() -> Option<Box<dyn Instrumentation>> {
+    Some(Box::<HeldAtCommit>::default())
 }
 
 impl Instrumentation for HeldAtCommit {
@@ -502,7 +521,10 @@ impl Instrumentation for HeldAtCommit {
             InstrumentationEvent::StartQuery { .. } => self.statements += 1,
             InstrumentationEvent::CommitTransaction { .. } if self.statements > 500 => {
                 IS_AT_COMMIT.store(true, Ordering::SeqCst);
-                drop(HELD.lock());
+                let deadline = Instant::now() + Duration::from_secs(30);
+                while HOLDS.load(Ordering::SeqCst) && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
             _ => {}
         }

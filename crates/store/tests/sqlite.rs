@@ -268,8 +268,8 @@ fn a_schema_is_not_changed_before_its_log_can_be_read_nor_while_somebody_serves(
         assert!(why.contains("log of the ledger") && why.contains("stop it"), "{why}");
     }
 
-    // One that can be read, of a process that still serves.
-    std::fs::write(&log, [0; 64]).unwrap();
+    // None at all, of a process that still serves.
+    std::fs::remove_file(&log).unwrap();
     let lock = std::fs::File::create(folder.path().join("tollgate.db.lock")).unwrap();
     lock.lock().unwrap();
     for why in ways() {
@@ -279,6 +279,20 @@ fn a_schema_is_not_changed_before_its_log_can_be_read_nor_while_somebody_serves(
     drop(lock);
     assert!(Store::migrate(&url).unwrap() > 1);
     assert_eq!(ways(), [None, None, None]);
+    // Beside a process that serves, where there is nothing to migrate.
+    let lock = std::fs::File::create(folder.path().join("tollgate.db.lock")).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(Store::migrate(&url).unwrap(), 0);
+}
+
+#[test]
+fn commands_that_begin_at_once_wait_for_the_one_that_makes_the_schema() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = DatabaseUrl::Sqlite(folder.path().join("tollgate.db"));
+    thread::scope(|scope| {
+        let opened = [(); 4].map(|()| scope.spawn(|| Store::open(&url, &Options::default())));
+        opened.into_iter().for_each(|opened| drop(opened.join().unwrap().unwrap()));
+    });
 }
 
 #[test]

@@ -41,8 +41,12 @@ const MUCH: u64 = 1024 * 1024;
 /// How often somebody looks whether the scribe is back, when nothing else happens.
 const LOOK: Duration = Duration::from_millis(1);
 /// After so many bytes of log, two thousand calls, what is in SQLite's own log is moved to where it
-/// belongs.
+/// belongs, unless somebody waits for what is to be written next.
 const CHECKPOINT: usize = 1024 * 1024;
+/// After so many, whoever waits.
+const CHECKPOINT_FIRST: usize = 8 * CHECKPOINT;
+/// Whatever else is written counts for so many: some ten pages of SQLite's log.
+const WORK: usize = 16 * 1024;
 /// So many bytes of log may wait for the scribe, sixteen thousand calls without metadata; then calls wait
 /// for him, too.
 const MOST_LOGGED: u64 = 8 * 1024 * 1024;
@@ -81,8 +85,8 @@ pub(super) struct Ahead {
     written: u64,
     /// Who waits until so much is written; the numbers ascend.
     waiting: VecDeque<(u64, Waiter)>,
-    /// How many bytes were logged since the last checkpoint.
-    logged: usize,
+    /// How many bytes were logged since the last checkpoint. Whoever was here before may have left some.
+    unmoved: usize,
 }
 
 impl Ahead {
@@ -101,7 +105,7 @@ impl Ahead {
         // Before anything is read: what is written from here on is noticed.
         let seen = dialect::version(reader)?;
         let conn = scribe.conn().ok_or(StoreError::Interrupted)?;
-        dialect::commit_only(conn)?;
+        dialect::without_checkpoints_of_its_own(conn)?;
         let (posting, version) = conn.write(|conn| {
             for batch in &batches {
                 book_again(&mut books, conn, batch, context, versions)?;
@@ -128,7 +132,7 @@ impl Ahead {
             taken: 0,
             written: 0,
             waiting: VecDeque::new(),
-            logged: 0,
+            unmoved: CHECKPOINT,
         })
     }
 
@@ -187,7 +191,7 @@ impl Ahead {
             let service_charge_rate = context.service_charge_rate;
             let booked = Booked { node_id: node_id.into(), at: now, service_charge_rate };
             self.log.append(&booked, lines)?;
-            self.logged = self.logged.saturating_add(lines.len());
+            self.unmoved = self.unmoved.saturating_add(lines.len());
             context.vitals.log_bytes.set(self.log.len());
         }
         // A subscription that was renewed for a call that was refused is no line of the log: it will
@@ -263,6 +267,7 @@ impl Ahead {
     /// [settled up](Ahead::settle_up).
     pub(super) fn run_alone(&mut self, work: Work, context: &Context) -> Result<(), StoreError> {
         let conn = self.scribe.conn().ok_or(StoreError::Interrupted)?;
+        self.unmoved = self.unmoved.saturating_add(WORK);
         (work.run)(conn);
         if is_broken(conn) {
             return Err(StoreError::Interrupted);
@@ -290,6 +295,7 @@ impl Ahead {
                 // Whoever asked may have left.
                 Waiter::Reader(reader) => drop(reader.send(())),
                 Waiter::Work(work) => {
+                    self.unmoved = self.unmoved.saturating_add(WORK);
                     self.out = Some(Out::Other);
                     self.scribe.send(Box::new(|conn| {
                         (work.run)(conn);
@@ -299,9 +305,10 @@ impl Ahead {
                 }
             }
         }
-        // Before more is written: there may be no end of that.
-        if self.logged >= CHECKPOINT {
-            self.logged = 0;
+        // Before more is written, of which there may be no end.
+        let most = if self.waiting.is_empty() { CHECKPOINT } else { CHECKPOINT_FIRST };
+        if self.unmoved >= most {
+            self.unmoved = 0;
             self.out = Some(Out::Other);
             self.scribe.send(Box::new(|conn| {
                 if let Err(cause) = dialect::checkpoint(conn) {
@@ -378,8 +385,8 @@ impl Ahead {
     }
 }
 
-/// The scribe has the database to himself from when he [begins](Keeping::begin) until this is dropped, however
-/// that ends: his transaction is over then.
+/// The scribe has the database to himself from when he [begins](Keeping::begin) until this is dropped, just after
+/// his transaction is over.
 struct Keeping(Arc<AtomicBool>);
 
 impl Keeping {

@@ -317,7 +317,7 @@ pub(crate) fn is_left(log: &[PathBuf; 2]) -> bool {
     !log.iter().all(|file| is_empty(file))
 }
 
-/// Reads what a process has left in its log, and changes nothing.
+/// Reads what a process has left in its log, and books nothing.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] when another version wrote it; [`StoreError::Unavailable`].
