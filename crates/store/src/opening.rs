@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use r2d2::ManageConnection;
 use tollgate_domain::{Clock, NodeId};
@@ -125,7 +125,10 @@ impl Store {
                 (Manager::sqlite(&folder.path().join("tollgate.db")), 1, 4)
             }
         };
-        let lock = manager.file().filter(|_| options.serve).map(lock_file).transpose()?;
+        let lock = match manager.file().filter(|_| options.serve) {
+            Some(file) => lock_file_soon(file, || Ok(true))?,
+            None => None,
+        };
         prepare(&manager, options, lock.is_some())?;
         let opened = options.clock.now();
         let context = Arc::new(Context {
@@ -193,17 +196,21 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// The same, but another that only brings the schema up to date is waited for.
-fn lock_file_soon(path: &Path) -> Result<File, OpenError> {
+/// The same, as long as that is needed; whoever has it for a short time is waited for.
+fn lock_file_soon(
+    path: &Path,
+    mut is_needed: impl FnMut() -> Result<bool, OpenError>,
+) -> Result<Option<File>, OpenError> {
     const PAUSE: Duration = Duration::from_millis(50);
-    const TRIES: usize = 40;
-    for _ in 1..TRIES {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let begun = Instant::now();
+    while is_needed()? {
         match lock_file(path) {
-            Err(OpenError::InUse) => std::thread::sleep(PAUSE),
-            locked => return locked,
+            Err(OpenError::InUse) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            locked => return locked.map(Some),
         }
     }
-    lock_file(path)
+    Ok(None)
 }
 
 /// Where the ledger of a process that serves from a SQLite file logs what it books.
@@ -215,14 +222,13 @@ fn log_of(path: &Path) -> [PathBuf; 2] {
 /// beside it that this program cannot read: the one that wrote it would not know the schema any more.
 fn migrate(manager: &Manager, conn: &mut Conn, alone: bool) -> Result<usize, OpenError> {
     let mut lock = None;
-    if let Some(file) = manager.file()
-        && migrations::are_missing(conn)?
-    {
+    if let Some(file) = manager.file() {
         if !alone {
-            lock = Some(lock_file_soon(file)?);
+            // Whoever holds it may just be bringing the schema up to date.
+            lock = lock_file_soon(file, || Ok(migrations::are_missing(conn)?))?;
         }
         let log = log_of(file);
-        if ledger::is_left(&log) {
+        if ledger::is_left(&log) && migrations::are_missing(conn)? {
             ledger::read_through(&log)?;
         }
     }

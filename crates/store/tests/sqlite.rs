@@ -285,13 +285,30 @@ fn a_schema_is_not_changed_before_its_log_can_be_read_nor_while_somebody_serves(
     assert_eq!(Store::migrate(&url).unwrap(), 0);
 }
 
+/// As scripts do, which start a service and at once make a merchant.
 #[test]
-fn commands_that_begin_at_once_wait_for_the_one_that_makes_the_schema() {
+fn a_command_waits_for_a_service_that_is_just_making_the_schema() {
     let folder = tempfile::tempdir().unwrap();
-    let url = DatabaseUrl::Sqlite(folder.path().join("tollgate.db"));
+    let file = folder.path().join("tollgate.db");
+    let url = DatabaseUrl::Sqlite(file.clone());
+    let mut keeper = another(&file);
+    keeper.batch_execute("PRAGMA journal_mode = WAL; BEGIN IMMEDIATE").unwrap();
     thread::scope(|scope| {
-        let opened = [(); 4].map(|()| scope.spawn(|| Store::open(&url, &Options::default())));
-        opened.into_iter().for_each(|opened| drop(opened.join().unwrap().unwrap()));
+        let open = |serve| {
+            let (url, options) = (url.clone(), Options { serve, ..Options::default() });
+            scope.spawn(move || Store::open(&url, &options))
+        };
+        let service = open(true);
+        let lock = folder.path().join("tollgate.db.lock");
+        let is_locked = || std::fs::File::open(&lock).is_ok_and(|file| file.try_lock().is_err());
+        while !is_locked() {
+            thread::sleep(Duration::from_millis(2));
+        }
+        let command = open(false);
+        thread::sleep(Duration::from_millis(300));
+        keeper.batch_execute("ROLLBACK").unwrap();
+        let opened = [service, command].map(|opened| opened.join().unwrap());
+        assert!(opened.iter().all(Result::is_ok));
     });
 }
 
