@@ -159,6 +159,10 @@ fn a_writer_that_another_program_keeps_costs_time_and_nothing_else() {
     });
 }
 
+/// What makes a database in which migrations are noted, and none is.
+const NOTHING_MIGRATED: &str = "PRAGMA journal_mode = WAL; CREATE TABLE __diesel_schema_migrations \
+    (version VARCHAR(50) PRIMARY KEY NOT NULL, run_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)";
+
 /// A process that dies in the middle of a migration has changed nothing, and the next one goes on.
 #[test]
 fn a_schema_that_stopped_after_any_migration_is_completed() {
@@ -187,11 +191,7 @@ fn a_schema_that_stopped_after_any_migration_is_completed() {
         for half in [false, true] {
             let file = folder.path().join(format!("{done}-{half}.db"));
             let mut conn = another(&file);
-            conn.batch_execute(
-                "PRAGMA journal_mode = WAL; CREATE TABLE __diesel_schema_migrations (version \
-                 VARCHAR(50) PRIMARY KEY NOT NULL, run_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)",
-            )
-            .unwrap();
+            conn.batch_execute(NOTHING_MIGRATED).unwrap();
             for (name, version) in names.iter().zip(&all).take(done) {
                 let sql = std::fs::read_to_string(name.join("up.sql")).unwrap();
                 conn.batch_execute(&sql).unwrap();
@@ -234,8 +234,7 @@ fn of_an_earlier_version(file: &Path) {
     let (version, _) = first.file_name().unwrap().to_str().unwrap().split_once('_').unwrap();
     another(file)
         .batch_execute(&format!(
-            "PRAGMA journal_mode = WAL; {} CREATE TABLE __diesel_schema_migrations (version \
-             VARCHAR(50) PRIMARY KEY NOT NULL, run_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP); \
+            "{NOTHING_MIGRATED}; {} \
              INSERT INTO __diesel_schema_migrations (version) VALUES ('{version}')",
             std::fs::read_to_string(first.join("up.sql")).unwrap(),
         ))

@@ -85,7 +85,8 @@ pub(super) struct Ahead {
     written: u64,
     /// Who waits until so much is written; the numbers ascend.
     waiting: VecDeque<(u64, Waiter)>,
-    /// How many bytes were logged since the last checkpoint. Whoever was here before may have left some.
+    /// How many bytes were logged since the last checkpoint, and [as many](WORK) for each other write. Whoever was
+    /// here before may have left some.
     unmoved: usize,
 }
 

@@ -184,7 +184,7 @@ impl Writer {
         }
     }
 
-    /// The books that are ahead, as the database stands, and what they need.
+    /// The books that are ahead, and what they need.
     fn ahead(&mut self) -> Result<(&mut Ahead, &mut Conn, &Arc<Context>), StoreError> {
         self.connect()?;
         match self {
