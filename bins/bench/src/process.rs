@@ -67,7 +67,8 @@ pub(crate) fn raise_open_files() -> anyhow::Result<()> {
 pub(crate) fn peak_memory_kib(root: u32) -> anyhow::Result<u64> {
     let mut sum = 0;
     for id in tree(root, &stats("/proc")?) {
-        let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+        // One that has ended since is of no interest.
+        let Ok(status) = std::fs::read_to_string(format!("/proc/{id}/status")) else { continue };
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak = peak.and_then(|rest| rest.split_whitespace().next()).unwrap_or("0");
         sum += peak.parse::<u64>()?;
@@ -142,6 +143,21 @@ mod tests {
         let clock = CpuClock::new().unwrap();
         while clock.of_tree_micros(id).unwrap() == 0 {}
         assert!(clock.of_process_micros(id).unwrap() > 0);
+    }
+
+    #[test]
+    fn a_child_that_ends_meanwhile_is_no_error() {
+        let (done, wait) = std::sync::mpsc::channel();
+        let children = std::thread::spawn(move || {
+            while wait.try_recv().is_err() {
+                Command::new("true").status().unwrap();
+            }
+        });
+        for _ in 0..500 {
+            assert!(peak_memory_kib(std::process::id()).unwrap() > 0);
+        }
+        done.send(()).unwrap();
+        children.join().unwrap();
     }
 
     #[test]
