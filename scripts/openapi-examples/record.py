@@ -158,6 +158,9 @@ gpt = Caller(spend_key["key"])
 gpt("createEmbedding", {"model": "text-embedding-3-small", "input": "What does a tollgate do?"})
 gpt("createResponse", {"model": "gpt-4o-mini", "max_output_tokens": 200, "input": "What does a tollgate do?"})
 gpt("createChatCompletion", {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO})
+gpt("callProvider", {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO}, provider="openai",
+    path="chat/completions")
+gpt("getOfProvider", provider="openai", path="models")
 token = {"secret_key": merchant["secret_key"], "connection_id": connection_id, "meter_slug": "standard"}
 forwarding = Caller(base64.b64encode(json.dumps(token).encode()).decode())
 forwarding("forwardGet", u=f"{PROVIDER}/v1/models")

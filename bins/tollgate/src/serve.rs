@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
-use tollgate_api::{App, Courier, Listening, Settings};
+use tollgate_api::{App, Courier, Listening, Served, Settings};
 use tollgate_domain::Clock;
 use tollgate_store::{Store, upkeep};
 
@@ -27,10 +27,37 @@ pub(crate) struct Service {
     pub(crate) address: SocketAddr,
     pub(crate) store: Store,
     app: web::Data<App>,
-    handle: ServerHandle,
-    server: JoinHandle<std::io::Result<()>>,
+    /// Where the dashboard is, if that is elsewhere.
+    dashboard: Option<SocketAddr>,
+    servers: Vec<Running>,
     upkeep: JoinHandle<()>,
     courier: Courier,
+}
+
+/// A server at one address.
+struct Running {
+    handle: ServerHandle,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Running {
+    fn of(Listening { server, .. }: Listening) -> Self {
+        Self { handle: server.handle(), task: tokio::task::spawn(server) }
+    }
+}
+
+fn listen(
+    app: &web::Data<App>,
+    config: &Config,
+    (key, address): (&str, &str),
+    served: Served,
+) -> anyhow::Result<Listening> {
+    tollgate_api::listen(app.clone(), address, config.tls.as_ref(), served).with_context(|| {
+        let variable = key.to_ascii_uppercase();
+        format!(
+            "cannot listen on {address}: name another address by `{key}` or TOLLGATE_{variable}"
+        )
+    })
 }
 
 /// Serves until a signal ends it.
@@ -42,6 +69,9 @@ pub(crate) async fn run(config: Config, json: bool) -> anyhow::Result<()> {
     let address = format!("{scheme}://{}", service.address);
     let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("BUILD_COMMIT"));
     log::info!("tollgate {version} ({commit}) listens on {address}");
+    if let Some(address) = service.dashboard {
+        log::info!("the dashboard is on {scheme}://{address}/dashboard");
+    }
     log::info!("database {:?}", config.database_url);
     if let Some(journal) = &config.journal_dir {
         log::info!("journal {}", journal.display());
@@ -96,23 +126,23 @@ impl Service {
             config.prices.clone(),
             Clock::system(),
         ));
-        let listening = match &config.tls {
-            None => tollgate_api::listen(app.clone(), &config.listen),
-            Some(tls) => tollgate_api::listen_tls(app.clone(), &config.listen, tls),
+        let served = match config.dashboard_listen {
+            None => Served::Everything,
+            Some(_) => Served::Interface,
         };
-        let Listening { address, server } = listening.with_context(|| {
-            format!(
-                "cannot listen on {}: name another address by `listen` or TOLLGATE_LISTEN",
-                config.listen
-            )
-        })?;
+        let main = listen(&app, config, ("listen", &config.listen), served)?;
+        let dashboard = config
+            .dashboard_listen
+            .as_ref()
+            .map(|address| listen(&app, config, ("dashboard_listen", address), Served::Dashboard));
+        let dashboard = dashboard.transpose()?;
         let courier = Courier::start(app.clone()).context("cannot start a thread")?;
         Ok(Self {
-            address,
+            address: main.address,
+            dashboard: dashboard.as_ref().map(|dashboard| dashboard.address),
             app,
             courier,
-            handle: server.handle(),
-            server: tokio::task::spawn(server),
+            servers: [Some(main), dashboard].into_iter().flatten().map(Running::of).collect(),
             upkeep: actix_web::rt::spawn(upkeep::run(store.clone())),
             store,
         })
@@ -131,8 +161,10 @@ impl Service {
         let courier = tokio::time::timeout(config.drain_timeout, self.courier.stop());
         // Messages that are cut off then are sent again by whoever comes next.
         let (_, _) = tokio::join!(self.app.calls().drain(config.drain_timeout), courier);
-        self.handle.stop(true).await;
-        self.server.await??;
+        for server in self.servers {
+            server.handle.stop(true).await;
+            server.task.await??;
+        }
         self.upkeep.abort();
         let closed = tokio::time::timeout(CLOSE_WITHIN, self.store.close()).await;
         let Ok(closed) = closed else {

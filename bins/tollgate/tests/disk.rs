@@ -222,7 +222,9 @@ fn a_full_disk_refuses_calls_and_loses_none_and_when_there_is_room_all_goes_on()
             let answer = open.answer();
             assert!(answer.complete && answer.text().ends_with("data: [DONE]\n\n"));
         }
-        service.call("GET", "/v1/wallet", &key).send().await.expect(200);
+        // Where the database is behind what was booked, what it says is out of date.
+        let read = service.call("GET", "/v1/wallet", &key).send().await;
+        assert!(read.status == 200 || read.error() == "store_unavailable", "{}", read.text());
 
         disk.make_room();
         let deadline = Instant::now() + Duration::from_secs(5);

@@ -118,13 +118,15 @@ fn every_file_of_tests_is_part_of_a_program() {
     }
 }
 
-/// The text of every Rust file below a folder.
+/// The text of every file in Rust or Python below a folder.
 fn sources(folder: &Path) -> String {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries
         .map(|path| match path.extension() {
             _ if path.is_dir() => sources(&path),
-            Some(extension) if extension == "rs" => fs::read_to_string(&path).unwrap(),
+            Some(extension) if extension == "rs" || extension == "py" => {
+                fs::read_to_string(&path).unwrap()
+            }
             _ => String::new(),
         })
         .collect()
@@ -143,7 +145,8 @@ fn every_test_that_a_promise_names_is_there() {
             .collect();
         assert!(named.len() >= 20, "{named:?}");
         for name in named {
-            assert!(sources.contains(&format!("fn {name}(")), "{name}");
+            let is_there = ["fn", "def"].map(|word| sources.contains(&format!("{word} {name}(")));
+            assert!(is_there.contains(&true), "{name}");
         }
     }
 }

@@ -137,7 +137,7 @@ fn each_request_has_a_line_with_ids_and_figures_and_nothing_that_a_caller_chose(
         let bad = service.forward("https://evil.example/secret-path?token=canary", &token, false);
         assert_eq!(bad.send().await.error(), "forward_endpoint_not_supported");
         let stray = service.call("GET", "/v1/wallets/wal_canary?secret=canary", &key);
-        assert_eq!(stray.send().await.status, 404);
+        assert_eq!(stray.send().await.error(), "validation_failed");
         let nothing = service.call("GET", "/nothing/canary", "tgs_canary");
         assert_eq!(nothing.send().await.status, 404);
 
@@ -174,7 +174,7 @@ fn each_request_has_a_line_with_ids_and_figures_and_nothing_that_a_caller_chose(
         assert_eq!(text(&refused["status"]), "400");
         assert!(refused.get("request_id").is_none() && refused.get("cost").is_none(), "{refused}");
         let wallet = lines.iter().find(|line| line["path"] == "/v1/wallets/{id}").unwrap();
-        assert_eq!(text(&wallet["error"]), "wallet_not_found");
+        assert_eq!(text(&wallet["error"]), "validation_failed");
         let lost = lines.iter().find(|line| line["error"] == "route_not_found").unwrap();
         assert!(lost.get("path").is_none(), "{lost}");
         for line in &lines {

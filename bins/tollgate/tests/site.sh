@@ -18,14 +18,15 @@ install_venv() {
         die 'python3 with venv is missing, and apt-get could not install it'
 }
 
-# Installs what requirements.txt names, once.
+# install_packages [FILE]: installs what requirements.txt names, or another file, once.
 install_packages() {
-    "$venv/bin/python" -c '' 2>/dev/null && cmp -s "$here/requirements.txt" "$venv/installed.txt" && return
+    local requirements="${1:-$here/requirements.txt}"
+    "$venv/bin/python" -c '' 2>/dev/null && cmp -s "$requirements" "$venv/installed.txt" && return
     install_venv
     python3 -m venv --clear "$venv"
-    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt" ||
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" ||
         die 'its packages could not be installed (see above); PyPI must be reachable for that'
-    cp "$here/requirements.txt" "$venv/installed.txt"
+    cp "$requirements" "$venv/installed.txt"
 }
 
 build() {

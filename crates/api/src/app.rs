@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, SecretKeyId, Timestamp};
 use tollgate_pricing::PriceBook;
-use tollgate_provider::{ProviderTable, Reach, Resolver, Timeouts};
+use tollgate_provider::{AnswerMemory, ProviderTable, Reach, Resolver, Timeouts};
 use tollgate_store::{Store, merchants, spend_keys};
 
 use crate::access::AccessLog;
@@ -108,6 +108,9 @@ pub struct Settings {
     pub body_limit_bytes: usize,
     /// How much memory bodies that are on their way may take, all together.
     pub body_memory_bytes: usize,
+    /// How much memory answers that are kept to be read may take, all together. Beyond it only their
+    /// beginning and end are kept.
+    pub answer_memory_bytes: usize,
     /// How many of our own operations a key may ask for in a minute; 0 is without limit.
     pub standard_rate_per_minute: u32,
     /// How long to wait for providers.
@@ -133,11 +136,12 @@ impl Default for Settings {
             shape: InterfaceShape::default(),
             on_disconnect: OnDisconnect::default(),
             unpriced: Unpriced::default(),
-            disconnect_drain_max: Duration::from_secs(120),
+            disconnect_drain_max: Duration::from_secs(900),
             disconnect_drain_max_bytes: 64 * 1024 * 1024,
             forward_body_limit_bytes: 32 * 1024 * 1024,
             body_limit_bytes: 1024 * 1024,
             body_memory_bytes: 512 * 1024 * 1024,
+            answer_memory_bytes: 128 * 1024 * 1024,
             standard_rate_per_minute: 1_000,
             timeouts: Timeouts::default(),
             clients: Clients::default(),
@@ -161,6 +165,7 @@ pub struct App {
     /// Of those who sign in to the dashboard, by where they come from.
     pub(crate) sign_ins: RateLimits<IpAddr>,
     pub(crate) room_for_bodies: Arc<Semaphore>,
+    pub(crate) answer_memory: Arc<AnswerMemory>,
     pub(crate) calls: Calls,
     pub(crate) metrics: Metrics,
     known_keys: RwLock<HashMap<KeyHash, KeyOwner>>,
@@ -193,6 +198,7 @@ impl App {
             rate_limits: RateLimits::new(settings.standard_rate_per_minute),
             sign_ins: RateLimits::new(SIGN_INS_PER_MINUTE),
             room_for_bodies: room_for_bodies(settings.body_memory_bytes),
+            answer_memory: Arc::new(AnswerMemory::new(settings.answer_memory_bytes)),
             calls: Calls::default(),
             metrics: Metrics::new(&providers, settings.commit),
             known_keys: RwLock::default(),

@@ -1,43 +1,65 @@
-//! Connections of clients, of which those on which nothing goes on are closed.
+//! Connections of clients: idle ones are closed, and the requests of each are bounded.
 //!
 //! The server itself bounds how long the head of a connection's first request may take, and how long a
 //! connection may be idle. What it does not bound is left to this: the head of a later request, and
 //! the rest of a body that nobody reads because its call was refused. Both can be sent a byte at a
-//! time for ever.
+//! time for ever. The server does not bound the number of requests at once either: over HTTP/2 a client can
+//! begin any number of them and read no answer.
 
-use std::any::Any;
+use std::any::TypeId;
+use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use actix_tls::accept::rustls_0_23::TlsStream;
-use actix_web::Error;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{Extensions, ServiceRequest, ServiceResponse};
 use actix_web::middleware::Next;
 use actix_web::rt::net::TcpStream;
+use actix_web::{Error, HttpMessage, HttpRequest};
 use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tollgate_metrics::Gauge;
 
 use crate::access::{Access, AccessLog};
-use crate::http::error::ErrorCode;
+use crate::http::error::{ApiError, ErrorCode};
+use crate::line_ends::Lines;
 
 /// All connections of a server.
 #[derive(Clone)]
 pub(crate) struct Connections {
     all: Arc<Mutex<Vec<Weak<Connection>>>>,
     open: Arc<Gauge>,
+    strangers: Arc<AtomicUsize>,
 }
+
+/// So many requests of one connection are answered at once.
+const MOST_RUNNING: usize = 1_000;
+/// Of those whose client has shown no valid credential, so many of one connection,
+const MOST_STRANGERS: usize = 250;
+/// and of all so many, but for a few of each connection.
+const MOST_STRANGERS_OF_ALL: usize = 1_000;
+const FEW_STRANGERS: usize = 10;
+/// A client that is refused more and goes on all the same loses its connection: refusals wait for it, too.
+const MOST_WAITING: usize = 2_000;
+const MOST_STRANGERS_WAITING: usize = 1_000;
 
 /// One of them.
 struct Connection {
     /// Another handle of its socket. The server's own is out of reach.
     socket: std::net::TcpStream,
+    /// Whether it speaks TLS.
+    is_encrypted: bool,
+    /// Whether it was closed from this side: what has come before is not read any more.
+    is_closed: AtomicBool,
     activity: Mutex<Activity>,
+    /// Requests of all connections whose client has shown no valid credential.
+    strangers_of_all: Arc<AtomicUsize>,
     _open: Open,
 }
 
@@ -53,6 +75,8 @@ impl Drop for Open {
 struct Activity {
     /// Requests that are being answered.
     running: usize,
+    /// Those of them whose client has shown no valid credential.
+    strangers: usize,
     /// When the last of them began or ended.
     since: Instant,
 }
@@ -60,25 +84,35 @@ struct Activity {
 impl Connections {
     /// None yet; how many are open is counted there.
     pub(crate) fn new(open: Arc<Gauge>) -> Self {
-        Self { all: Arc::default(), open }
+        Self { all: Arc::default(), open, strangers: Arc::default() }
     }
 
-    /// Remembers a connection for as long as it stands.
-    pub(crate) fn add(&self, io: &dyn Any, extensions: &mut Extensions) {
-        let encrypted = io.downcast_ref::<TlsStream<TcpStream>>().map(|io| io.get_ref().0);
-        let Some(stream) = io.downcast_ref::<TcpStream>().or(encrypted) else { return };
+    /// Takes a client's connection, and remembers it for as long as it stands.
+    pub(crate) fn accept<Io: 'static>(
+        &self,
+        io: Io,
+        tcp: impl Fn(&Io) -> &TcpStream,
+        is_http1: bool,
+    ) -> Client<Io> {
+        let stream = tcp(&io);
+        // Without it a stream of small events stalls for tens of milliseconds.
+        let _ = stream.set_nodelay(true);
         keep_little_unsent(stream);
-        let Ok(socket) = stream.as_fd().try_clone_to_owned() else { return };
-        let activity = Activity { running: 0, since: Instant::now() };
-        self.open.inc();
-        let connection = Arc::new(Connection {
-            socket: socket.into(),
-            activity: Mutex::new(activity),
-            _open: Open(self.open.clone()),
+        let connection = stream.as_fd().try_clone_to_owned().ok().map(|socket| {
+            let activity = Activity { running: 0, strangers: 0, since: Instant::now() };
+            self.open.inc();
+            let connection = Arc::new(Connection {
+                socket: socket.into(),
+                is_encrypted: TypeId::of::<Io>() != TypeId::of::<TcpStream>(),
+                is_closed: AtomicBool::new(false),
+                activity: Mutex::new(activity),
+                strangers_of_all: Arc::clone(&self.strangers),
+                _open: Open(self.open.clone()),
+            });
+            lock(&self.all).push(Arc::downgrade(&connection));
+            connection
         });
-        lock(&self.all).push(Arc::downgrade(&connection));
-        // It lives as long as the server's side of the connection does.
-        extensions.insert(connection);
+        Client { io, lines: is_http1.then(Lines::default), pauses: false, connection }
     }
 
     /// Closes what has been idle for longer than `patience`, until the server is gone.
@@ -102,9 +136,101 @@ impl Connection {
     fn close_after(&self, patience: Duration) {
         let activity = lock(&self.activity);
         if activity.running == 0 && activity.since.elapsed() > patience {
-            // It may have been closed from the other side.
-            let _ = self.socket.shutdown(Shutdown::Both);
+            self.close();
         }
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        // It may have been closed from the other side.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Whether one more request may be answered. A client that does not heed refusals is cut off.
+    fn has_room(&self) -> bool {
+        let strangers_of_all = self.strangers_of_all.load(Ordering::Relaxed);
+        let Activity { running, strangers, .. } = *lock(&self.activity);
+        if running > MOST_WAITING || strangers > MOST_STRANGERS_WAITING {
+            self.close();
+        }
+        let too_many_of_all = strangers_of_all > MOST_STRANGERS_OF_ALL && strangers > FEW_STRANGERS;
+        running <= MOST_RUNNING && strangers <= MOST_STRANGERS && !too_many_of_all
+    }
+}
+
+/// A client's connection as the server reads and writes it: the lines of its heads are checked, and nothing is
+/// read of it when it was closed.
+pub(crate) struct Client<Io> {
+    io: Io,
+    /// None on a connection that is not of HTTP/1.
+    lines: Option<Lines>,
+    /// Whether requests that have come over HTTP/2 are to be counted before more are read.
+    pauses: bool,
+    /// None if there was no other handle of its socket to be had.
+    connection: Option<Arc<Connection>>,
+}
+
+impl<Io> Client<Io> {
+    /// Has its requests know it. It lives as long as the server's side of the connection does.
+    pub(crate) fn put_into(&self, extensions: &mut Extensions) {
+        if let Some(connection) = &self.connection {
+            extensions.insert(connection.clone());
+        }
+    }
+}
+
+impl<Io: AsyncRead + Unpin> AsyncRead for Client<Io> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let is_closed = |connection: &Arc<Connection>| connection.is_closed.load(Ordering::Relaxed);
+        if this.connection.as_ref().is_some_and(is_closed) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        if std::mem::take(&mut this.pauses) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.io).poll_read(cx, buffer))?;
+        this.pauses = this.lines.is_none();
+        if let Some(lines) = &mut this.lines {
+            lines.check(buffer.filled_mut().get_mut(before..).unwrap_or_default());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<Io: AsyncWrite + Unpin> AsyncWrite for Client<Io> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
     }
 }
 
@@ -131,7 +257,8 @@ struct Running(Arc<Connection>);
 impl Running {
     fn on(connection: &Arc<Connection>) -> Self {
         let mut activity = lock(&connection.activity);
-        *activity = Activity { running: activity.running.saturating_add(1), since: Instant::now() };
+        activity.running = activity.running.saturating_add(1);
+        activity.since = Instant::now();
         Self(connection.clone())
     }
 }
@@ -139,8 +266,49 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let mut activity = lock(&self.0.activity);
-        *activity = Activity { running: activity.running.saturating_sub(1), since: Instant::now() };
+        activity.running = activity.running.saturating_sub(1);
+        activity.since = Instant::now();
     }
+}
+
+/// A request whose client has shown no valid credential; it counts until this is dropped.
+struct Stranger(Arc<Connection>);
+
+impl Stranger {
+    fn on(connection: &Arc<Connection>) -> Self {
+        connection.strangers_of_all.fetch_add(1, Ordering::Relaxed);
+        let mut activity = lock(&connection.activity);
+        activity.strangers = activity.strangers.saturating_add(1);
+        Self(connection.clone())
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.0.strangers_of_all.fetch_sub(1, Ordering::Relaxed);
+        let mut activity = lock(&self.0.activity);
+        activity.strangers = activity.strangers.saturating_sub(1);
+    }
+}
+
+/// The scheme of the address that this request was sent to, as its client or a proxy says it.
+pub(crate) fn scheme(request: &HttpRequest) -> String {
+    let connection = request.conn_data::<Arc<Connection>>();
+    match connection.is_some_and(|connection| connection.is_encrypted) {
+        true => "https".to_owned(),
+        false => request.connection_info().scheme().to_owned(),
+    }
+}
+
+/// The client of this request has shown a valid credential.
+pub(crate) fn recognised(request: &impl HttpMessage) {
+    request.extensions_mut().remove::<Stranger>();
+}
+
+fn too_many(request: &ServiceRequest) -> ApiError {
+    let message = "Too many requests of this connection wait for their answers. Try again.";
+    let error = ApiError::new(ErrorCode::Overloaded, message).retry_after(1_000_000);
+    error.for_sdk_of(request.request())
 }
 
 /// Has a request count as being answered until its answer's last byte was taken, and its access line know
@@ -150,12 +318,30 @@ pub(crate) async fn track(
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse<Tracked>, Error> {
-    let running = request.conn_data::<Arc<Connection>>().map(Running::on);
+    let connection = request.conn_data::<Arc<Connection>>().cloned();
+    let running = connection.as_ref().map(Running::on);
     let access = Access::begin(&request, log);
-    let response = next.call(request).await?;
+    let mut has_room = true;
+    if let Some(connection) = &connection {
+        request.extensions_mut().insert(Stranger::on(connection));
+        has_room = connection.has_room();
+    }
+    let response = match has_room {
+        true => next.call(request).await?,
+        false => {
+            let refusal = too_many(&request);
+            request.error_response(refusal)
+        }
+    };
+    let stranger = response.request().extensions_mut().remove::<Stranger>();
     let error = response.response().extensions().get::<ErrorCode>().copied();
     access.answered(|| response.request().match_pattern(), response.status().as_u16(), error);
-    Ok(response.map_body(|_, body| Tracked { body, access, _running: running }))
+    Ok(response.map_body(|_, body| Tracked {
+        body,
+        access,
+        _running: running,
+        _stranger: stranger,
+    }))
 }
 
 /// The body of an answer.
@@ -163,6 +349,7 @@ pub(crate) struct Tracked {
     body: BoxBody,
     access: Access,
     _running: Option<Running>,
+    _stranger: Option<Stranger>,
 }
 
 impl Drop for Tracked {

@@ -6,7 +6,8 @@
 //!   lists, idempotency.
 //! - `resources` has a file per resource.
 //! - `forward` is the path of a forwarded call.
-//! - `connections` closes those of clients on which nothing goes on.
+//! - `client_connections` closes those that are idle, and bounds the requests of each; `line_ends` checks the
+//!   lines of their heads.
 //! - `dashboard` shows a merchant all of it on pages.
 //! - `delivery` sends events to webhooks, in a thread of its own: [`Courier`].
 //! - `metrics` is what Prometheus reads, `access` the line that is logged of each request.
@@ -20,6 +21,7 @@ mod dashboard;
 mod delivery;
 mod forward;
 mod http;
+mod line_ends;
 mod metrics;
 mod openapi;
 mod probe;
@@ -40,6 +42,6 @@ pub use openapi::{WebhookMessages, openapi};
 pub use probe::{Readiness, probe};
 pub use resources::quote::{HoldView, QuoteView, usage};
 pub use routes::routes;
-pub use server::{Listening, listen, listen_tls};
+pub use server::{Listening, Served, listen};
 pub use tariff::{Bound, Tariff};
 pub use tls::{Tls, TlsError};

@@ -1,5 +1,6 @@
 //! Every route, in one tree.
 
+use actix_web::guard::{Guard, fn_guard};
 use actix_web::http::header::{ALLOW, HeaderValue};
 use actix_web::web::{
     self, ServiceConfig, delete, get, head, patch, post, put, redirect, resource, scope,
@@ -18,43 +19,47 @@ use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
     secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets, webhooks,
 };
+use crate::server::Served;
 
-/// Mounts everything. Call it once per worker: each gets a provider client of its own.
-pub fn routes(app: web::Data<App>) -> impl FnOnce(&mut ServiceConfig) {
+/// Mounts what is served. Call it once per worker: each gets a provider client of its own.
+pub fn routes(app: web::Data<App>, served: Served) -> impl FnOnce(&mut ServiceConfig) {
     move |config| {
         let Settings { timeouts, resolver, .. } = &app.settings;
         let client = ProviderClient::with_resolver(*timeouts, resolver);
-        config
-            .app_data(app)
-            .app_data(web::Data::new(client))
-            // First, for routes are tried in their order.
-            .service(scope("/v1").configure(v1))
-            // What watches a service often asks for heads.
-            .service(
-                route("/healthz")
-                    .route(get().to(health::healthz))
-                    .route(head().to(health::healthz)),
-            )
-            .service(
-                route("/readyz").route(get().to(health::readyz)).route(head().to(health::readyz)),
-            )
-            .service(
-                route("/metrics")
-                    .route(get().to(metrics::metrics))
-                    .route(head().to(metrics::metrics)),
-            )
-            .service(
-                route("/openapi.json").route(get().to(openapi::get)).route(head().to(openapi::get)),
-            )
-            .service(
-                route("/docs")
-                    .route(get().to(openapi::page::get))
-                    .route(head().to(openapi::page::get)),
-            )
-            .service(redirect("/docs/", "/docs"))
-            .configure(dashboard::routes)
-            .default_service(web::to(not_found));
+        config.app_data(app).app_data(web::Data::new(client));
+        // Routes are tried in their order.
+        if served != Served::Dashboard {
+            config.configure(interface);
+        }
+        if served != Served::Interface {
+            config.configure(dashboard::routes);
+        }
+        config.default_service(web::to(not_found));
     }
+}
+
+fn interface(config: &mut ServiceConfig) {
+    config
+        .service(scope("/v1").configure(v1))
+        .service(route("/v1beta/models/{model}:{call}").route(post().to(forward::google)))
+        .service(route("/v2/chat").route(post().to(forward::cohere_chat)))
+        .service(route("/v2/embed").route(post().to(forward::cohere_embed)))
+        .service(route("/v2/rerank").route(post().to(forward::cohere_rerank)))
+        // What watches a service often asks for heads.
+        .service(
+            route("/healthz").route(get().to(health::healthz)).route(head().to(health::healthz)),
+        )
+        .service(route("/readyz").route(get().to(health::readyz)).route(head().to(health::readyz)))
+        .service(
+            route("/metrics").route(get().to(metrics::metrics)).route(head().to(metrics::metrics)),
+        )
+        .service(
+            route("/openapi.json").route(get().to(openapi::get)).route(head().to(openapi::get)),
+        )
+        .service(
+            route("/docs").route(get().to(openapi::page::get)).route(head().to(openapi::page::get)),
+        )
+        .service(redirect("/docs/", "/docs"));
 }
 
 fn v1(config: &mut ServiceConfig) {
@@ -65,13 +70,36 @@ fn v1(config: &mut ServiceConfig) {
                 .route(get().to(forward::forward_get)),
         )
         .service(route("/chat/completions").route(post().to(forward::chat_completions)))
-        .service(route("/responses").route(post().to(forward::responses)))
+        .service(route("/completions").route(post().to(forward::completions)))
+        .service(
+            route("/responses")
+                .route(post().to(forward::responses))
+                .route(get().to(forward::responses_upgrade)),
+        )
+        .service(route("/responses/input_tokens").route(post().to(forward::input_tokens)))
         .service(route("/embeddings").route(post().to(forward::embeddings)))
+        .service(route("/images/generations").route(post().to(forward::images)))
+        .service(route("/images/edits").route(post().to(forward::image_edits)))
+        .service(route("/audio/speech").route(post().to(forward::speech)))
+        .service(route("/audio/transcriptions").route(post().to(forward::transcriptions)))
+        .service(route("/audio/translations").route(post().to(forward::translations)))
+        .service(route("/moderations").route(post().to(forward::moderations)))
+        .service(route("/rerank").route(post().to(forward::rerank)))
         .service(route("/messages").route(post().to(forward::messages)))
         .service(route("/messages/count_tokens").route(post().to(forward::count_tokens)))
-        .service(route("/models").route(get().to(models::list)))
-        // Some ids have a slash.
-        .service(route("/models/{id:.+}").route(get().to(models::get)))
+        .service(
+            route("/providers/{provider}/{path:.+}")
+                .route(post().to(forward::to_provider))
+                .route(get().to(forward::get_of_provider)),
+        )
+        .service(route("/models").route(get().to(models::list)).route(head().to(models::list)))
+        // Some ids have a slash. Google's calls of a model have its path, and a colon.
+        .service(
+            route("/models/{id:.+}")
+                .route(get().to(models::get))
+                .route(head().to(models::get))
+                .route(post().guard(google_call()).to(forward::google)),
+        )
         .service(route("/prices").route(get().to(prices::list)))
         .service(route("/meters").route(post().to(meters::create)).route(get().to(meters::list)))
         .service(
@@ -176,6 +204,14 @@ fn v1(config: &mut ServiceConfig) {
                 .route(post().to(merchants::create))
                 .route(get().to(merchants::list)),
         );
+}
+
+/// A call of a model as Google writes it, such as `/models/gemini-3-pro:generateContent`.
+fn google_call() -> impl Guard {
+    fn_guard(|request| {
+        let path = request.head().uri.path();
+        path.rsplit('/').next().is_some_and(|segment| segment.contains(':'))
+    })
 }
 
 /// A path that answers other methods in the envelope.

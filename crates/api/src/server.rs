@@ -1,17 +1,34 @@
 //! The server, as production and tests start it.
 
+use std::future::ready;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::num::NonZeroUsize;
+use std::time::Duration;
 
-use actix_web::dev::Server;
+use actix_http::error::DispatchError;
+use actix_http::{HttpService, Protocol};
+use actix_server::{GracefulShutdownSignal, ServerBuilder};
+use actix_service::{
+    IntoServiceFactory, ServiceFactory, ServiceFactoryExt, fn_service, map_config,
+};
+use actix_tls::accept::TlsError;
+use actix_tls::accept::rustls_0_23::{Acceptor, TlsStream};
+use actix_web::dev::{AppConfig, Server};
 use actix_web::middleware::{Condition, from_fn};
-use actix_web::{App as Routes, HttpServer, web};
+use actix_web::rt::net::TcpStream;
+use actix_web::{App as Routes, Error, web};
+use socket2::{Domain, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::app::{App, InterfaceShape};
-use crate::client_connections::{self, Connections};
+use crate::client_connections::{self, Client, Connections};
 use crate::http::earlier::serve_earlier_names;
 use crate::routes::routes;
-use crate::tls::Tls;
+use crate::tls::{HTTP2, Tls};
+
+/// How many connections the system keeps until they are accepted.
+const WAITING_CONNECTIONS: i32 = 1_024;
 
 /// A server that is bound; it serves when it is awaited or spawned.
 pub struct Listening {
@@ -21,57 +38,128 @@ pub struct Listening {
     pub server: Server,
 }
 
-/// Binds a server to `address`; port 0 picks a free one. Signals are the caller's to handle. It must
-/// be called within a runtime of tokio's.
+/// What is served at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// All there is.
+    Everything,
+    /// All but the dashboard.
+    Interface,
+    /// The dashboard alone: its origin has no page that a provider could have written.
+    Dashboard,
+}
+
+/// Binds a server to `address`; port 0 picks a free one. With `tls` it is for clients that speak TLS and no
+/// others. Signals are the caller's to handle. It must be called within a runtime of tokio's.
 ///
 /// # Errors
 /// Those of the operating system, such as an address that is taken.
-pub fn listen(app: web::Data<App>, address: &str) -> io::Result<Listening> {
-    bind(app, address, None)
-}
-
-/// The same, for clients that speak TLS and no others.
-///
-/// # Errors
-/// As [`listen`].
-pub fn listen_tls(app: web::Data<App>, address: &str, tls: &Tls) -> io::Result<Listening> {
-    bind(app, address, Some(tls))
-}
-
-fn bind(app: web::Data<App>, address: &str, tls: Option<&Tls>) -> io::Result<Listening> {
+pub fn listen(
+    app: web::Data<App>,
+    address: &str,
+    tls: Option<&Tls>,
+    served: Served,
+) -> io::Result<Listening> {
     let clients = app.settings.clients;
     let connections = Connections::new(app.metrics.connections.clone());
     // A client that takes nothing for as long as a provider may be silent counts as gone.
     let patience = app.settings.timeouts.idle.max(clients.keep_alive + clients.head_timeout);
     tokio::spawn(connections.clone().watch(patience));
-    let workers = app.settings.workers;
-    let routes = move || {
-        let is_earlier = app.settings.shape == InterfaceShape::Earlier;
-        let log = app.settings.access_log;
-        Routes::new()
-            .wrap(from_fn(move |request, next| client_connections::track(log, request, next)))
-            .wrap(Condition::new(is_earlier, from_fn(serve_earlier_names)))
-            .configure(routes(app.clone()))
+    let workers = match served {
+        Served::Everything | Served::Interface => app.settings.workers,
+        Served::Dashboard => NonZeroUsize::MIN,
     };
-    let server = HttpServer::new(routes)
+    let mut builder = ServerBuilder::new()
         .workers(workers.get())
-        .on_connect(move |io, extensions| connections.add(io, extensions))
+        .max_concurrent_connections(clients.max_connections.div_ceil(workers.get()))
+        .disable_signals()
+        .shutdown_timeout(5);
+    let stops = builder.graceful_shutdown_signal();
+    let listeners = bound(address)?;
+    let address = listeners.first().map(TcpListener::local_addr);
+    let address = address.ok_or_else(|| io::Error::other("no address to listen on"))??;
+    for listener in listeners {
+        let (app, connections, stops) = (app.clone(), connections.clone(), stops.clone());
+        builder = match tls.map(Tls::config) {
+            None => builder.listen("http", listener, move || {
+                let connections = connections.clone();
+                fn_service(move |tcp: TcpStream| {
+                    let peer = tcp.peer_addr().ok();
+                    let client = connections.accept(tcp, |tcp| tcp, true);
+                    ready(Ok((client, Protocol::Http1, peer)))
+                })
+                .and_then(service(&app, served, &stops))
+            }),
+            Some(config) => builder.listen("https", listener, move || {
+                let connections = connections.clone();
+                Acceptor::new(config.clone())
+                    .map_init_err(drop)
+                    .map_err(TlsError::into_service_error)
+                    .and_then(move |tls: TlsStream<TcpStream>| {
+                        let is_http1 = tls.get_ref().1.alpn_protocol() != Some(HTTP2);
+                        let peer = tls.get_ref().0.peer_addr().ok();
+                        let protocol = if is_http1 { Protocol::Http1 } else { Protocol::Http2 };
+                        let client = connections.accept(tls, |tls| tls.get_ref().0, is_http1);
+                        ready(Ok((client, protocol, peer)))
+                    })
+                    .and_then(service(&app, served, &stops).map_err(TlsError::Service))
+            }),
+        }?;
+    }
+    Ok(Listening { address, server: builder.run() })
+}
+
+/// What answers the clients that come over `Io`, made once for each worker.
+fn service<Io: AsyncRead + AsyncWrite + Unpin + 'static>(
+    app: &web::Data<App>,
+    served: Served,
+    stops: &GracefulShutdownSignal,
+) -> impl ServiceFactory<
+    (Client<Io>, Protocol, Option<SocketAddr>),
+    Config = (),
+    Response = (),
+    Error = DispatchError,
+    InitError = (),
+> + use<Io> {
+    let clients = app.settings.clients;
+    let is_earlier = app.settings.shape == InterfaceShape::Earlier;
+    let log = app.settings.access_log;
+    let routes = Routes::new()
+        .wrap(from_fn(move |request, next| client_connections::track(log, request, next)))
+        .wrap(Condition::new(is_earlier, from_fn(serve_earlier_names)))
+        .configure(routes(app.clone(), served))
+        .into_factory()
+        .map_err(|error: Error| error.error_response());
+    let stops = stops.clone();
+    HttpService::build()
+        .graceful_shutdown_signal(move || {
+            let stops = stops.clone();
+            async move { stops.notified().await }
+        })
+        .on_connect_ext(Client::put_into)
         // What waits in it for a slow client is memory of ours.
         .h1_write_buffer_size(16 * 1024)
         .client_request_timeout(clients.head_timeout)
+        .client_disconnect_timeout(Duration::from_secs(1))
         .keep_alive(clients.keep_alive)
-        .max_connections(clients.max_connections.div_ceil(workers.get()))
-        // Without it a stream of small events stalls for tens of milliseconds.
-        .tcp_nodelay(true)
         // A client that closes has left: its call is drained or cancelled from then on.
         .h1_allow_half_closed(false)
-        .disable_signals()
-        .shutdown_timeout(5);
-    let server = match tls {
-        None => server.bind(address),
-        Some(tls) => server.bind_rustls_0_23(address, tls.config()),
-    }?;
-    let address = server.addrs().first().copied();
-    let address = address.ok_or_else(|| io::Error::other("no address to listen on"))?;
-    Ok(Listening { address, server: server.run() })
+        .finish(map_config(routes, |()| AppConfig::default()))
+}
+
+/// What an address names, each with a listener.
+fn bound(address: &str) -> io::Result<Vec<TcpListener>> {
+    let bind = |address: SocketAddr| {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(WAITING_CONNECTIONS)?;
+        Ok(TcpListener::from(socket))
+    };
+    let (listeners, failures): (Vec<_>, Vec<_>) =
+        address.to_socket_addrs()?.map(bind).partition(Result::is_ok);
+    match failures.into_iter().next() {
+        Some(failure) if listeners.is_empty() => failure.map(|listener| vec![listener]),
+        _ => listeners.into_iter().collect(),
+    }
 }

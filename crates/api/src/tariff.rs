@@ -78,7 +78,7 @@ impl<'a> Tariff<'a> {
             .map_err(|issues| in_body(body_invalid(issues)))?;
         let listed = self.find(&endpoint.provider.name, body.model.as_deref());
         match endpoint.metered() {
-            true => price::bound(&endpoint, &body, true, listed, self.unpriced)
+            true => price::bound(&endpoint, &body, true, listed, self)
                 .map(|bound| Bound(Some(bound)))
                 .map_err(in_body),
             false => Ok(Bound(None)),

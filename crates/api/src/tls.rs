@@ -9,6 +9,9 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
 
+/// HTTP/2, as clients and services agree on it.
+pub(crate) const HTTP2: &[u8] = b"h2";
+
 /// How the service proves who it is. TLS 1.2 and 1.3; what a client speaks above is agreed on with it.
 #[derive(Clone)]
 pub struct Tls {
@@ -53,7 +56,10 @@ impl Tls {
         ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .and_then(|config| config.with_no_client_auth().with_single_cert(chain, private))
-            .map(|config| Self { config, certificate: own })
+            .map(|mut config| {
+                config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
+                Self { config, certificate: own }
+            })
             .map_err(|why| TlsError::Key(format!("does not go with the certificate: {why}")))
     }
 

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use tollgate_testkit::{Call, Gate, Reply};
 
-use crate::support::browser::{Browser, ORIGIN, form, page, pages, try_sign_in};
+use crate::support::browser::{Browser, ORIGIN, form, form_token, page, pages, try_sign_in};
 use crate::support::*;
 
 /// A figure of the interface as pages write it.
@@ -298,8 +298,20 @@ fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
             ("request_shape", "shape_a"),
             ("allowed_models", "m-1, m-2*"),
         ];
-        let made = browser.send("/spend-keys", &fields).await;
+        let token = form_token(&browser.show("/spend-keys").await);
+        let made = browser.send_with(&token, "/spend-keys", &fields).await;
+        let again = browser.send_with(&token, "/spend-keys", &fields).await;
+        assert_eq!(again.status, 409, "{}", again.text());
+        let listed = gateway.get("/spend_keys").await.expect(200);
+        assert_eq!(listed["data"].as_array().unwrap().len(), 1, "a form makes one key");
+        let cookie = made.header("set-cookie").unwrap();
+        assert!(cookie.contains("HttpOnly; SameSite=Strict"), "{cookie}");
+        let shown_at = made.header("location").unwrap().to_owned();
+        let made = browser.follow(&made).await;
         assert_eq!(made.status, 200, "{}", made.text());
+        assert!(made.header("set-cookie").unwrap().starts_with("tollgate_new_key=; Max-Age=0"));
+        let reloaded = browser.get(shown_at.strip_prefix("/dashboard").unwrap()).await;
+        assert_eq!(reloaded.header("location"), Some(shown_at.strip_suffix("/key").unwrap()));
         let key_on = |page: &str| {
             let (_, after) = page.split_once("id=\"key\">").unwrap();
             after.split('<').next().unwrap().to_owned()
@@ -338,7 +350,7 @@ fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
         browser.send(&format!("{path}/resume"), &[]).await;
         assert_eq!(call(&key).await, 200);
         let rotated = browser.send(&format!("{path}/rotate"), &[]).await;
-        let new = key_on(rotated.text());
+        let new = key_on(browser.follow(&rotated).await.text());
         assert_ne!(new, key);
         assert_eq!((call(&key).await, call(&new).await), (401, 200));
 
@@ -417,7 +429,7 @@ fn a_record_says_what_its_figures_rest_on() {
         gateway.records().await;
         let browser = Browser::sign_in(gateway, gateway.key()).await;
         let shown = browser.show("/requests").await;
-        for badge in ["estimated", "completed", "error"] {
+        for badge in ["estimated", "completed", "error: 500"] {
             assert!(shown.contains(&format!(">{badge}</span>")), "{badge} in {shown}");
         }
     });
@@ -495,7 +507,7 @@ fn lists_go_on_where_the_last_page_ended_and_keep_their_filters() {
         gateway.chat().send().await.expect(500);
         gateway.records().await;
         let failed = browser.show("/requests?status=error").await;
-        assert!(count(&failed) == 1 && failed.contains(">error</span>"), "{failed}");
+        assert!(count(&failed) == 1 && failed.contains(">error: 500</span>"), "{failed}");
         let none = browser.show("/requests?connection_id=con_x").await;
         assert!(none.contains("nothing with such an id") && count(&none) == 0);
     });

@@ -495,7 +495,19 @@ fn every_refusal_is_said_so_that_either_sdk_understands_it() {
             assert_error_b(&of_b, status, code);
             if status == 429 {
                 for answer in [&of_a, &of_b] {
-                    assert!(answer.header("retry-after").is_some());
+                    // SDKs wait as long as this says, without a word: what takes longer is theirs to say.
+                    let seconds = answer.header("retry-after").map(|text| text.parse::<u64>());
+                    let soon = code == "rate_limited";
+                    assert_eq!(
+                        seconds.is_some_and(|seconds| seconds.unwrap() <= 60),
+                        soon,
+                        "{code}"
+                    );
+                    assert_eq!(
+                        answer.header("x-should-retry"),
+                        (!soon).then_some("false"),
+                        "{code}"
+                    );
                     assert_eq!(answer.header("x-ratelimit-limit"), Some("1"));
                     assert_eq!(answer.header("x-ratelimit-remaining"), Some("0"));
                     assert!(answer.header("x-ratelimit-reset").is_some());
@@ -504,6 +516,11 @@ fn every_refusal_is_said_so_that_either_sdk_understands_it() {
             gateway.provider.assert_calls(calls);
         }
         let (a, b) = (key_a(gateway).await, key_b(gateway).await);
+        // A key takes both formats unless it is for one.
+        gateway.provider.push(Reply::json(200, message_answer()));
+        message(gateway, &a).send().await.expect(200);
+        let only = json!({"request_shape": "shape_a"});
+        let a = gateway.spend_key(&only).await.key;
         let code = "spend_key_request_shape_mismatch";
         assert_error_a(&chat(gateway, &b).send().await, 403, code, None);
         assert_error_b(&message(gateway, &a).send().await, 403, code);
@@ -512,7 +529,7 @@ fn every_refusal_is_said_so_that_either_sdk_understands_it() {
         let answer = chat(gateway, &nowhere).send().await;
         assert_error_a(&answer, 404, "connection_not_found", None);
         assert_error_b(&message(gateway, &nowhere).send().await, 404, "connection_not_found");
-        gateway.provider.assert_calls(4);
+        gateway.provider.assert_calls(5);
     });
 }
 
@@ -664,7 +681,9 @@ fn a_key_lists_what_it_may_call() {
             (json!({"allowed_models": ["m-r*"]}), vec!["m-rare"]),
             (json!({"allowed_models": []}), vec![]),
             (json!({"allowed_providers": ["house"]}), vec!["m-listed"]),
-            (json!({"allowed_providers": ["mansion"]}), vec![]),
+            // Of the other format.
+            (json!({"allowed_providers": ["mansion"]}), vec!["m-listed"]),
+            (json!({"allowed_providers": ["mansion"], "request_shape": "shape_a"}), vec![]),
         ] {
             let key = gateway.spend_key(&rules).await.key;
             let answer = gateway.call_without_key("GET", "/models").bearer(&key).send().await;

@@ -39,13 +39,27 @@ impl Gateway<'_> {
             lines.remove(at);
         }
         lines.retain(|line| !line.starts_with("date: "));
+        // A hash of the merchant stands before it.
+        let key = lines.iter_mut().find(|line| line.starts_with("idempotency-key: "));
+        if let Some((line, (hash, key))) = key.and_then(|line| {
+            line["idempotency-key: ".len()..]
+                .split_once('-')
+                .map(|parts| (parts.0.to_owned(), parts.1.to_owned()))
+                .map(|parts| (line, parts))
+        }) {
+            assert!(
+                hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()),
+                "{hash}"
+            );
+            *line = format!("idempotency-key: {key} of the merchant");
+        }
         lines
     }
 }
 
 /// What a client may send beside its credential: everything that is not for the provider, and in the
 /// end what is.
-const SENT: [(&str, &str); 48] = [
+const SENT: [(&str, &str); 52] = [
     ("x-api-key", "canary"),
     ("api-key", "canary"),
     ("x-goog-api-key", "canary"),
@@ -79,6 +93,10 @@ const SENT: [(&str, &str); 48] = [
     ("openai-project", "proj-1"),
     ("x-http-method-override", "DELETE"),
     ("x-goog-user-project", "proj-2"),
+    ("x-original-url", "/v1/responses"),
+    ("range", "bytes=0-9"),
+    ("open_ai", "canary"),
+    ("x-service-anything", "canary"),
     ("idempotency-key", "i-1"),
     ("accept", "application/json"),
     ("accept-encoding", "gzip"),
@@ -103,7 +121,7 @@ const ARRIVE: [&str; 16] = [
     "anthropic-version: 2023-06-01",
     "content-type: application/json",
     "dnt: 1",
-    "idempotency-key: i-1",
+    "idempotency-key: i-1 of the merchant",
     "openai-beta: assistants=v2",
     "origin: https://app.example",
     "referer: https://app.example/",
@@ -126,6 +144,9 @@ fn exactly_these_headers_reach_the_provider() {
             "openai-project: proj-1",
             "x-goog-user-project: proj-2",
             "x-http-method-override: DELETE",
+            "x-original-url: /v1/responses",
+            "range: bytes=0-9",
+            "open_ai: canary",
         ];
         let (openai, anthropic) = ("/v1/chat/completions", "/anthropic/v1/messages");
         for (path, token, more) in [
@@ -180,6 +201,15 @@ fn exactly_these_headers_come_back() {
             ("set-cookie", "canary=2"),
             ("set-cookie2", "canary"),
             ("alt-svc", "h3=\":443\""),
+            ("service-worker-allowed", "/"),
+            ("nel", "{}"),
+            ("report-to", "{}"),
+            ("reporting-endpoints", "x=\"/\""),
+            ("refresh", "0"),
+            ("www-authenticate", "Basic"),
+            ("public-key-pins", "canary"),
+            ("content-security-policy", "default-src *"),
+            ("content-security-policy-report-only", "default-src *"),
             ("strict-transport-security", "max-age=1"),
             ("clear-site-data", "\"*\""),
             ("connection", "keep-alive, X-Listed"),
@@ -217,11 +247,13 @@ fn exactly_these_headers_come_back() {
             "cache-control: no-store",
             "connection: close",
             length.as_str(),
+            "content-security-policy: sandbox; default-src 'none'",
             "content-type: application/json",
             "date: Sat, 21 Nov 2026 00:00:00 GMT",
             "location: https://elsewhere.example/",
             "openai-processing-ms: 5",
             "server: provider",
+            "x-content-type-options: nosniff",
             "x-ratelimit-remaining-tokens: 9",
             "x-request-id: r-1",
             request_id.as_str(),

@@ -447,3 +447,27 @@ fn bodies_take_no_more_memory_than_they_may_together() {
         call.bytes("application/json", large.as_bytes()).send().await.expect(200);
     });
 }
+
+/// A proxy may not take it for the end of a line: then it and the service read two different heads.
+#[test]
+fn a_line_that_ends_in_a_line_feed_alone_is_400_also_behind_another_request() {
+    each_gateway(async |gateway| {
+        let first = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n\
+                     POST /v1/requests HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n\n\n\n";
+        for before in ["", first] {
+            let lawful = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            let mut raw = Raw::open(gateway.address).await;
+            raw.send(format!("{before}{lawful}")).await;
+            let said = raw.until_closed("lawful").await;
+            assert_eq!(said.matches("HTTP/1.1 200").count(), if before.is_empty() { 1 } else { 2 });
+            for (at, _) in lawful.match_indices("\r\n") {
+                let bare = format!("{}{}", &lawful[..at], &lawful[at + 1..]);
+                let mut raw = Raw::open(gateway.address).await;
+                raw.send(format!("{before}{bare}")).await;
+                let said = raw.until_closed(&bare).await;
+                let last = said.rfind("HTTP/1.1 ").map(|at| &said[at..at + 12]);
+                assert_eq!(last, Some("HTTP/1.1 400"), "{bare:?}: {said}");
+            }
+        }
+    });
+}

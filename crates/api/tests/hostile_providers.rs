@@ -86,7 +86,6 @@ fn a_head_that_is_none_is_no_answer() {
             "two lengths",
             answer(&format!("content-length: {length}\r\ncontent-length: 5\r\n\r\n{whole}")),
         ),
-        ("a body that ends with the connection", answer(&format!("\r\n{whole}"))),
     ];
     each_gateway(async |gateway| {
         for (what, reply) in &cases {
@@ -95,6 +94,30 @@ fn a_head_that_is_none_is_no_answer() {
             assert_unreachable(&answer, what);
             let record = recovers(gateway, what, ESTIMATED).await;
             assert_eq!(record["total_wallet_cost"], "0.0000000000", "{what}: the merchant's");
+        }
+    });
+}
+
+/// HTTP/1.0, and many a small server: RFC 9112, 6.3.
+#[test]
+fn a_body_without_a_length_ends_with_its_connection() {
+    let whole = chat_answer().to_string();
+    each_gateway(async |gateway| {
+        for head in [
+            "HTTP/1.1 200 OK\r\n",
+            "HTTP/1.1 200 OK\r\nconnection: close\r\n",
+            "HTTP/1.0 200 OK\r\n",
+        ] {
+            let said = format!("{head}content-type: application/json\r\n\r\n{whole}");
+            gateway.provider.push(Reply::raw(said));
+            let answer = gateway.chat().send().await;
+            assert_eq!((answer.expect(200), answer.complete), (chat_answer(), true), "{head}");
+            let record = gateway.records().await.remove(0);
+            assert_eq!(
+                (&record["status"], &record["usage_source"]),
+                (&json!("completed"), &json!("reported")),
+                "{head}"
+            );
         }
     });
 }

@@ -77,11 +77,12 @@ fn every_sample_is_as_its_schema_says_and_no_field_may_be_added() {
 #[test]
 fn no_field_of_a_sample_may_be_missing_but_those_that_are_left_out_at_times() {
     /// What is left out where there is none.
-    const OPTIONAL: [&str; 10] = [
+    const OPTIONAL: [&str; 11] = [
         "spend_key/spend_limit",
         "spend_key/rate_limit",
         "request/provider_status",
         "request/connection_id",
+        "request/flags",
         "request/meter_id",
         "request/model",
         "request/response_id",
@@ -123,10 +124,8 @@ fn every_reference_leads_somewhere_and_every_operation_has_a_name_of_its_own() {
             let stated = operation["parameters"].as_array().into_iter().flatten();
             let stated: Vec<_> =
                 stated.filter(|one| one["in"] == "path").map(|one| text(one, "name")).collect();
-            let named: Vec<_> = path
-                .split('/')
-                .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
-                .collect();
+            let named: Vec<_> =
+                path.split('{').skip(1).filter_map(|part| part.split('}').next()).collect();
             assert_eq!(stated, named, "{method} {path}");
         }
     }
@@ -191,6 +190,9 @@ async fn let_everything_happen(gateway: &Gateway<'_>) {
     gateway.chat().send().await.expect(200);
     gateway.provider.push(Reply::json(500, "{}"));
     assert_eq!(gateway.chat().send().await.status, 500);
+    let much = json!({"prompt_tokens": 20_000, "completion_tokens": 1});
+    gateway.provider.push(Reply::json(200, with(chat_answer(), &json!({"usage": much}))));
+    gateway.chat().json(&with(chat_body(), &json!({"max_tokens": 5}))).send().await.expect(200);
     // A call costs 0.002 USD.
     let key = gateway
         .spend_key(&json!({

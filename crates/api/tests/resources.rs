@@ -368,7 +368,9 @@ fn lists_are_newest_first_and_seen_exactly_once_while_rows_come_in() {
                 "cursor_invalid"
             );
         }
-        assert_eq!(gateway.get("/meters?unknown=1").await.status, 200);
+        let unknown = gateway.get("/meters?limits=1").await;
+        assert_eq!((unknown.status, unknown.issue_paths()), (400, vec!["limits".to_owned()]));
+        assert!(unknown.text().contains("did you mean limit?"), "{}", unknown.text());
     });
 }
 

@@ -77,7 +77,7 @@ fn a_key_made_with_a_name_alone_has_every_default() {
             "key": key,
             "name": "Team",
             "status": "active",
-            "request_shape": "shape_a",
+            "request_shape": "any",
             "wallet_id": own_wallet["wallet_id"],
             "meter_id": null,
             "current_spend": NOTHING,
@@ -844,7 +844,8 @@ fn models_are_allowed_by_id_or_by_their_beginning() {
 #[test]
 fn the_format_of_a_key_is_that_of_its_calls() {
     each_gateway(async |gateway| {
-        let a = gateway.spend_key(&json!({})).await;
+        let any = gateway.spend_key(&json!({})).await;
+        let a = gateway.spend_key(&json!({"request_shape": "shape_a"})).await;
         let b = gateway.spend_key(&json!({"request_shape": "shape_b"})).await;
         let body = json!({"model": "m-1", "max_tokens": 9, "messages": []});
         for answer in
@@ -855,9 +856,14 @@ fn the_format_of_a_key_is_that_of_its_calls() {
         gateway.provider.assert_calls(0);
         let usage = json!({"input_tokens": 1000, "output_tokens": 500});
         let message = json!({"id": "msg_1", "type": "message", "model": "m-1", "content": [], "usage": usage});
-        gateway.provider.push(Reply::json(200, &message));
-        messages_of(gateway, &b.key, &body).send().await.expect(200);
-        assert_eq!(read(gateway, &b).await["total_spend"], USED);
+        for key in [&b, &any] {
+            gateway.provider.push(Reply::json(200, &message));
+            messages_of(gateway, &key.key, &body).send().await.expect(200);
+            assert_eq!(read(gateway, key).await["total_spend"], USED);
+        }
+        gateway.provider.push(Reply::json(200, chat_answer()));
+        chat(gateway, &any.key).send().await.expect(200);
+        assert_eq!(read(gateway, &any).await["total_requests"], 2);
     });
 }
 
@@ -908,9 +914,9 @@ fn a_limit_of_requests_says_when_there_are_more() {
         gateway.provider.push_always(Reply::json(200, chat_answer()));
         // The clock stands at a Saturday's midnight.
         for (cycle, reset) in [
-            ("daily", Some(("2026-11-22T00:00:00Z", 86_400))),
-            ("weekly", Some(("2026-11-23T00:00:00Z", 2 * 86_400))),
-            ("monthly", Some(("2026-12-01T00:00:00Z", 10 * 86_400))),
+            ("daily", Some("2026-11-22T00:00:00Z")),
+            ("weekly", Some("2026-11-23T00:00:00Z")),
+            ("monthly", Some("2026-12-01T00:00:00Z")),
             ("total", None),
         ] {
             let limit = json!({"request_limit": {"count": 2, "cycle": cycle}});
@@ -919,14 +925,14 @@ fn a_limit_of_requests_says_when_there_are_more() {
             chat(gateway, &key.key).send().await.expect(200);
             let answer = chat(gateway, &key.key).send().await;
             assert_refused(&answer, 429, "request_limit_reached");
-            assert_eq!(wait(&answer), reset.map(|(_, seconds)| seconds), "{cycle}");
-            assert_eq!(answer.header("x-should-retry"), Some("false"), "SDKs would sleep: {cycle}");
+            assert_eq!(wait(&answer), None, "SDKs would sleep: {cycle}");
+            assert_eq!(answer.header("x-should-retry"), Some("false"), "{cycle}");
             assert_eq!(answer.header("x-ratelimit-limit"), Some("2"));
             assert_eq!(answer.header("x-ratelimit-remaining"), Some("0"));
-            assert_eq!(answer.header("x-ratelimit-reset"), reset.map(|(at, _)| at));
+            assert_eq!(answer.header("x-ratelimit-reset"), reset);
             let message = message(&answer);
             assert!(message.contains("2 of 2"), "used and limit: {message}");
-            assert!(reset.is_none_or(|(at, _)| message.contains(at)), "{message}");
+            assert!(reset.is_none_or(|at| message.contains(at)), "{message}");
         }
         gateway.provider.assert_calls(8);
     });
@@ -1001,16 +1007,16 @@ fn held_by_calls_in_flight_and_spent_are_different_refusals() {
         assert_eq!(held.header("x-ratelimit-remaining"), Some(NOTHING));
         assert_eq!(held.header("x-ratelimit-reset"), Some("2026-11-22T00:00:00Z"));
         let bytes = chat_body().to_string().len();
-        let hold = format!("0.00{:08}", (bytes + 2_000) * 10_000);
-        assert_names(&held, &["0.0010000000", NOTHING, &hold]);
+        let hold = format!("0.00{:04} USD", bytes + 2_000);
+        assert_names(&held, &["0.001 USD", "0.00 USD", &hold]);
         gate.open();
         while open.read_some().await {}
         open.answer().expect(200);
 
         let spent = chat(gateway, &key.key).send().await;
         assert_refused(&spent, 402, "spend_limit_reached");
-        assert_eq!(wait(&spent), Some(86_400), "until it resets");
-        assert_names(&spent, &["0.0010000000", USED, NOTHING, "2026-11-22T00:00:00Z"]);
+        assert_eq!(wait(&spent), None, "a day is too long to wait without a word");
+        assert_names(&spent, &["0.001 USD", "0.002 USD", "0.00 USD", "2026-11-22T00:00:00Z"]);
         change(gateway, &key, &json!({"spend_limit": {"amount": "0.001", "cycle": "total"}})).await;
         let for_good = chat(gateway, &key.key).send().await;
         assert_refused(&for_good, 402, "spend_limit_reached");
@@ -1234,7 +1240,7 @@ fn every_refusal_for_a_spend_limit_says_when_it_resets() {
         assert_refused(&smaller, 402, "spend_limit_reached");
         assert_eq!(smaller.header("x-ratelimit-reset"), Some("2026-11-22T00:00:00Z"));
         assert_eq!(smaller.header("x-ratelimit-remaining"), Some("0.0015000000"));
-        assert_names(&smaller, &["0.0015000000", "2026-11-22T00:00:00Z"]);
+        assert_names(&smaller, &["0.0015 USD", "2026-11-22T00:00:00Z"]);
     });
 }
 
@@ -1313,7 +1319,6 @@ fn a_call_without_a_bound_is_refused_by_a_strict_key_with_the_field() {
         let messages = [
             (message(json!([image]), json!([])), "messages.0.content.0"),
             (message(json!([document]), json!([])), "messages.0.content.0"),
-            (message(json!("Hi"), json!([tool])), "tools.0"),
         ];
         for (body, path) in messages {
             let answer = messages_of(gateway, &b.key, &body).send().await;
@@ -1322,13 +1327,10 @@ fn a_call_without_a_bound_is_refused_by_a_strict_key_with_the_field() {
             assert!(paths.len() == 1 && paths[0].starts_with(path), "{paths:?} {body}");
         }
         let u = gateway.provider.url("/v1/responses");
-        for (more, path) in [
-            (json!({"tools": [{"type": "web_search"}]}), "tools.0"),
-            (
-                json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "https://example.com/a.png"}]}]}),
-                "input.0",
-            ),
-        ] {
+        for (more, path) in [(
+            json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "https://example.com/a.png"}]}]}),
+            "input.0",
+        )] {
             let mut body = json!({"model": "m-1", "input": "Hi", "max_output_tokens": 9});
             body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let answer = gateway.forward_to(&u).bearer(&a.key).json(&body).send().await;
@@ -1346,10 +1348,41 @@ fn a_call_without_a_bound_is_refused_by_a_strict_key_with_the_field() {
         let mut body = message(json!("Hi"), json!([limited]));
         body["model"] = json!("m-listed");
         messages_of(gateway, &b.key, &body).send().await.expect(200);
+        // So does a search, which has a maximum of its own.
+        body["tools"] = json!([tool]);
+        messages_of(gateway, &b.key, &body).send().await.expect(200);
         change(gateway, &b, &json!({"enforcement": "bounded"})).await;
-        messages_of(gateway, &b.key, &message(json!("Hi"), json!([tool]))).send().await.expect(200);
         change(gateway, &b, &json!({"spend_limit": {"amount": "1", "cycle": "total"}})).await;
         messages_of(gateway, &b.key, &message(json!([image]), json!([]))).send().await.expect(200);
+    });
+}
+
+/// With the operator's key, for every kind of caller.
+#[test]
+fn a_tool_without_a_price_is_refused_by_its_kind() {
+    each_gateway(async |gateway| {
+        let strict = gateway.spend_key(&json!({"enforcement": "strict"})).await.key;
+        let bounded = gateway.spend_key(&json!({})).await.key;
+        let search = json!({"type": "web_search_20250305", "name": "web_search"});
+        for key in [&strict, &bounded, gateway.key()] {
+            for (model, tools, path) in [
+                ("m-1", json!([search]), "tools.0.type"),
+                ("m-1", json!([{"type": "custom", "name": "c"}, search]), "tools.1.type"),
+            ] {
+                let body = json!({"model": model, "max_tokens": 9, "messages": [], "tools": tools});
+                let answer = messages_of(gateway, key, &body).send().await;
+                assert_refused(&answer, 400, "model_price_unknown");
+                assert_eq!(answer.issue_paths(), [path], "{body}");
+            }
+            let u = gateway.provider.url("/v1/responses");
+            let image = json!([{"type": "function", "name": "f"}, {"type": "image_generation"}]);
+            let body =
+                json!({"model": "m-1", "input": "Hi", "max_output_tokens": 9, "tools": image});
+            let answer = gateway.forward_to(&u).bearer(key).json(&body).send().await;
+            assert_refused(&answer, 400, "model_price_unknown");
+            assert_eq!(answer.issue_paths(), ["tools.1.type"]);
+        }
+        gateway.provider.assert_calls(0);
     });
 }
 
@@ -1390,16 +1423,65 @@ fn an_unknown_price_is_refused_before_a_limit_is_looked_at() {
     });
 }
 
+/// More than a hundred times of what the body allows is no usage, but a fault or a lie.
+#[test]
+fn what_cannot_have_been_used_is_flagged_and_charged_at_the_bound_by_a_strict_key() {
+    each_gateway(async |gateway| {
+        let hold = format!("0.00{:04}0000", chat_body().to_string().len() + 2_000);
+        for (enforcement, tokens, flags, cost) in [
+            ("strict", 2_000_000, json!(["suspicious_usage"]), hold.as_str()),
+            ("bounded", 2_000_000, json!(["suspicious_usage"]), "2.0000000000"),
+            ("strict", 1_000, Value::Null, "0.0010000000"),
+        ] {
+            let key = gateway.spend_key(&json!({"enforcement": enforcement})).await;
+            gateway.provider.push(Reply::json(200, used(tokens, 0)));
+            chat(gateway, &key.key).send().await.expect(200);
+            assert_eq!(read(gateway, &key).await["total_spend"], cost, "{enforcement} {tokens}");
+            let record = gateway.records().await.remove(0);
+            assert_eq!(record["flags"], flags, "{enforcement} {tokens}");
+        }
+    });
+}
+
+/// The usage of such a stream is unknown: a strict key has paid what it held.
+#[test]
+fn a_stream_without_usage_costs_a_strict_key_what_was_held() {
+    let delta = json!({"id": "c", "object": "chat.completion.chunk", "model": "m-1-2026",
+                       "choices": [{"index": 0, "delta": {"content": "Hello"}}]});
+    let whole = [delta.to_string(), "[DONE]".to_owned()];
+    let cut = Reply::events([delta.to_string()]);
+    each_gateway(async |gateway| {
+        for (what, reply) in [("whole", Reply::events(whole.clone())), ("cut", cut.clone())] {
+            for enforcement in ["strict", "bounded"] {
+                let key = gateway.spend_key(&json!({"enforcement": enforcement})).await;
+                let mut body = chat_body();
+                body["stream"] = json!(true);
+                gateway.provider.push(reply.clone());
+                chat_of(gateway, &key.key, &body).send().await;
+                let record = gateway.records().await.remove(0);
+                let cost = read(gateway, &key).await["total_spend"].as_str().unwrap().to_owned();
+                let hold = format!("0.00{:04}0000", body.to_string().len() + 2_000);
+                assert_eq!(
+                    cost == hold,
+                    enforcement == "strict",
+                    "{what} {enforcement}: {cost} {hold}"
+                );
+                assert_ne!(record["usage_source"], "reported", "{what}");
+            }
+        }
+    });
+}
+
 /// A price list that was wrong: what it really cost is charged, and the key stops.
 #[test]
 fn a_call_that_cost_more_than_it_could_is_charged_as_it_is() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, used(2_000_000, 0)));
+        gateway.provider.push_always(Reply::json(200, used(5_000, 0)));
         let rules =
-            json!({"enforcement": "strict", "spend_limit": {"amount": "1", "cycle": "total"}});
+            json!({"enforcement": "strict", "spend_limit": {"amount": "0.005", "cycle": "total"}});
         let key = gateway.spend_key(&rules).await;
         chat(gateway, &key.key).send().await.expect(200);
-        assert_eq!(read(gateway, &key).await["total_spend"], "2.0000000000");
+        assert_eq!(read(gateway, &key).await["total_spend"], "0.0050000000");
         let answer = chat(gateway, &key.key).send().await;
         assert_refused(&answer, 402, "spend_limit_reached");
         assert_eq!(answer.header("x-ratelimit-remaining"), Some(NOTHING));

@@ -425,12 +425,16 @@ fn every_bad_field_of_a_credit_or_debit_is_named_and_nothing_is_booked() {
             }
         }
         // What would leave the range of an amount is refused, not wrapped.
-        book(gateway, &made, "credits", "900000000").await;
-        let more = gateway.post(&format!("{path}/credits"), &json!({"amount": "900000000"})).await;
-        assert_issues(&more, &["amount"]);
-        assert_eq!(wallet(gateway, &made).await[0], "900000000.0000000000");
+        for (what, most) in [("credits", "400000000"), ("debits", "-400000000")] {
+            let amount = if what == "debits" { "800000000" } else { most };
+            book(gateway, &made, what, amount).await;
+            let more = json!({"amount": "0.0000000001"});
+            let more = gateway.post(&format!("{path}/{what}"), &more).await;
+            assert_issues(&more, &["amount"]);
+            assert_eq!(wallet(gateway, &made).await[0], format!("{most}.0000000000"));
+        }
         let list = gateway.get(&format!("{path}/transactions")).await.expect(200);
-        assert_eq!(list["data"].as_array().unwrap().len(), 1);
+        assert_eq!(list["data"].as_array().unwrap().len(), 2);
     });
 }
 

@@ -10,7 +10,8 @@ mod money;
 mod refusal;
 
 use tollgate_pricing::{
-    Amount, BaseCost, Meter, Overflow, PerUnit, Quote, Rate, Terms, Unit, UnitPrices, Usage,
+    Amount, BaseCost, Meter, Overflow, PerUnit, PriceSource, Quote, Rate, Terms, Unit, UnitPrices,
+    Usage,
 };
 
 use self::money::{Costs, Purses};
@@ -19,15 +20,26 @@ use crate::connection::{Connection, ConnectionStatus};
 use crate::id::{ConnectionId, MerchantId, RequestId, SecretKeyId, SpendKeyId, WalletId};
 use crate::key::KeyHash;
 use crate::meter::MerchantMeter;
-use crate::record::{Forwarded, MeterVersion, PendingRecord, ProviderKeyType};
+use crate::record::{
+    Forwarded, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, UsageSource,
+};
 use crate::spend_counters::SpendCounters;
-use crate::spend_key::{Enforcement, RequestShape, SpendKey, SpendKeyStatus, SpendRules};
+use crate::spend_key::{Enforcement, RequestFormat, SpendKey, SpendKeyStatus, SpendRules};
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
 
 /// The most that one call may hold: a million USD. Whoever states a maximum beyond all sense must
 /// not fill what amounts can hold, for the calls of others would find no place.
 pub const MOST_HELD: Amount = Amount::from_units(1_000_000 * 10_000_000_000);
+
+impl CostBound {
+    /// The most that the call can use, and what the provider can charge for it: what a call is settled
+    /// at whose use is not known and whose limit must not be passed.
+    pub fn at_most(&self, source: PriceSource) -> PricedUsage {
+        let (usage, base) = self.most(self.max_tokens).unwrap_or_default();
+        PricedUsage { usage, usage_source: UsageSource::Estimated, base, price_source: source }
+    }
+}
 
 /// A call that asks to be admitted.
 #[derive(Clone, Debug)]
@@ -47,7 +59,7 @@ pub struct Call {
     /// What is forwarded where.
     pub forwarded: Forwarded,
     /// The format of its body, if it has one of the two.
-    pub shape: Option<RequestShape>,
+    pub shape: Option<RequestFormat>,
     /// Whether its body names models that may serve it instead of the one it asks for.
     pub names_other_models: bool,
     /// The most it can cost.
@@ -144,9 +156,9 @@ pub struct Facts<'a> {
 pub struct Account<'a> {
     /// Its wallet.
     pub wallet_id: WalletId,
-    /// The wallet as it stands, if it has a limit; one without guards nothing, and is a hot row
-    /// that an admission leaves alone.
-    pub limited: Option<&'a Wallet>,
+    /// The wallet as it stands, if it has a limit, or [almost no room](Wallet::LEAST_BALANCE) left;
+    /// another one guards nothing, and is a hot row that an admission leaves alone.
+    pub guarded: Option<&'a Wallet>,
 }
 
 /// A call that may go out.
@@ -187,9 +199,15 @@ pub fn decide(
     if let Some(counters) = &mut counters {
         counters.admit(created_at, hold.request).map_err(|Overflow| Refusal::BoundTooLarge)?;
     }
-    let mut wallets = facts.wallet.into_iter().chain(account.limited);
-    if wallets.any(|wallet| wallet.held.checked_add(hold.request).is_err()) {
-        return Err(Refusal::BoundTooLarge);
+    for (wallet, is_known) in
+        facts.wallet.map(|it| (it, true)).into_iter().chain(account.guarded.map(|it| (it, false)))
+    {
+        if wallet.held.checked_add(hold.request).is_err() {
+            return Err(Refusal::BoundTooLarge);
+        }
+        if hold.request.is_positive() && !wallet.has_room_for(hold.request) {
+            return Err(Refusal::out_of_room(wallet, is_known || facts.spend_key.is_none()));
+        }
     }
     let wallet = facts.wallet.filter(|_| facts.draws_on_credit && !call.disable_billing);
     let credit_hold = wallet.map(|wallet| { wallet.credits }.reserve(hold.wallet));
@@ -199,7 +217,10 @@ pub fn decide(
         request_id: call.request_id,
         merchant_id: call.merchant_id,
         reference_id: None,
-        connection_id: call.connection_id,
+        // Whom the call was made for: the customer of the credential, else the one whose wallet pays.
+        connection_id: call
+            .connection_id
+            .or_else(|| facts.wallet.and_then(|wallet| wallet.connection_id)),
         spend_key_id: facts.spend_key.map(|key| key.spend_key_id),
         wallet_id: facts.wallet.map(|wallet| wallet.wallet_id),
         merchant_wallet_id: account.wallet_id,
@@ -211,7 +232,8 @@ pub fn decide(
         spend_hold: facts.spend_key.map(|_| hold.request).unwrap_or_default(),
         wallet_hold: facts.wallet.map(|_| on_balance).unwrap_or_default(),
         credit_hold,
-        merchant_hold: account.limited.map(|_| hold.merchant).unwrap_or_default(),
+        merchant_hold: account.guarded.map(|_| hold.merchant).unwrap_or_default(),
+        enforcement: facts.spend_key.map(|key| key.rules.enforcement),
         created_at,
     };
     Ok(Admission { pending, counters })
@@ -257,7 +279,7 @@ fn obey(call: &Call, key: &SpendKey) -> Result<(), Refusal> {
     let forwarded = &call.forwarded;
     rules.may_be_used(call.created_at)?;
     // A call without a model has no body either, and so no format.
-    if forwarded.model.is_some() && call.shape != Some(rules.request_shape) {
+    if forwarded.model.is_some() && !rules.request_shape.accepts(call.shape) {
         return Err(Refusal::RequestShapeMismatch { accepted: rules.request_shape });
     }
     if let Some(model) = forwarded.model.as_deref().filter(|model| !rules.allows_model(model)) {

@@ -122,13 +122,19 @@ pub enum News {
     /// A call was answered and is booked.
     #[serde(rename = "request.completed")]
     RequestCompleted {
-        /// The call; its record is read when it is told, for it does not change any more.
+        /// The call; its record is read when the message is written, for it does not change any more.
         request_id: RequestId,
     },
     /// A call failed and is booked.
     #[serde(rename = "request.failed")]
     RequestFailed {
-        /// The call; its record is read when it is told.
+        /// The call; its record is read when the message is written.
+        request_id: RequestId,
+    },
+    /// A provider claimed far more than a call could use.
+    #[serde(rename = "request.suspicious")]
+    RequestSuspicious {
+        /// The call; its record is read when the message is written.
         request_id: RequestId,
     },
     /// Somebody wants to see whether a webhook works.
@@ -196,13 +202,15 @@ kinds! {
     RequestCompleted = "request.completed";
     /// A call failed and is booked.
     RequestFailed = "request.failed";
+    /// A provider claimed far more than a call could use.
+    RequestSuspicious = "request.suspicious";
 }
 
 impl EventKind {
     /// Whether it tells of a single call. There are as many as calls, so they are written and told
     /// only where a webhook asks for them by name.
     pub const fn is_of_a_request(self) -> bool {
-        matches!(self, Self::RequestCompleted | Self::RequestFailed)
+        matches!(self, Self::RequestCompleted | Self::RequestFailed | Self::RequestSuspicious)
     }
 }
 
@@ -224,6 +232,7 @@ impl News {
             Self::PriceMissing { .. } => EventKind::PriceMissing,
             Self::RequestCompleted { .. } => EventKind::RequestCompleted,
             Self::RequestFailed { .. } => EventKind::RequestFailed,
+            Self::RequestSuspicious { .. } => EventKind::RequestSuspicious,
             Self::WebhookTest { .. } => EventKind::WebhookTest,
         }
     }
@@ -247,9 +256,9 @@ impl News {
             Self::SpendKeyThresholdReached { spend_key, .. }
             | Self::SpendKeyLimitReached { spend_key } => spend_key.spend_key_id.to_string(),
             Self::PriceMissing { provider, model, .. } => format!("{provider}/{model}"),
-            Self::RequestCompleted { request_id } | Self::RequestFailed { request_id } => {
-                request_id.to_string()
-            }
+            Self::RequestCompleted { request_id }
+            | Self::RequestFailed { request_id }
+            | Self::RequestSuspicious { request_id } => request_id.to_string(),
             Self::WebhookTest { webhook } => webhook.webhook_id.to_string(),
         }
     }

@@ -61,8 +61,8 @@ pub use session::{Session, SessionHash, SessionToken};
 pub use span::{Day, LocalTime, Span, SpanError};
 pub use spend_counters::SpendCounters;
 pub use spend_key::{
-    Enforcement, NewSpendKey, RateLimit, RequestLimit, RequestShape, SpendKey, SpendKeyChanges,
-    SpendKeyStatus, SpendLimit, SpendRules,
+    Enforcement, NewSpendKey, RateLimit, RequestFormat, RequestLimit, RequestShape, SpendKey,
+    SpendKeyChanges, SpendKeyStatus, SpendLimit, SpendRules,
 };
 pub use subscription::{
     CreditMovement, PendingChange, PendingKind, PendingState, Plan, Step, Subscriber, Subscription,

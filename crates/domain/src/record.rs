@@ -6,6 +6,7 @@ use tollgate_pricing::{
 use crate::credit::CreditHold;
 use crate::id::{ConnectionId, MerchantId, MeterId, RequestId, SpendKeyId, WalletId};
 use crate::metadata::Metadata;
+use crate::spend_key::Enforcement;
 use crate::time::Timestamp;
 
 /// Where a call stands.
@@ -121,6 +122,9 @@ pub struct PendingRecord {
     pub credit_hold: Option<CreditHold>,
     /// What is held on the merchant's own wallet.
     pub merchant_hold: Amount,
+    /// How its spend key keeps limits on money. Known to the process that admitted it, and not kept.
+    #[serde(skip)]
+    pub enforcement: Option<Enforcement>,
     /// When it was admitted.
     pub created_at: Timestamp,
 }
@@ -186,4 +190,6 @@ pub struct RequestRecord {
     pub settled_at: Option<Timestamp>,
     /// Whether it was ended for a process that died, so that nothing is known of its end.
     pub swept: bool,
+    /// Whether the provider claimed far more than the call could use.
+    pub suspicious: bool,
 }

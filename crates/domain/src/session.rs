@@ -5,6 +5,7 @@ use std::fmt;
 use rand::Rng;
 use rand::distr::Alphanumeric;
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 
 use crate::id::SecretKeyId;
 use crate::merchant::Merchant;
@@ -38,10 +39,28 @@ impl SessionToken {
         Sha256::digest(self.0.as_bytes()).into()
     }
 
-    /// What forms of this session carry, so that no other page can send them: it follows from the
-    /// token, and the token does not follow from it, nor from what is stored.
+    /// A token for the forms of one page of this session, so that no other page can send them, and a
+    /// page only once. It follows from the session's token and a random part; the session's token does
+    /// not follow from it, nor from what is stored.
     pub fn form_token(&self) -> String {
-        let digest = Sha256::new().chain_update("form:").chain_update(&self.0).finalize();
+        let random = Self::generate().0;
+        let seal = self.seal(&random);
+        format!("{random}{seal}")
+    }
+
+    /// The random part of a form's token, if a page of this session has it.
+    pub fn opened(&self, form_token: &str) -> Option<String> {
+        let (random, shown) = form_token.split_at_checked(CHARS)?;
+        let is_ours = bool::from(shown.as_bytes().ct_eq(self.seal(random).as_bytes()));
+        is_ours.then(|| random.to_owned())
+    }
+
+    fn seal(&self, random: &str) -> String {
+        let digest = Sha256::new()
+            .chain_update("form:")
+            .chain_update(&self.0)
+            .chain_update(random)
+            .finalize();
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
@@ -85,8 +104,13 @@ mod tests {
         assert_eq!(SessionToken::parse(token.reveal()), Some(token.clone()));
         assert!(!format!("{token:?}").contains(token.reveal()));
         assert!(!token.form_token().contains(token.reveal()));
-        assert_eq!(token.form_token().len(), 64);
-        assert_ne!(token.form_token(), SessionToken::generate().form_token());
+        let form = token.form_token();
+        assert_ne!(form, token.form_token(), "each page has its own");
+        assert_eq!(token.opened(&form).as_deref(), Some(&form[..CHARS]));
+        assert_eq!(SessionToken::generate().opened(&form), None);
+        for wrong in ["", "short", &form[1..], &"é".repeat(40), &form.to_uppercase()] {
+            assert_eq!(token.opened(wrong), None, "{wrong}");
+        }
         for wrong in ["", "short", &"é".repeat(16), &"x".repeat(33)] {
             assert_eq!(SessionToken::parse(wrong), None);
         }

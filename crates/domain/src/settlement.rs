@@ -74,6 +74,9 @@ pub struct Report {
     pub missing: Option<MissingPrice>,
     /// The provider's time of its answer, or when the answer ended.
     pub timestamp: Timestamp,
+    /// Whether the provider claimed far more than the call could use.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspicious: bool,
 }
 
 impl Report {
@@ -91,6 +94,7 @@ impl Report {
             applied: Vec::new(),
             missing: MissingPrice::of_estimate(provider, model.unwrap_or_default(), estimate),
             timestamp: now,
+            suspicious: false,
         }
     }
 
@@ -105,6 +109,7 @@ impl Report {
             applied: Vec::new(),
             missing: None,
             timestamp: now,
+            suspicious: false,
         }
     }
 }
@@ -116,7 +121,7 @@ pub struct Settled {
     pub record: RequestRecord,
     /// How far the tier counter moves.
     pub counter_moves: u64,
-    /// Whether the cost did not fit an amount, or a balance, and the call was let go unpriced.
+    /// Whether the cost did not fit an amount, and the call was let go unpriced.
     pub overflowed: bool,
 }
 
@@ -143,8 +148,8 @@ pub fn settle(
     Settled { record, counter_moves, overflowed: false }
 }
 
-/// Ends `pending` at no cost: for one whose cost an amount, or a balance, has no room for.
-pub fn let_go(pending: &PendingRecord, report: &Report, meter: Option<&Meter>) -> Settled {
+/// Ends `pending` at no cost: for one whose cost an amount has no room for.
+fn let_go(pending: &PendingRecord, report: &Report, meter: Option<&Meter>) -> Settled {
     let free = Quote::free(&terms(pending, report, meter, 0, Rate::ZERO));
     let record = record(pending, report, unpriced(report.priced), free, meter);
     Settled { record, counter_moves: 0, overflowed: true }
@@ -204,6 +209,7 @@ fn record(
         created_at: pending.created_at,
         settled_at: None,
         swept: false,
+        suspicious: report.suspicious,
     }
 }
 

@@ -25,10 +25,9 @@ impl LocalTime {
         Timestamp::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
     }
 
-    /// The end of the day, in the offset of `self`, that `at` lies in.
-    pub fn end_of_day(self, at: Timestamp) -> Self {
-        let at = at.to_datetime().to_offset(self.0.offset());
-        Self(midnight(at.date(), at.offset()) + Duration::DAY)
+    /// An instant in the offset of `self`.
+    pub fn same_offset(self, at: Timestamp) -> Self {
+        Self(at.to_datetime().to_offset(self.0.offset()))
     }
 
     /// The time so many days earlier.
@@ -36,12 +35,22 @@ impl LocalTime {
         Self(self.0 - Duration::days(days))
     }
 
-    /// Whether it lies on a quarter of an hour, in UTC as in its own offset.
-    fn is_on_a_quarter(self) -> bool {
-        let on = |seconds: i64| seconds % QUARTER_SECONDS == 0;
-        self.0.nanosecond() == 0
-            && on(self.0.unix_timestamp())
-            && on(i64::from(self.0.offset().whole_seconds()))
+    /// Whether its offset is of whole quarters of an hour, as those of all time zones are.
+    fn has_usual_offset(self) -> bool {
+        i64::from(self.0.offset().whole_seconds()) % QUARTER_SECONDS == 0
+    }
+
+    /// The last quarter of an hour that is not after it.
+    fn quarter_before(self) -> OffsetDateTime {
+        let past = self.0.unix_timestamp().rem_euclid(QUARTER_SECONDS);
+        let nanoseconds = i64::from(self.0.nanosecond());
+        self.0 - Duration::seconds(past) - Duration::nanoseconds(nanoseconds)
+    }
+
+    /// The first quarter of an hour that is not before it.
+    fn quarter_after(self) -> OffsetDateTime {
+        let before = self.quarter_before();
+        if before == self.0 { before } else { before + Duration::seconds(QUARTER_SECONDS) }
     }
 }
 
@@ -88,10 +97,8 @@ pub struct Day {
 /// Why there is no such [`Span`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanError {
-    /// The start, or its offset, is not on a quarter of an hour.
-    StartBetweenQuarters,
-    /// The end is not on a quarter of an hour.
-    EndBetweenQuarters,
+    /// The offset of the start is not of whole quarters of an hour.
+    Offset,
     /// It ends before it begins, or at once.
     Empty,
     /// It is longer than [`Span::MAX_DAYS`].
@@ -106,17 +113,15 @@ impl Span {
     /// The longest span, in days.
     pub const MAX_DAYS: i64 = 366;
 
-    /// From `start` to before `end`, in the days of the offset of `start`.
+    /// From `start` to before `end`, in the days of the offset of `start`; widened to whole quarters of
+    /// an hour.
     ///
     /// # Errors
     /// Everything that is wrong with it.
     pub fn new(start: LocalTime, end: LocalTime) -> Result<Self, Vec<SpanError>> {
         let mut errors = Vec::new();
-        if !start.is_on_a_quarter() {
-            errors.push(SpanError::StartBetweenQuarters);
-        }
-        if !end.is_on_a_quarter() {
-            errors.push(SpanError::EndBetweenQuarters);
+        if !start.has_usual_offset() {
+            errors.push(SpanError::Offset);
         }
         let length = end.0 - start.0;
         if !length.is_positive() {
@@ -124,8 +129,19 @@ impl Span {
         } else if length > Duration::days(Self::MAX_DAYS) {
             errors.push(SpanError::TooLong);
         }
-        let span = Self { start: start.0, end: end.0.to_offset(start.0.offset()) };
+        let end = end.quarter_after().to_offset(start.0.offset());
+        let span = Self { start: start.quarter_before(), end };
         if errors.is_empty() { Ok(span) } else { Err(errors) }
+    }
+
+    /// Its first instant.
+    pub fn start(&self) -> LocalTime {
+        LocalTime(self.start)
+    }
+
+    /// Where it ends; not part of it.
+    pub fn end(&self) -> LocalTime {
+        LocalTime(self.end)
     }
 
     /// The quarter hours of the span, counted since 1970: the first one, and the first after it.
@@ -193,16 +209,31 @@ mod tests {
     }
 
     #[test]
+    fn any_instants_are_widened_to_whole_quarters() {
+        let cases = [
+            ("2026-11-01T00:00:00Z", "2026-11-01T00:15:00Z", 1),
+            ("2026-11-01T00:14:59.999Z", "2026-11-01T00:15:00Z", 1),
+            ("2026-11-01T00:14:59.999Z", "2026-11-01T00:15:00.000001Z", 2),
+            ("2026-11-01T05:47:00+05:45", "2026-11-01T00:07:00Z", 1),
+            ("1969-12-31T23:59:59Z", "1970-01-01T00:00:01Z", 2),
+        ];
+        for (start, end, quarters) in cases {
+            let span = span(start, end).unwrap();
+            let (first, past) = span.quarters();
+            assert_eq!(past - first, quarters, "{start} {end}");
+            let (start, end): (LocalTime, LocalTime) =
+                (start.parse().unwrap(), end.parse().unwrap());
+            assert!(span.start().instant() <= start.instant(), "{start}");
+            assert!(span.end().instant() >= end.instant(), "{end}");
+        }
+    }
+
+    #[test]
     fn what_is_no_span_is_said_all_at_once() {
         use SpanError::*;
-        let cases: [(&str, &str, &[SpanError]); 5] = [
-            (
-                "2026-11-02T00:01:00Z",
-                "2026-11-01T00:00:01Z",
-                &[StartBetweenQuarters, EndBetweenQuarters, Empty],
-            ),
-            ("2026-11-01T00:00:00+00:07", "2026-11-02T00:00:00Z", &[StartBetweenQuarters]),
-            ("2026-11-01T00:00:00.5Z", "2026-11-02T00:00:00Z", &[StartBetweenQuarters]),
+        let cases: [(&str, &str, &[SpanError]); 4] = [
+            ("2026-11-02T00:01:00+00:07", "2026-11-01T00:00:01Z", &[Offset, Empty]),
+            ("2026-11-01T00:00:00+00:07", "2026-11-02T00:00:00Z", &[Offset]),
             ("2026-11-01T00:00:00Z", "2026-11-01T01:00:00+01:00", &[Empty]),
             ("2026-11-01T00:00:00Z", "2027-11-02T00:15:00Z", &[TooLong]),
         ];

@@ -20,15 +20,38 @@ pub enum SpendKeyStatus {
     Paused,
 }
 
-/// The format of requests: each of the two is known from the provider that made it common.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RequestShape {
+/// The format of a request: each of the two is known from the provider that made it common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestFormat {
     /// That of `/v1/chat/completions` and its siblings.
     #[default]
     ShapeA,
     /// That of `/v1/messages`.
     ShapeB,
+}
+
+/// The formats of requests that a key accepts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestShape {
+    /// Both formats, and every other one.
+    #[default]
+    Any,
+    /// That of `/v1/chat/completions` and its siblings alone.
+    ShapeA,
+    /// That of `/v1/messages` alone.
+    ShapeB,
+}
+
+impl RequestShape {
+    /// Whether requests of a format are accepted; none is another format than the two.
+    pub fn accepts(self, format: Option<RequestFormat>) -> bool {
+        match self {
+            Self::Any => true,
+            Self::ShapeA => format == Some(RequestFormat::ShapeA),
+            Self::ShapeB => format == Some(RequestFormat::ShapeB),
+        }
+    }
 }
 
 /// How a limit on money is kept when calls cost what is known only afterwards.

@@ -30,6 +30,18 @@ pub struct Wallet {
 }
 
 impl Wallet {
+    /// To here a debit may take a balance, and no further: the rest of the range of an amount is for
+    /// calls that were admitted before.
+    pub const LEAST_BALANCE: Amount = Amount::from_units(-400_000_000 * 10_000_000_000);
+    /// To here a credit may.
+    pub const MOST_BALANCE: Amount = Amount::from_units(400_000_000 * 10_000_000_000);
+
+    /// Whether the balance can say what is owed if `hold` and all that is held are spent.
+    pub fn has_room_for(&self, hold: Amount) -> bool {
+        let without = self.balance.checked_sub(self.held);
+        without.and_then(|left| left.checked_sub(hold)).is_ok()
+    }
+
     /// `balance + overdraft − held`: what a new call may draw on that may not draw on credit. A
     /// wallet without limit shows `balance − held`.
     pub fn available_balance(&self) -> Amount {

@@ -29,7 +29,7 @@ fn wallet(balance: &str, held: &str, overdraft_limit: Option<&str>) -> Wallet {
 
 fn account_of(wallet: &Wallet) -> Account<'_> {
     let limited = wallet.overdraft_limit.is_some().then_some(wallet);
-    Account { wallet_id: wallet.wallet_id, limited }
+    Account { wallet_id: wallet.wallet_id, guarded: limited }
 }
 
 fn connection(status: ConnectionStatus) -> Connection {
@@ -95,7 +95,7 @@ fn call() -> Call {
         meter_slug: Some("plan".to_owned()),
         disable_billing: false,
         forwarded: forwarded(ProviderKeyType::Managed),
-        shape: Some(RequestShape::ShapeA),
+        shape: Some(RequestFormat::ShapeA),
         names_other_models: false,
         bound: CostBound {
             input_tokens: 1_000_000,
@@ -267,6 +267,7 @@ fn pending(wallet_id: Option<WalletId>) -> PendingRecord {
         wallet_hold: Amount::ZERO,
         credit_hold: None,
         merchant_hold: Amount::ZERO,
+        enforcement: None,
         created_at: NOW,
     }
 }

@@ -47,6 +47,7 @@ fn pending() -> PendingRecord {
         wallet_hold: Amount::ZERO,
         credit_hold: None,
         merchant_hold: Amount::ZERO,
+        enforcement: None,
         created_at: NOW,
     }
 }

@@ -238,7 +238,7 @@ fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
             model,
             created_at: now(),
         };
-        let account = Account { wallet_id: desk.wallet.wallet_id, limited: Some(&desk.wallet) };
+        let account = Account { wallet_id: desk.wallet.wallet_id, guarded: Some(&desk.wallet) };
         let facts = Facts {
             account: Some(account),
             spend_key: Some(&desk.key),

@@ -182,9 +182,8 @@ impl PriceRow {
 
     /// The dearest prices that a call of at most `input_tokens` can meet, in the standard or in any
     /// of `tiers`: each side at the highest price of its units, in the dearest band within reach.
-    /// Of the units of tokens only `input` and `output` are set, of those of tools only
-    /// `tool_call`. Whatever a call of so many tokens turns out to be (cached, written to a cache,
-    /// audio, reasoning), it costs no more than by these.
+    /// Of the units of tokens only `input` and `output` are set. Whatever a call of so many tokens
+    /// turns out to be (cached, written to a cache, audio, reasoning), it costs no more than by these.
     pub fn dearest<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> UnitPrices {
         // A call may go beyond what was paid for in advance: then it costs what the others say.
         let charged = tiers.iter().map(AsRef::as_ref).filter(|tier| *tier != PROVISIONED);
@@ -223,10 +222,9 @@ impl PriceRow {
 /// The unit by whose price an upper bound reckons this one: those that can take each other's place
 /// are one there.
 const fn bounded_by(unit: Unit) -> Unit {
-    match (unit.counts_tokens(), unit.side(), unit.parent()) {
-        (true, Side::Input, _) => Unit::Input,
-        (true, Side::Output, _) => Unit::Output,
-        (false, _, Some(Unit::ToolCall)) => Unit::ToolCall,
-        (false, ..) => unit,
+    match (unit.counts_tokens(), unit.side()) {
+        (true, Side::Input) => Unit::Input,
+        (true, Side::Output) => Unit::Output,
+        (false, _) => unit,
     }
 }

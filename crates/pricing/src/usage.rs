@@ -24,7 +24,7 @@ pub enum Scale {
 macro_rules! units {
     ($( $(#[$doc:meta])* $field:ident = $Unit:ident, $side:ident, $scale:ident, $parent:expr; )*) => {
         /// A kind of quantity that a provider bills.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Unit { $( $(#[$doc])* $Unit, )* }
 
         impl Unit {

@@ -64,9 +64,11 @@ pub use client::{
 };
 pub use dialect::{Dialect, Operation, ParseDialectError};
 pub use headers::{ProviderKey, request_headers, response_headers};
-pub use request::{CallBody, OutputBound, UsageBound};
+pub use request::{
+    BodyRefused, CallBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound,
+};
 pub use table::{
     Endpoint, EndpointError, Mount, Provider, ProviderSettings, ProviderTable, ProvidersDocument,
 };
 pub use trace::trace_id;
-pub use usage::{Ended, Fed, Reading, ResponseMeter, estimate_input};
+pub use usage::{AnswerMemory, Ended, Fed, Reading, ResponseMeter, estimate_input};

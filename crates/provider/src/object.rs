@@ -63,6 +63,14 @@ impl<'a> Object<'a> {
         Some(value).filter(|_| !is_null)
     }
 
+    /// The members as they stand, with the text of those that are not taken apart.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (&str, Option<&'a RawValue>)> {
+        self.0.iter().map(|(key, value)| match value {
+            Value::Text(value) => (&*key.0, Some(*value)),
+            Value::Object(_) | Value::Null | Value::Other => (&*key.0, None),
+        })
+    }
+
     /// Whether a key has a value.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.value(key).is_some()

@@ -2,9 +2,9 @@
 
 use awc::http::Method;
 use serde_json::{Value, json};
-use tollgate_pricing::PerUnit;
+use tollgate_pricing::{PerUnit, Unit};
 use tollgate_provider::{
-    CallBody, Endpoint, OutputBound, ProviderSettings, ProviderTable, UsageBound,
+    CallBody, Endpoint, OutputBound, ProviderSettings, ProviderTable, ToolCharge, UsageBound,
 };
 
 const CHAT: &str = "/chat/completions";
@@ -61,6 +61,7 @@ fn a_text_is_no_more_tokens_than_bytes() {
             output: OutputBound::Unstated,
             answers: 1,
             tool_calls: 0,
+            tool_charges: Vec::new(),
             others: PerUnit::default(),
             unbounded: None,
         };
@@ -224,7 +225,8 @@ fn what_is_served_otherwise_or_at_other_prices_is_named() {
         ("route", json!("fallback")),
         ("plugins", json!([{"id": "web"}])),
         ("search_parameters", json!({"mode": "on"})),
-        ("context_management", json!({"edits": []})),
+        ("context_management", json!({"edits": [{"type": "compact_20260112"}]})),
+        ("provider", json!({"order": ["dear"]})),
     ] {
         let body = json!({field: value});
         assert_eq!(unbounded(CHAT, body.clone()).as_deref(), Some(field), "{body}");
@@ -294,7 +296,7 @@ fn tools_at_the_provider_are_bounded_where_their_uses_are() {
     // Everything goes in again after each of the five, with what they brought.
     assert_eq!(bounded.input_tokens, 6 * (bytes + 4 * 1_000 + 5 * 32_768));
 
-    for uses in [json!(null), json!(-1), json!(1.5), json!("3"), json!(true)] {
+    for uses in [json!(-1), json!(1.5), json!("3"), json!(true)] {
         let tools = json!({"tools": [fetch, search(uses)]});
         assert_eq!(unbounded(MESSAGES, tools.clone()).as_deref(), Some("tools.1.type"), "{tools}");
     }
@@ -325,11 +327,11 @@ fn a_maximum_of_tool_calls_bounds_all_tools_but_those_of_others() {
     assert_eq!(unbounded(RESPONSES, connector).as_deref(), Some("tools.0.type"));
 
     let path = |path, body| unbounded(path, body).unwrap_or_default();
-    assert_eq!(path(RESPONSES, json!({"tools": tools})), "tools.0.type");
+    assert_eq!(path(RESPONSES, json!({"tools": tools})), "tools.1.type");
     let null = json!({"tools": tools, "max_tool_calls": null});
-    assert_eq!(path(RESPONSES, null), "tools.0.type");
+    assert_eq!(path(RESPONSES, null), "tools.1.type");
     // Each bounds only at the provider that has it.
-    assert_eq!(path(MESSAGES, json!({"tools": tools, "max_tool_calls": 4})), "tools.0.type");
+    assert_eq!(path(MESSAGES, json!({"tools": tools, "max_tool_calls": 4})), "tools.1.type");
     let uses = json!({"tools": [{"type": "web_search", "max_uses": 4}]});
     assert_eq!(path(RESPONSES, uses), "tools.0.type");
     // Nothing runs at the provider.
@@ -362,4 +364,115 @@ fn nothing_bounds_an_endpoint_that_is_not_known() {
     // What the body says is the better hint.
     let (bounded, _) = bound_of(&endpoint, r#"{"model":"m","input":[{"url":"https://x"}]}"#);
     assert_eq!(bounded.unbounded.unwrap().join("."), "input.0.url");
+}
+
+#[test]
+fn a_maximum_bounds_where_the_provider_honours_it() {
+    let chat = |host: &str| format!("{host}/chat/completions");
+    let output = |url: &str, body: Value| {
+        let endpoint = ProviderTable::builtin().resolve(&Method::POST, url).unwrap();
+        bound_of(&endpoint, &body.to_string()).0.output
+    };
+    let newer = || json!({"model": "m", "messages": [], "max_completion_tokens": 7});
+    let older = || json!({"model": "m", "messages": [], "max_tokens": 7});
+    for honours in ["https://api.openai.com/v1", "https://api.groq.com/openai/v1"] {
+        assert_eq!(output(&chat(honours), newer()), OutputBound::Stated(7), "{honours}");
+        assert_eq!(output(&chat(honours), older()), OutputBound::Stated(7), "{honours}");
+    }
+    for ignores in ["https://api.deepseek.com", "https://api.together.xyz/v1"] {
+        assert_eq!(output(&chat(ignores), newer()), OutputBound::Unstated, "{ignores}");
+        assert_eq!(output(&chat(ignores), older()), OutputBound::Stated(7), "{ignores}");
+    }
+    let both = json!({"model": "m", "max_tokens": 9, "max_completion_tokens": 7});
+    assert_eq!(output(&chat("https://api.deepseek.com"), both), OutputBound::Stated(9));
+    let legacy = "https://api.openai.com/v1/completions";
+    assert_eq!(output(legacy, newer()), OutputBound::Unstated, "it is no field of these");
+}
+
+#[test]
+fn tools_at_the_provider_are_charged_by_their_kind() {
+    let charges = |url: &str, tools: Value| {
+        let charges = bound(url, json!({"tools": tools})).0.tool_charges.into_iter();
+        charges.map(|(charge, path)| (charge, path.join("."))).collect::<Vec<_>>()
+    };
+    let table = [
+        (json!([{"type": "function", "name": "f"}]), vec![]),
+        (
+            json!([{"type": "web_search"}]),
+            vec![(ToolCharge::Each(Unit::WebSearch), "tools.0.type")],
+        ),
+        (
+            json!([{"type": "web_search_preview_2025_03_11"}, {"type": "file_search"}]),
+            vec![
+                (ToolCharge::Each(Unit::WebSearch), "tools.0.type"),
+                (ToolCharge::Each(Unit::FileSearch), "tools.1.type"),
+            ],
+        ),
+        (
+            json!([{"type": "code_interpreter"}]),
+            vec![(ToolCharge::Each(Unit::CodeSession), "tools.0.type")],
+        ),
+        (
+            json!([{"type": "image_generation"}]),
+            vec![(ToolCharge::Image("gpt-image-1"), "tools.0.type")],
+        ),
+        (
+            json!([{"type": "image_generation", "model": "gpt-image-2-codex", "n": 1}]),
+            vec![(ToolCharge::Image("gpt-image-2"), "tools.0.type")],
+        ),
+        (
+            json!([{"type": "image_generation", "n": 8}]),
+            vec![(ToolCharge::Unknown, "tools.0.type")],
+        ),
+        (json!([{"type": "mcp"}]), vec![(ToolCharge::Tokens, "tools.0.type")]),
+        (json!([{"type": "time_travel"}]), vec![(ToolCharge::Unknown, "tools.0.type")]),
+        (json!([{"type": "namespace", "tools": [{"type": "function", "name": "f"}]}]), vec![]),
+        (
+            json!([{"type": "namespace", "tools": [{"type": "image_generation"}]}]),
+            vec![(ToolCharge::Image("gpt-image-1"), "tools.0.tools.0.type")],
+        ),
+    ];
+    for (tools, expected) in table {
+        let expected: Vec<_> = expected.into_iter().map(|(c, path)| (c, path.to_owned())).collect();
+        assert_eq!(charges(RESPONSES, tools.clone()), expected, "{tools}");
+    }
+    // The conversation may offer tools, too.
+    let later = json!({"model": "m", "input": [{"type": "additional_tools", "tools":
+        [{"type": "image_generation"}]}]});
+    assert_eq!(bound(RESPONSES, later).0.tool_charges.len(), 1);
+}
+
+#[test]
+fn a_search_without_a_maximum_has_that_of_the_provider_or_of_the_table() {
+    let tools = json!([{"type": "web_search"}]);
+    let (bounded, _) = bound(RESPONSES, json!({"tools": tools}));
+    assert_eq!((bounded.tool_calls, bounded.unbounded), (5, None));
+    let (bounded, _) = bound(MESSAGES, json!({"tools": [{"type": "web_search_20250305"}]}));
+    assert_eq!((bounded.tool_calls, bounded.unbounded), (10, None));
+    let tools = json!([{"type": "web_search"}, {"type": "file_search"}]);
+    let path = unbounded(RESPONSES, json!({"tools": tools}));
+    assert_eq!(path.as_deref(), Some("tools.1.type"));
+}
+
+#[test]
+fn edits_that_only_remove_leave_a_bound_and_others_do_not() {
+    let clears = json!({"edits": [{"type": "clear_thinking_20251015", "keep": "all"},
+        {"type": "clear_tool_uses_20250919", "trigger": {"type": "input_tokens", "value": 1}}]});
+    for edits in [clears, json!({"edits": []}), json!({}), Value::Null] {
+        let (bounded, _) = bound(MESSAGES, json!({"context_management": edits}));
+        assert_eq!(bounded.unbounded, None, "{edits}");
+    }
+    for edits in [
+        json!({"edits": [{"type": "compact_20260112"}]}),
+        json!({"edits": [{"type": "clear_thinking_20251015"}, {"type": "compact_20260112"}]}),
+        json!({"edits": [], "more": 1}),
+        json!({"edits": "clear_thinking"}),
+        json!([{"type": "compaction", "compact_threshold": 1}]),
+        json!("clear_thinking"),
+    ] {
+        let path = unbounded(MESSAGES, json!({"context_management": edits}));
+        assert_eq!(path.as_deref(), Some("context_management"));
+    }
+    let routed = unbounded(CHAT, json!({"provider": {"sort": "price"}}));
+    assert_eq!(routed.as_deref(), Some("provider"));
 }

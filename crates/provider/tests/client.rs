@@ -56,7 +56,7 @@ async fn send(client: &ProviderClient, base: &str, body: &str) -> Result<Incomin
     headers.insert(HeaderName::from_static("x-test"), HeaderValue::from_static("1"));
     let body = Bytes::copy_from_slice(body.as_bytes());
     let endpoint = endpoint(base, &method);
-    client.send(Outgoing { endpoint: &endpoint, method, headers, body }).await
+    client.send(Outgoing { endpoint: &endpoint, method, headers, body, managed: false }).await
 }
 
 async fn listen() -> (TcpListener, String) {
@@ -205,16 +205,37 @@ fn what_was_never_sent_is_told_from_what_was_not_answered() {
             "nonsense\r\n\r\n",
             "HTTP/1.1 100 Continue\r\n\r\n",
             "HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-            // Bodies that only the end of the connection ends are lost, and no empty answers.
-            "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nabc",
-            "HTTP/1.1 200 OK\r\n\r\n",
-            "HTTP/1.1 500 Internal Server Error\r\n\r\nabc",
         ] {
             let closes = answer_once(answer).await;
             let lost = Some(SendError::NoAnswer { timed_out: false });
             assert_eq!(failure(&closes, "{}").await, lost, "{answer:?}");
             let closes = answer_once(answer).await;
             assert_eq!(failure(&closes, "").await, lost, "GET, {answer:?}");
+        }
+    });
+}
+
+#[test]
+fn an_answer_without_a_length_ends_with_its_connection() {
+    run(async {
+        let client = ProviderClient::new(patient());
+        for (head, status, body) in [
+            ("HTTP/1.1 200 OK\r\nconnection: close", 200, "abc"),
+            ("HTTP/1.1 200 OK", 200, ""),
+            ("HTTP/1.0 200 OK", 200, "abc"),
+            ("HTTP/1.1 500 Internal Server Error", 500, "abc"),
+        ] {
+            let answer = format!("{head}\r\n\r\n{body}");
+            for sent in ["{}", ""] {
+                let base = answer_once(answer.clone().leak()).await;
+                let mut incoming = send(&client, &base, sent).await.unwrap();
+                assert_eq!(incoming.status, status, "{answer:?}");
+                let mut came = Vec::new();
+                while let Some(piece) = incoming.next().await {
+                    came.extend_from_slice(&piece.unwrap());
+                }
+                assert_eq!(came, body.as_bytes(), "{answer:?}");
+            }
         }
     });
 }
@@ -384,6 +405,7 @@ fn a_provider_that_may_not_be_private_is_not_connected_to_there() {
                 method: Method::POST,
                 headers: HeaderMap::new(),
                 body: Bytes::from_static(b"{}"),
+                managed: false,
             };
             let error = client.send(call).await.err();
             assert_eq!(error, Some(SendError::NotSent(NotSent::PrivateAddress)), "{host}");
@@ -431,6 +453,7 @@ fn a_name_that_is_public_at_first_is_not_followed_inside() {
                 method: Method::POST,
                 headers: HeaderMap::new(),
                 body: Bytes::from_static(b"{}"),
+                managed: false,
             };
             errors.push(client.send(call).await.err());
         }

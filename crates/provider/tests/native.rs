@@ -1,8 +1,11 @@
 //! Bodies in the providers' own formats: where the model stands, what they can use at most, and what
 //! a managed key may not name.
 
+use awc::http::header::{HeaderMap, HeaderName};
+use bytes::Bytes;
 use serde_json::{Value, json};
-use tollgate_provider::{CallBody, OutputBound, UsageBound};
+use tollgate_domain::Issue;
+use tollgate_provider::{BodyRefused, CallBody, Ended, OutputBound, ResponseMeter, UsageBound};
 
 use crate::common::endpoint;
 
@@ -10,12 +13,21 @@ const GEMINI: &str = "https://generativelanguage.googleapis.com/v1beta/models/ge
 const BEDROCK: &str = "https://bedrock-runtime.eu-central-1.amazonaws.com/model";
 const OPENAI: &str = "https://api.openai.com/v1";
 
+const JSON: Option<&str> = Some("application/json");
+
+fn issues_of(refused: BodyRefused) -> Vec<Issue> {
+    match refused {
+        BodyRefused::Invalid(issues) => issues,
+        BodyRefused::ContentType(hint) => unreachable!("{hint}"),
+    }
+}
+
 fn read(url: &str, body: &Value) -> Result<(CallBody, UsageBound), String> {
     let endpoint = endpoint(url);
     let body = body.to_string();
-    let call = CallBody::read(body.as_bytes(), Some("application/json"), &endpoint, true);
+    let call = CallBody::read(body.as_bytes(), JSON, &endpoint, true);
     let call = call.map_err(|issues| {
-        issues.iter().map(|issue| issue.path.join(".")).collect::<Vec<_>>().join(" ")
+        issues_of(issues).iter().map(|issue| issue.path.join(".")).collect::<Vec<_>>().join(" ")
     })?;
     let bound = call.bound(&endpoint);
     Ok((call, bound))
@@ -163,7 +175,7 @@ fn what_is_stored_is_not_for_the_managed_key_in_any_format() {
     }
     let called_back = endpoint("https://api.deepgram.com/v1/listen?model=m&callback=https://x");
     let refused = CallBody::read(b"sound", Some("audio/wav"), &called_back, true).unwrap_err();
-    assert_eq!(refused[0].path, ["callback"]);
+    assert_eq!(issues_of(refused)[0].path, ["callback"]);
 }
 
 #[test]
@@ -261,7 +273,7 @@ fn a_form_names_its_model_and_its_sound_has_a_length() {
         (&[("model", "a"), ("n", "-1")][..], "n"),
     ] {
         let refused = read(&form(fields, b"x")).unwrap_err();
-        assert_eq!(refused[0].path, [issue], "{fields:?}");
+        assert_eq!(issues_of(refused)[0].path, [issue], "{fields:?}");
     }
     let whole = form(&[("model", "a")], b"x");
     for cut in 0..whole.len() - 4 {
@@ -294,7 +306,7 @@ fn a_form_is_taken_only_where_files_are() {
 fn a_model_that_stands_twice_in_the_query_is_refused() {
     let endpoint = endpoint("https://api.deepgram.com/v1/listen?model=cheap&%6dodel=dear");
     let refused = CallBody::read(&wav(), Some("audio/wav"), &endpoint, true).unwrap_err();
-    assert_eq!(refused[0].path, ["model"]);
+    assert_eq!(issues_of(refused)[0].path, ["model"]);
 }
 
 #[test]
@@ -355,10 +367,10 @@ fn a_body_of_very_many_keys_costs_no_more_than_its_length() {
     let keys: Vec<_> = (0..400_000).map(|key| format!("\"k{key}\":0")).collect();
     let body = format!("{{\"model\":\"m\",\"input\":\"x\",{}}}", keys.join(","));
     let speech = endpoint(&format!("{OPENAI}/audio/speech"));
-    assert!(CallBody::read(body.as_bytes(), None, &speech, true).is_ok());
+    assert!(CallBody::read(body.as_bytes(), JSON, &speech, true).is_ok());
     let twice = body.replace("\"k399999\"", "\"k7\"");
-    let refused = CallBody::read(twice.as_bytes(), None, &speech, true).unwrap_err();
-    assert_eq!(refused[0].path, ["k7"]);
+    let refused = CallBody::read(twice.as_bytes(), JSON, &speech, true).unwrap_err();
+    assert_eq!(issues_of(refused)[0].path, ["k7"]);
 }
 
 #[test]
@@ -456,7 +468,7 @@ fn parameters_that_hide_what_a_call_used_are_refused_with_the_managed_key() {
     {
         let url = format!("{GEMINI}:generateContent?{query}");
         assert!(read(&url, &json!({"contents": []})).is_err(), "{query}");
-        let own = CallBody::read(b"{}", None, &endpoint(&url), false);
+        let own = CallBody::read(b"{}", JSON, &endpoint(&url), false);
         assert!(own.is_ok(), "{query} with one's own key");
     }
     for query in ["alt=sse", "alt=json", "$prettyPrint=false"] {
@@ -465,7 +477,7 @@ fn parameters_that_hide_what_a_call_used_are_refused_with_the_managed_key() {
     }
     let url = "https://api.deepgram.com/v1/listen?model=m&Callback=https://x";
     let refused = CallBody::read(&wav(), Some("audio/wav"), &endpoint(url), true).unwrap_err();
-    assert_eq!(refused[0].path, ["Callback"]);
+    assert_eq!(issues_of(refused)[0].path, ["Callback"]);
 }
 
 #[test]
@@ -475,10 +487,147 @@ fn a_key_of_money_in_other_letters_is_refused() {
     assert_eq!(read(&url, &body).unwrap_err(), "Model");
     let body = json!({"model": "m", "messages": [], "customKey": 1});
     assert!(read(&url, &body).is_ok());
-    let body = br#"{"model":"m"}"#;
-    let urlencoded = Some("application/x-www-form-urlencoded");
-    let issues = CallBody::read(body, urlencoded, &endpoint(&url), true).unwrap_err();
-    assert!(issues[0].message.contains("Content-Type: application/json"), "{issues:?}");
+}
+
+#[test]
+fn keys_that_servers_fold_into_others_are_refused_with_the_managed_key() {
+    let chat = format!("{OPENAI}/chat/completions");
+    let message = |key: &str| {
+        json!({"model": "m", "messages": [{"role": "user", "content":
+        [{"type": "image_url", key: {"url": "https://x"}}]}]})
+    };
+    let table = [
+        (json!({"model": "m", "max_to\u{212a}ens": 1}), "max_to\u{212a}ens"),
+        (json!({"model": "m", "\u{17f}tream": true}), "\u{17f}tream"),
+        (json!({"model": "m", "MAX_TOKENS": 1}), "MAX_TOKENS"),
+        (json!({"model": "m", "Tools": []}), "Tools"),
+        (json!({"model": "m", "Messages": []}), "Messages"),
+        (json!({"model": "m", "tools": [{"Type": "web_search"}]}), "tools.0.Type"),
+        (json!({"model": "m", "tools": [{"type": "x", "Max_Uses": 1}]}), "tools.0.Max_Uses"),
+        (message("Image_Url"), "messages.0.content.0.Image_Url"),
+    ];
+    for (body, key) in table {
+        assert_eq!(read(&chat, &body).unwrap_err(), key, "{body}");
+    }
+    assert!(read(&chat, &message("image_url")).is_ok());
+    // Names of the caller's own are the caller's own.
+    let mine = json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f",
+        "parameters": {"properties": {"Type": {"type": "string"}, "URL": {"type": "string"}}}}}],
+        "messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f",
+            "input": {"Type": "x", "File_ID": "y"}}]}]});
+    assert!(read(&chat, &mine).is_ok());
+    // An escape is no other letter.
+    let escaped = br#"{"model":"m","max_to\u212aens":1}"#;
+    let refused = CallBody::read(escaped, JSON, &endpoint(&chat), true).unwrap_err();
+    assert_eq!(issues_of(refused)[0].path, ["max_to\u{212a}ens"]);
+}
+
+#[test]
+fn a_body_has_a_type_that_every_server_reads_in_one_way() {
+    let chat = format!("{OPENAI}/chat/completions");
+    let listen = "https://api.deepgram.com/v1/listen?model=m";
+    let json = &br#"{"model":"m"}"#[..];
+    let taken = |url: &str, body: &[u8], kind: &str| match CallBody::read(
+        body,
+        Some(kind),
+        &endpoint(url),
+        true,
+    ) {
+        Ok(_) => true,
+        Err(BodyRefused::ContentType(hint)) => {
+            assert!(hint.contains("application/json"), "{hint}");
+            false
+        }
+        Err(BodyRefused::Invalid(issues)) => unreachable!("{kind}: {issues:?}"),
+    };
+    for kind in [
+        "application/json",
+        "Application/JSON",
+        "application/json;charset=UTF-8",
+        "application/json; charset=\"utf-8\"",
+        "application/json;",
+    ] {
+        assert!(taken(&chat, json, kind), "{kind}");
+    }
+    for kind in [
+        "application/json; charset=utf-7",
+        "application/json; charset=utf-16",
+        "application/json; charset=utf-8; charset=utf-7",
+        "application/json; profile=x",
+        "application/json, text/plain",
+        "application/x-www-form-urlencoded",
+        "text/plain",
+        "application/vnd.api+json",
+        "multipart/form-data; boundary=x",
+        "application/octet-stream",
+        "audio/wav",
+        "",
+    ] {
+        assert!(!taken(&chat, json, kind), "{kind}");
+    }
+    for kind in ["audio/wav", "video/mp4", "application/octet-stream"] {
+        assert!(taken(listen, &wav(), kind), "{kind}");
+    }
+    assert!(!taken(listen, &wav(), "text/plain"));
+    let translations = format!("{OPENAI}/audio/translations");
+    let mixed = form(&[("model", "m")], b"x");
+    assert!(!taken(&translations, &mixed, "multipart/mixed; boundary=x"));
+    let none = CallBody::read(json, None, &endpoint(&chat), true);
+    assert!(matches!(none, Err(BodyRefused::ContentType(_))));
+}
+
+#[test]
+fn what_is_asked_of_a_stream_has_one_meaning() {
+    let chat = format!("{OPENAI}/chat/completions");
+    let read = |options: &str| {
+        let body = format!(r#"{{"model":"m","stream":true,"stream_options":{options}}}"#);
+        CallBody::read(body.as_bytes(), JSON, &endpoint(&chat), true)
+    };
+    for options in [
+        "null",
+        "{}",
+        r#"{"include_usage":true}"#,
+        r#"{"include_usage":false}"#,
+        r#"{"include_usage":null,"include_obfuscation":false}"#,
+    ] {
+        let call = read(options).unwrap();
+        assert!(call.asks_usage || call.inserts_usage(), "{options}");
+    }
+    for (options, path) in [
+        ("0", "stream_options"),
+        (r#""off""#, "stream_options"),
+        ("[]", "stream_options"),
+        ("[true]", "stream_options"),
+        ("true", "stream_options"),
+        (r#"{"include_usage":1}"#, "stream_options.include_usage"),
+        (r#"{"include_usage":"false"}"#, "stream_options.include_usage"),
+        (r#"{"include_usage":true,"include_usage":false}"#, "stream_options.include_usage"),
+        (r#"{"include_usage":true,"include\u005fusage":false}"#, "stream_options.include_usage"),
+        (r#"{"include_usage":true,"Include_Usage":false}"#, "stream_options.Include_Usage"),
+    ] {
+        let issues = issues_of(read(options).unwrap_err());
+        assert_eq!(issues[0].path.join("."), path, "{options}");
+    }
+    let twice = br#"{"model":"m","stream_options":null,"stream_options":{"include_usage":true}}"#;
+    let refused = CallBody::read(twice, JSON, &endpoint(&chat), true).unwrap_err();
+    assert_eq!(issues_of(refused)[0].path, ["stream_options"]);
+}
+
+#[test]
+fn an_hour_in_the_cache_is_one_however_it_is_written() {
+    let body = br#"{"model":"m","max_tokens":1,"system":[{"type":"text","text":"x",
+        "cache_control":{"type":"ephemeral","ttl":"\u0031h"}}],"messages":[]}"#;
+    let messages = endpoint("https://api.anthropic.com/v1/messages");
+    let call = CallBody::read(body, JSON, &messages, true).unwrap();
+    let mut headers = HeaderMap::new();
+    headers
+        .insert("content-type".parse::<HeaderName>().unwrap(), "application/json".parse().unwrap());
+    let mut meter = ResponseMeter::new(&messages, 200, &headers, &call, false);
+    let answer = br#"{"model":"m","usage":{"input_tokens":1,"output_tokens":1,
+        "cache_creation_input_tokens":100}}"#;
+    meter.feed(Bytes::from_static(answer));
+    let used = meter.finish(Ended::Complete).usage.quantities;
+    assert_eq!((used.cache_write_1h, used.cache_write), (100, 0));
 }
 
 #[test]

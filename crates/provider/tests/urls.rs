@@ -1,8 +1,8 @@
 //! Where a URL leads: a corpus of tricks, none of which may carry a key to another place.
 
 use awc::http::Method;
-use tollgate_domain::RequestShape;
-use tollgate_provider::{Endpoint, EndpointError, ProviderSettings, ProviderTable};
+use tollgate_domain::RequestFormat;
+use tollgate_provider::{Dialect, Endpoint, EndpointError, ProviderSettings, ProviderTable};
 
 fn table() -> ProviderTable {
     let mut table = ProviderTable::builtin();
@@ -351,7 +351,7 @@ fn a_route_leads_below_the_base_url_and_nowhere_else() {
 #[test]
 fn the_format_of_a_request_follows_from_the_dialect() {
     let shape = |method, u| resolve(method, u).unwrap().shape();
-    use RequestShape::*;
+    use RequestFormat::*;
     assert_eq!(shape(Method::POST, "http://127.0.0.1:9100/v1/embeddings"), Some(ShapeA));
     assert_eq!(shape(Method::POST, "https://api.anthropic.com/v1/messages"), Some(ShapeB));
     assert_eq!(shape(Method::POST, "https://api.openai.com/v1/nested/x"), None);
@@ -403,4 +403,17 @@ fn providers_stand_in_the_order_in_which_they_were_configured() {
     table.configure("alpha", zulu()).unwrap();
     table.configure("anthropic", ProviderSettings::default()).unwrap();
     assert_eq!(names(&table), "zulu openai alpha anthropic");
+}
+
+#[test]
+fn of_two_parts_at_one_place_the_one_that_lists_the_endpoint_is_meant() {
+    let table = ProviderTable::builtin();
+    let dialect = |path: &str| {
+        let url = format!("https://api.anthropic.com/v1{path}");
+        let endpoint = table.resolve(&Method::POST, &url).unwrap();
+        (endpoint.dialect, endpoint.operation.is_some(), endpoint.metered())
+    };
+    assert_eq!(dialect("/messages"), (Dialect::Anthropic, true, true));
+    assert_eq!(dialect("/chat/completions"), (Dialect::OpenAi, true, true));
+    assert_eq!(dialect("/files"), (Dialect::Anthropic, false, true));
 }

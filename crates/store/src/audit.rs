@@ -166,20 +166,19 @@ fn read_spend_counters(conn: &mut Conn, sums: &mut Recomputed) -> Result<(), Sto
     Ok(())
 }
 
-/// Adds a record to what its spend key comes to, in each cycle that the key's last use shares.
-fn spend(row: &RequestRow, sums: &mut Recomputed) {
+/// Adds a record that cost so much to what its spend key comes to, in each cycle that the key's last
+/// use shares.
+fn spend(row: &RequestRow, cost: Amount, sums: &mut Recomputed) {
     let Some(id) = &row.spend_key_id else { return };
     let [_, sum] = sums.spend.entry(id.clone()).or_default();
     let admitted_at = time(row.created_at);
     let last = sum.last_used_at.unwrap_or(admitted_at);
-    let more = |amount: &mut Amount, units| {
-        *amount = amount.saturating_add(Amount::from_units(units));
-    };
+    let more = |sum: &mut Amount, amount| *sum = sum.saturating_add(amount);
     let each = sum.spent.each_mut().into_iter().zip(sum.held.each_mut());
     for (((cycle, spent), (_, held)), (_, requests)) in each.zip(sum.requests.each_mut()) {
         if cycle.is_same(admitted_at, last) {
-            more(spent, row.request_cost());
-            more(held, row.spend_hold);
+            more(spent, cost);
+            more(held, Amount::from_units(row.spend_hold));
             *requests = requests.saturating_add(1);
         }
     }
@@ -296,9 +295,9 @@ fn read_requests(
                 let costs = sums.costs.entry(key).or_default();
                 *costs = costs.saturating_add(cost);
             }
-            spend(&row, sums);
             count(conn, &row, &mut periods, sums)?;
-            sums.rollups.add(&row)?;
+            let cost = sums.rollups.add(&row)?;
+            spend(&row, cost, sums);
         }
     }
 }

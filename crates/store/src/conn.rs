@@ -12,7 +12,7 @@ use diesel::sqlite::SqliteConnection;
 use diesel::{Connection, QueryResult};
 
 use crate::error::StoreError;
-use crate::files::private;
+use crate::files::{canonical, private};
 
 /// A connection to SQLite or PostgreSQL.
 #[derive(diesel::MultiConnection)]
@@ -242,7 +242,7 @@ enum Place {
 
 impl Manager {
     pub(crate) fn sqlite(path: &Path) -> Self {
-        Self::new(Place::Sqlite(path.to_owned()))
+        Self::new(Place::Sqlite(canonical(path)))
     }
 
     pub(crate) fn postgres(url: &str) -> Self {

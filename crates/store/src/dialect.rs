@@ -18,7 +18,7 @@ use diesel::prelude::*;
 use diesel::sql_types::Text;
 use diesel::{QueryResult, RunQueryDsl};
 use sha2::{Digest, Sha256};
-use tollgate_domain::MerchantId;
+use tollgate_domain::{MerchantId, Wallet};
 
 use crate::conn::Conn;
 use crate::deliveries::DeliveryRow;
@@ -233,9 +233,22 @@ pub(crate) fn requests(
     }
 }
 
-/// What an admission needs to know of a key: its id, its merchant, and the merchant's wallet with
-/// the limit that wallet has.
-pub(crate) type KeyFacts = (String, String, String, Option<i64>);
+/// What an admission needs to know of a key: its id, its merchant, and the merchant's wallet and
+/// whether that has to be [guarded](is_guarded).
+pub(crate) type KeyFacts = (String, String, String, bool);
+
+/// Whether admissions have to look at a merchant's own wallet: it has a limit, or almost no room left.
+#[diesel::dsl::auto_type(no_type_alias)]
+fn is_guarded() -> _ {
+    let is_limited: diesel::dsl::IsNotNull<wallets::overdraft_limit> =
+        wallets::overdraft_limit.is_not_null();
+    let is_low: diesel::dsl::LtEq<wallets::balance, i64> = wallets::balance.le(GUARDED_FROM);
+    is_limited.or(is_low)
+}
+
+/// The marks of a [group](group::Basis) say the same in SQL.
+const GUARDED_FROM: i64 = -4_000_000_000_000_000_000;
+const _: () = assert!(GUARDED_FROM == Wallet::LEAST_BALANCE.units());
 
 /// PostgreSQL's own mark of a row, which is another after each change of it.
 fn mark_of(table: &str) -> SqlLiteral<Text> {
@@ -254,7 +267,7 @@ pub(crate) fn secret_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<V
                     secret_keys::secret_key_id,
                     merchants::merchant_id,
                     merchants::wallet_id,
-                    wallets::overdraft_limit,
+                    is_guarded(),
                 ))
         };
     }
@@ -266,8 +279,9 @@ pub(crate) fn secret_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<V
     }
 }
 
-/// A spend key, its merchant's wallet, the limit that wallet has, and the [mark](group::Basis) of the key.
-pub(crate) type SpendKeyFacts = (SpendKeyRow, String, Option<i64>, String);
+/// A spend key, its merchant's wallet, whether that has to be [guarded](is_guarded), and the
+/// [mark](group::Basis) of the key.
+pub(crate) type SpendKeyFacts = (SpendKeyRow, String, bool, String);
 
 /// The spend keys with these ids, deleted or not.
 pub(crate) fn spend_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<SpendKeyFacts>> {
@@ -276,12 +290,7 @@ pub(crate) fn spend_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<Ve
             spend_keys::table
                 .inner_join(merchants::table)
                 .inner_join(wallets::table.on(wallets::wallet_id.eq(merchants::wallet_id)))
-                .select((
-                    SpendKeyRow::as_select(),
-                    merchants::wallet_id,
-                    wallets::overdraft_limit,
-                    $mark,
-                ))
+                .select((SpendKeyRow::as_select(), merchants::wallet_id, is_guarded(), $mark))
         };
     }
     match conn {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::{RequestId, Timestamp};
 
-use crate::files::{private, sync_folder_of};
+use crate::files::{private, private_folder, sync_folder_of};
 
 /// A settlement that waits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,14 +40,14 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn open(folder: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+        private_folder(folder)?;
         Ok(Self { folder: folder.to_owned() })
     }
 
     /// Keeps an entry, durably.
     pub(crate) fn write(&self, entry: &Entry) -> io::Result<()> {
         // Somebody may have tidied it away while it was empty.
-        fs::create_dir_all(&self.folder)?;
+        private_folder(&self.folder)?;
         let name = self.path(entry.request_id);
         let unfinished = name.with_extension("unfinished");
         let write = || {

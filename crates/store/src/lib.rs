@@ -77,7 +77,7 @@ struct Inner {
     context: Arc<Context>,
     lease_ms: u32,
     renewals: Mutex<Renewals>,
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Option<Vec<File>>>,
     has_one_writer: bool,
     _temporary: Option<tempfile::TempDir>,
 }
@@ -106,7 +106,7 @@ impl Store {
         E: From<StoreError> + Send + 'static,
     {
         if let Ok(ledger) = self.ledger() {
-            ledger.catch_up().await;
+            ledger.catch_up().await?;
         }
         self.read_apart(work).await
     }

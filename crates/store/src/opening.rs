@@ -186,21 +186,25 @@ fn journal_in(folder: &Path) -> Result<Journal, OpenError> {
     Journal::open(folder).map_err(|cause| OpenError::Journal(folder.to_owned(), cause))
 }
 
-/// Takes a SQLite file for this process alone, until it ends.
-fn lock_file(path: &Path) -> Result<File, OpenError> {
-    let file = private().create(true).truncate(false).open(beside(path, ".lock"))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse),
-        Err(std::fs::TryLockError::Error(cause)) => Err(OpenError::Io(cause)),
-    }
+/// Takes a SQLite file for this process alone, until it ends. The files of the ledger's log are taken, too:
+/// somebody may remove the file that is there for the lock alone.
+fn lock_file(path: &Path) -> Result<Vec<File>, OpenError> {
+    let lock = |file: PathBuf| {
+        let file = private().create(true).truncate(false).open(file)?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse),
+            Err(std::fs::TryLockError::Error(cause)) => Err(OpenError::Io(cause)),
+        }
+    };
+    [beside(path, ".lock")].into_iter().chain(log_of(path)).map(lock).collect()
 }
 
 /// The same, as long as that is needed; whoever has it for a short time is waited for.
 fn lock_file_soon(
     path: &Path,
     mut is_needed: impl FnMut() -> Result<bool, OpenError>,
-) -> Result<Option<File>, OpenError> {
+) -> Result<Option<Vec<File>>, OpenError> {
     const PAUSE: Duration = Duration::from_millis(50);
     const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();

@@ -431,18 +431,19 @@ impl RequestRow {
             wallet_hold: Amount::from_units(self.wallet_hold),
             credit_hold: self.credit_hold(),
             merchant_hold: Amount::from_units(self.merchant_hold),
+            enforcement: None,
             created_at: time(self.created_at),
         })
     }
 
-    /// Whose counter of which meter and period the call moves: that of the connection, else the
-    /// spend key, else the merchant, in the period it was admitted in.
+    /// Whose counter of which meter and period the call moves: that of the spend key, else the
+    /// connection, else the merchant, in the period it was admitted in.
     pub(crate) fn counter_key(
         &self,
         meter_id: &str,
         period: TierPeriod,
     ) -> (String, String, String) {
-        let owner = self.connection_id.as_ref().or(self.spend_key_id.as_ref());
+        let owner = self.spend_key_id.as_ref().or(self.connection_id.as_ref());
         let owner = owner.unwrap_or(&self.merchant_id).clone();
         (owner, meter_id.to_owned(), period.key(time(self.created_at)))
     }
@@ -458,7 +459,13 @@ impl RequestRow {
     }
 
     /// Writes the final state of the call into the row.
-    pub(crate) fn finish(&mut self, record: &RequestRecord, counted_units: i64) {
+    /// `booked` is what was taken of the request's wallet and of the merchant's own.
+    pub(crate) fn finish(
+        &mut self,
+        record: &RequestRecord,
+        booked: (i64, i64),
+        counted_units: i64,
+    ) {
         self.status = word(&record.status);
         self.node_id = None;
         self.spend_hold = 0;
@@ -466,8 +473,7 @@ impl RequestRow {
         self.cycle_hold = 0;
         self.bundle_hold = 0;
         self.merchant_hold = 0;
-        self.wallet_cost = record.quote.total_wallet_cost.units();
-        self.merchant_cost = record.quote.total_merchant_cost.units();
+        (self.wallet_cost, self.merchant_cost) = booked;
         self.counted_units = counted_units;
         self.swept = record.swept;
         self.outcome = Some(to_json(&Outcome::of(record)));
@@ -503,6 +509,8 @@ struct Outcome<'a> {
     service_charge_rate: Option<Rate>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settled_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    suspicious: bool,
 }
 
 impl<'a> Outcome<'a> {
@@ -517,6 +525,7 @@ impl<'a> Outcome<'a> {
             quote: Cow::Borrowed(&record.quote),
             service_charge_rate: record.service_charge_rate,
             settled_at: record.settled_at,
+            suspicious: record.suspicious,
         }
     }
 
@@ -530,6 +539,7 @@ impl<'a> Outcome<'a> {
         record.quote = self.quote.into_owned();
         record.service_charge_rate = self.service_charge_rate;
         record.settled_at = self.settled_at;
+        record.suspicious = self.suspicious;
     }
 }
 

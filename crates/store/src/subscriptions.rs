@@ -8,13 +8,15 @@ use tollgate_domain::{
     SubscriptionState, SubscriptionStatus, Timestamp, WalletId,
 };
 
+use tollgate_pricing::Amount;
+
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
 use crate::entries::Entries;
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{WalletRow, from_word, parsed, time, word};
-use crate::schema::{subscriptions, wallets};
+use crate::schema::{subscriptions, transactions, wallets};
 use crate::{connections, subscription_configs};
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, AsChangeset, Identifiable)]
@@ -451,6 +453,31 @@ pub fn find(
         .select((SubscriptionRow::as_select(), WalletRow::as_select()))
         .load(conn)?;
     Ok(states(conn, row)?.into_iter().next())
+}
+
+/// The credit that the present cycle of a subscription began with: what it includes, and what was rolled
+/// over.
+///
+/// # Errors
+/// Those of the store.
+pub fn cycle_credit_at_start(
+    conn: &mut Conn,
+    state: &SubscriptionState,
+) -> Result<Amount, StoreError> {
+    let wallet: Option<(String, i64)> = subscriptions::table
+        .inner_join(wallets::table.on(wallets::wallet_id.eq(subscriptions::wallet_id)))
+        .filter(subscriptions::subscription_id.eq(state.subscription_id.to_string()))
+        .select((wallets::wallet_id, wallets::cycles))
+        .first(conn)
+        .optional()?;
+    let Some((wallet_id, cycles)) = wallet else { return Ok(state.plan.included_credit) };
+    let granted: Option<i64> = transactions::table
+        .filter(transactions::idempotency_key.eq(format!("credit_grant:{cycles}")))
+        .filter(transactions::wallet_id.eq(wallet_id))
+        .select(transactions::balance_after)
+        .first(conn)
+        .optional()?;
+    Ok(granted.map_or(state.plan.included_credit, Amount::from_units))
 }
 
 /// The active subscription of a merchant's connection, as it was last brought up to date.

@@ -130,7 +130,7 @@ pub enum Moved {
     Booked(Transaction),
     /// The merchant has no such wallet.
     NotFound,
-    /// The balance would leave the range of an amount.
+    /// The balance would pass what a credit or a debit may take it to.
     OutOfRange,
 }
 
@@ -156,6 +156,16 @@ pub fn book(
         idempotency_key: None,
     };
     let Some(signed) = signed else { return Ok(Moved::OutOfRange) };
+    let bounds = [Wallet::LEAST_BALANCE, Wallet::MOST_BALANCE].map(Amount::units);
+    let after = row.balance.checked_add(signed);
+    // A balance that is beyond may come back.
+    let is_allowed = |after: &i64| match signed.is_negative() {
+        true => *after >= bounds[0],
+        false => *after <= bounds[1],
+    };
+    if !after.is_some_and(|after| is_allowed(&after)) {
+        return Ok(Moved::OutOfRange);
+    }
     let mut entries = Entries::new(now);
     let booked = entries.move_balance(&mut row, signed, reason)?;
     let Some(transaction) = booked.cloned() else { return Ok(Moved::OutOfRange) };

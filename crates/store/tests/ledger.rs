@@ -6,7 +6,7 @@ use std::sync::Arc;
 use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::*;
-use tollgate_pricing::{Amount, Payer, Tier, Usage};
+use tollgate_pricing::{Amount, Payer, Tier, UnitPrices, Usage};
 use tollgate_store::wallets::{Moved, Movement};
 use tollgate_store::{
     Conn, DatabaseUrl, SettleOutcome, StoreError, connections, merchants, meters, requests, wallets,
@@ -556,44 +556,55 @@ fn two_processes_on_one_sqlite_file_are_one_too_many() {
 }
 
 #[test]
-fn a_call_that_a_balance_has_no_room_for_ends_at_nothing_and_keeps_nobody_waiting() {
+fn what_a_balance_has_no_room_for_is_refused_before_and_kept_in_the_record_after() {
     each_store(async |store| {
         let poor = store.merchant().await;
-        let merchant = poor.merchant.clone();
+        let (merchant_id, wallet_id) = (poor.merchant.merchant_id, poor.merchant.wallet_id);
         let now = store.clock.now();
-        let movement =
-            Movement { kind: TransactionKind::Debit, amount: Amount::MAX, description: None };
-        let (merchant_id, wallet_id) = (merchant.merchant_id, merchant.wallet_id);
-        let emptied =
-            move |conn: &mut _| wallets::book(conn, merchant_id, wallet_id, &movement, now);
-        assert!(matches!(store.store.write(emptied).await.unwrap(), Moved::Booked(_)));
+        let debit = |usd: &str| {
+            let movement = Movement {
+                kind: TransactionKind::Debit,
+                amount: usd.parse().unwrap(),
+                description: None,
+            };
+            store
+                .store
+                .write(move |conn| wallets::book(conn, merchant_id, wallet_id, &movement, now))
+        };
+        assert!(matches!(debit("400000000").await.unwrap(), Moved::Booked(_)));
+        assert_eq!(debit("0.0000000001").await.unwrap(), Moved::OutOfRange);
 
+        // Calls may take it to the edge of what an amount can say.
         let key = store.secret_key_id(&poor).await;
-        let other = store.merchant().await;
-        let other_key = store.secret_key_id(&other).await;
+        let holding = |usd: &str| {
+            let mut call = store.call(merchant_id, key);
+            let request = Some(usd.parse().unwrap());
+            call.bound.prices = Some(UnitPrices { request, ..UnitPrices::default() });
+            call
+        };
         let mut open = Vec::new();
-        for (merchant_id, key) in [(merchant_id, key), (other.merchant.merchant_id, other_key)] {
-            for _ in 0..2 {
-                let call = store.call(merchant_id, key);
-                open.push(call.request_id);
-                store.store.admit(Box::new(call)).await.unwrap().unwrap();
-            }
-        }
-        let outcome = store.store.settle(open[0], answered(1_000_000, "2")).await;
-        assert!(matches!(outcome, SettleOutcome::LetGo(_)), "{outcome:?}");
-        assert!(matches!(
-            store.store.settle(open[2], answered(1_000_000, "2")).await,
-            SettleOutcome::Settled(_)
-        ));
-
-        store.store.close().await.unwrap();
-        let next = store.open_again();
         for _ in 0..2 {
-            store.outlive_others(&next).await;
-            next.sweep().await.unwrap();
+            let call = holding("1");
+            open.push(call.request_id);
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
         }
-        let audit = next.audit().await.unwrap();
+        let outcome = store.store.settle(open[0], answered(1_000_000, "522337000")).await;
+        assert!(matches!(outcome, SettleOutcome::Settled(_)), "{outcome:?}");
+        // 203.68 USD are left, of which the other call holds one.
+        let refused = store.store.admit(Box::new(holding("203"))).await.unwrap().unwrap_err();
+        assert!(matches!(refused, Refusal::WalletInsufficient { .. }), "{refused:?}");
+        let admitted = holding("202");
+        open.push(admitted.request_id);
+        store.store.admit(Box::new(admitted)).await.unwrap().unwrap();
+
+        // A call that costs more than it held is booked as far as there is room, and keeps its cost.
+        let outcome = store.store.settle(open[1], answered(1_000_000, "500")).await;
+        let SettleOutcome::Settled(record) = outcome else { unreachable!("{outcome:?}") };
+        assert_eq!(record.quote.total_request_cost, "500".parse().unwrap());
+        store.store.settle(open[2], answered(1_000_000, "1")).await;
+        let own = store.store.read(move |conn| wallets::find_own(conn, merchant_id)).await.unwrap();
+        assert_eq!(own.unwrap().balance.units(), i64::MIN);
+        let audit = store.store.audit().await.unwrap();
         assert_eq!((audit.pending, audit.differences), (0, Vec::new()));
-        next.close().await.unwrap();
     });
 }

@@ -343,19 +343,19 @@ fn prices_are_those_of_the_day_of_the_record() {
 fn a_balance_without_room_lets_the_record_go_and_the_others_are_booked() {
     each_store(async |store| {
         let (full, other) = (shop(store, "0.1").await, shop(store, "20").await);
-        for shop in [&full, &other] {
-            store.forward(shop.call(store, &shop.fixed), 1, "1").await.unwrap();
+        for (shop, cost) in [(&full, "600000000"), (&other, "1")] {
+            store.forward(shop.call(store, &shop.fixed), 1, cost).await.unwrap();
         }
         let (merchant_id, wallet_id) = (full.merchant.merchant_id, full.connection.wallet_id);
-        let movement =
-            Movement { kind: TransactionKind::Credit, amount: Amount::MAX, description: None };
-        let now = store.clock.now();
-        let booked = store
-            .store
-            .write(move |conn| wallets::book(conn, merchant_id, wallet_id, &movement, now))
-            .await;
-        assert!(matches!(booked.unwrap(), Moved::Booked(_)));
-        // Nearly one USD back: the first wallet has no room for it.
+        for _ in 0..2 {
+            let amount = amount("499999999");
+            let movement = Movement { kind: TransactionKind::Credit, amount, description: None };
+            let now = store.clock.now();
+            let book =
+                move |conn: &mut _| wallets::book(conn, merchant_id, wallet_id, &movement, now);
+            assert!(matches!(store.store.write(book).await.unwrap(), Moved::Booked(_)));
+        }
+        // Nearly all of it back: the first wallet has no room for that.
         let told = repriced(&store.store, &book(&[("m", "1")])).await;
         let outcomes: Vec<_> =
             told.iter().map(|one| matches!(one.outcome, Outcome::OutOfRange(_))).collect();

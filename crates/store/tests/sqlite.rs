@@ -11,7 +11,7 @@ use diesel::connection::SimpleConnection;
 use diesel::sqlite::SqliteConnection;
 use diesel::{Connection, RunQueryDsl};
 use tokio::runtime::Handle;
-use tollgate_store::{DatabaseUrl, Options, SettleOutcome, Store};
+use tollgate_store::{DatabaseUrl, OpenError, Options, SettleOutcome, Store, StoreError, wallets};
 use tollgate_testkit::store::answered;
 use tollgate_testkit::{TestStore, each_store};
 
@@ -149,6 +149,12 @@ fn a_writer_that_another_program_keeps_costs_time_and_nothing_else() {
             assert!(Instant::now() < deadline, "{vitals:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        // What is read would be out of date, so it is not read.
+        let read = store
+            .store
+            .read(move |conn| wallets::find(conn, merchant.merchant_id, merchant.wallet_id));
+        let read = read.await;
+        assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
         keeper.batch_execute("ROLLBACK").unwrap();
         let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
         assert_eq!(vitals.behind(), Duration::ZERO);
@@ -329,4 +335,45 @@ fn what_is_made_is_for_its_owner_alone() {
         assert!(names.iter().any(|file| file == name), "{name}: {names:?}");
     }
     drop(store);
+}
+
+fn serving(file: &Path) -> Result<Store, OpenError> {
+    let journal = Some(file.parent().unwrap().join("journal"));
+    let options = Options { serve: true, journal, ..Options::default() };
+    Store::open(&DatabaseUrl::Sqlite(file.to_owned()), &options)
+}
+
+#[test]
+fn a_file_with_two_names_is_served_from_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.db");
+    let link = folder.path().join("link.db");
+    // To a file that is not there yet, as on the first start.
+    std::os::unix::fs::symlink("tollgate.db", &link).unwrap();
+    let linked_folder = folder.path().join("folder");
+    std::os::unix::fs::symlink(folder.path(), &linked_folder).unwrap();
+    let first = serving(&link).unwrap();
+    for name in [&file, &link, &linked_folder.join("tollgate.db")] {
+        assert!(matches!(serving(name), Err(OpenError::InUse)), "{}", name.display());
+    }
+    drop(first);
+    assert!(serving(&file).is_ok());
+}
+
+#[test]
+fn a_lock_file_that_somebody_removed_lets_no_second_service_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.db");
+    let _first = serving(&file).unwrap();
+    std::fs::remove_file(folder.path().join("tollgate.db.lock")).unwrap();
+    assert!(matches!(serving(&file), Err(OpenError::InUse)));
+}
+
+#[test]
+fn the_folder_of_the_journal_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let _store = serving(&folder.path().join("tollgate.db")).unwrap();
+    let mode = std::fs::metadata(folder.path().join("journal")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
 }

@@ -362,7 +362,7 @@ fn nobody_sees_what_a_connection_of_others_used() {
             ..RequestFilter::default()
         };
         let at = LocalTime::in_utc(START);
-        let span = Span::new(at, at.end_of_day(START)).unwrap();
+        let span = Span::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
         let found = by_day(&store.store, mine.merchant_id, &filter, span).await;
         assert_eq!(found, [Sums::default()]);
         let found = by_day(&store.store, others.merchant_id, &filter, span).await;
@@ -374,16 +374,19 @@ fn nobody_sees_what_a_connection_of_others_used() {
 fn sums_beyond_the_range_of_an_amount_stay_exact() {
     each_store(async |store| {
         let shop = shop(store).await;
+        let mut open = Vec::new();
         for _ in 0..3 {
             let call = Call { disable_billing: true, ..store.call(shop.merchant_id, shop.key) };
-            let request_id = call.request_id;
+            open.push(call.request_id);
             store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        }
+        for request_id in open {
             let mut report = answered(u64::MAX, "900000000");
             report.priced.base.output = "1.0000000001".parse().unwrap();
             store.store.settle(request_id, report).await;
         }
         let at = LocalTime::in_utc(START);
-        let span = Span::new(at, at.end_of_day(START)).unwrap();
+        let span = Span::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
         let found = by_day(&store.store, shop.merchant_id, &RequestFilter::default(), span).await;
         let records = shop.records(&store.store, RequestFilter::default(), 100).await;
         assert_eq!(found, added_up(&records, &RequestFilter::default(), &span));

@@ -55,6 +55,7 @@ impl Call {
     /// The same with a body.
     pub fn bytes(mut self, content_type: &str, body: &[u8]) -> Self {
         self.body = body.to_vec();
+        self.headers.retain(|(name, _)| name != "content-type");
         self.header("content-type", content_type)
     }
 

@@ -216,7 +216,7 @@ impl TestStore {
                     ..priced(100, "0.25")
                 },
             },
-            shape: Some(RequestShape::ShapeA),
+            shape: Some(RequestFormat::ShapeA),
             names_other_models: false,
             bound: million_tokens(),
             created_at: self.clock.now(),
@@ -279,5 +279,6 @@ pub fn answered(tokens: u64, base: &str) -> Report {
         applied: Vec::new(),
         missing: None,
         timestamp: START,
+        suspicious: false,
     }
 }

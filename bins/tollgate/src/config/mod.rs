@@ -6,6 +6,7 @@ mod section;
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ use self::prices::prices;
 pub(crate) use self::prices::{Day, read_catalog};
 use self::section::{Section, is_near};
 
+/// The mode of a file that every user of the machine may read.
+const READABLE_BY_ALL: u32 = 0o004;
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
@@ -32,6 +36,8 @@ pub(crate) enum LogFormat {
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) listen: String,
+    /// Where the dashboard is served alone; without it, it is at `listen`.
+    pub(crate) dashboard_listen: Option<String>,
     /// Without it plain HTTP is spoken.
     pub(crate) tls: Option<Tls>,
     pub(crate) database_url: DatabaseUrl,
@@ -47,6 +53,8 @@ pub(crate) struct Config {
     pub(crate) prices: PriceBook,
     /// The file in place of the built-in catalogue.
     pub(crate) catalog: Option<PathBuf>,
+    /// Whether every user of the machine may read the file that this was read from.
+    is_readable_by_all: bool,
 }
 
 /// Everything that is wrong with a configuration.
@@ -80,7 +88,9 @@ impl Config {
             }
         };
         let folder = file.and_then(Path::parent).map(Path::to_owned);
-        Ok(Self::from_parts(table, std::env::vars(), folder)?)
+        let mode = file.and_then(|file| file.metadata().ok()).map_or(0, |file| file.mode());
+        let config = Self::from_parts(table, std::env::vars(), folder)?;
+        Ok(Self { is_readable_by_all: mode & READABLE_BY_ALL != 0, ..config })
     }
 
     /// A configuration from a table and the environment's variables, which win.
@@ -121,7 +131,9 @@ impl Config {
         let prices = prices(root, &providers, catalog.as_deref());
         let config = Self {
             tls: tls(root, &folder.clone().unwrap_or_default()),
-            listen: listen(root),
+            listen: address(root, "listen").unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
+            dashboard_listen: address(root, "dashboard_listen"),
+            is_readable_by_all: false,
             journal_dir: journal_dir.or_else(|| journal_beside(&database_url, folder)),
             database_url,
             migrate_on_start: root.take("migrate_on_start").unwrap_or(true),
@@ -154,7 +166,11 @@ impl Config {
             let rate = self.service_charge_rate;
             format!("service_charge_rate is {rate} times the fee: 0.019 is 1.9 %")
         });
-        weak.into_iter().chain(dear).collect()
+        let open = self.is_readable_by_all.then(|| {
+            "every user of this machine can read the configuration file: take that away with chmod o-r"
+                .to_owned()
+        });
+        weak.into_iter().chain(dear).chain(open).collect()
     }
 
     /// How the store is to be opened.
@@ -189,14 +205,13 @@ fn journal_beside(database: &DatabaseUrl, folder: Option<PathBuf>) -> Option<Pat
 }
 
 /// `ADDRESS:PORT`, where the address may be a name.
-fn listen(root: &mut Section<'_>) -> String {
-    const LISTEN: &str = "listen";
-    let listen = root.take(LISTEN).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
-    let parts = listen.rsplit_once(':').filter(|(address, _)| !address.is_empty());
+fn address(root: &mut Section<'_>, key: &str) -> Option<String> {
+    let address: String = root.take(key)?;
+    let parts = address.rsplit_once(':').filter(|(address, _)| !address.is_empty());
     if parts.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-        root.mistake(LISTEN, "must be ADDRESS:PORT, such as 127.0.0.1:8080");
+        root.mistake(key, "must be ADDRESS:PORT, such as 127.0.0.1:8080");
     }
-    listen
+    Some(address)
 }
 
 fn millis(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
@@ -234,6 +249,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
         limit("forward_body_limit_bytes", default.forward_body_limit_bytes);
     let body_limit_bytes = limit("body_limit_bytes", default.body_limit_bytes);
     let body_memory_bytes = limit("body_memory_bytes", default.body_memory_bytes);
+    let answer_memory_bytes = limit("answer_memory_bytes", default.answer_memory_bytes);
     let max_connections = limit("max_connections", default.clients.max_connections);
     let workers = limit("workers", default.workers.get());
     if workers > 1_024 {
@@ -254,13 +270,14 @@ fn settings(root: &mut Section<'_>) -> Settings {
         shape: root.word("interface_shape", &shapes).unwrap_or_default(),
         on_disconnect: root.word("on_disconnect", &on_disconnect).unwrap_or_default(),
         unpriced: root.word("unpriced", &unpriced).unwrap_or_default(),
-        disconnect_drain_max: millis(root, "disconnect_drain_max_ms", 120_000),
+        disconnect_drain_max: millis(root, "disconnect_drain_max_ms", 900_000),
         disconnect_drain_max_bytes: root
             .take("disconnect_drain_max_bytes")
             .unwrap_or(default.disconnect_drain_max_bytes),
         forward_body_limit_bytes,
         body_limit_bytes,
         body_memory_bytes,
+        answer_memory_bytes,
         standard_rate_per_minute: root
             .take("standard_rate_per_minute")
             .unwrap_or(default.standard_rate_per_minute),
@@ -304,6 +321,7 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             managed_endpoints: section.texts("managed_endpoints"),
             allow_stored_state: section.take("allow_stored_state").unwrap_or(false),
             stream_options: section.take("stream_options"),
+            max_completion_tokens: section.take("max_completion_tokens"),
         };
         if let Err(issues) = table.configure(&name, settings) {
             // One that is nearly built in was meant to be.

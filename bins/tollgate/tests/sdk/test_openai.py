@@ -154,7 +154,10 @@ class Calls(OpenAITestCase):
     def test_models(self):
         ids = [model.id for model in self.client().models.list()]
         self.assertIn(OPENAI_MODEL, ids)
-        self.assertEqual([one for one in ids if one.startswith("claude")], [])
+        # Anthropic has an endpoint in this format, too.
+        claude = next(one for one in ids if one.startswith("claude"))
+        self.assertEqual(self.client().models.retrieve(claude).id, claude)
+        self.assertEqual(self.chat(model=claude).model, claude)
         few = self.new_spend_key(allowed_models=[OPENAI_MODEL])
         self.assertEqual([model.id for model in self.client(few).models.list()], [OPENAI_MODEL])
 
@@ -281,7 +284,9 @@ class Errors(OpenAITestCase):
         key = self.new_spend_key(request_limit={"count": 1, "cycle": "monthly"})
         self.chat(key)
         code = "request_limit_reached"
-        self.refused(openai.RateLimitError, code, spend_key=key, header="retry-after")
+        error, again = self.refused(openai.RateLimitError, code, spend_key=key, header="x-should-retry")
+        self.assertEqual((error.type, again), ("insufficient_quota", "false"))
+        self.assertNotIn("retry-after", error.response.headers)
 
     def test_an_error_of_the_provider_comes_through(self):
         with self.assertRaises(openai.RateLimitError) as raised:

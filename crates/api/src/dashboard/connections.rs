@@ -3,6 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{Connection, ConnectionId, ConnectionStatus, SubscriptionState};
+use tollgate_pricing::Amount;
 use tollgate_store::requests::{self, HowEnded, RequestFilter};
 use tollgate_store::subscriptions::{self, Whose};
 use tollgate_store::{Conn, Page, connections, wallets};
@@ -84,11 +85,11 @@ struct Subscribed {
 }
 
 impl Subscribed {
-    fn of(state: &SubscriptionState) -> Self {
+    fn of((state, at_start): &(SubscriptionState, Amount)) -> Self {
         Self {
             href: format!("/dashboard/subscriptions/{}", state.subscription_id),
             plan: state.plan.name.clone(),
-            credits: Credit::of(state),
+            credits: Credit::of(state, *at_start),
         }
     }
 }
@@ -104,7 +105,13 @@ pub(super) async fn show(
     let read = move |conn: &mut Conn| {
         let connection = connections::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
         let wallet = wallets::find(conn, merchant_id, connection.wallet_id)?;
-        let subscription = subscriptions::find_active(conn, merchant_id, id)?;
+        let subscription = match subscriptions::find_active(conn, merchant_id, id)? {
+            Some(state) => {
+                let at_start = subscriptions::cycle_credit_at_start(conn, &state)?;
+                Some((state, at_start))
+            }
+            None => None,
+        };
         let filter = RequestFilter { connection_id: Some(id), ..RequestFilter::default() };
         let newest = Page { after: None, limit: 10 };
         let requests = requests::list(conn, merchant_id, &filter, HowEnded::Anyhow, &newest)?;

@@ -52,6 +52,7 @@ pub(crate) fn routes(config: &mut ServiceConfig) {
                 .route(post().to(spend_keys::create)),
         )
         .service(route("/spend-keys/{id}").route(get().to(spend_keys::show)))
+        .service(route("/spend-keys/{id}/key").route(get().to(spend_keys::show_key)))
         .service(route("/spend-keys/{id}/pause").route(post().to(spend_keys::pause)))
         .service(route("/spend-keys/{id}/resume").route(post().to(spend_keys::resume)))
         .service(route("/spend-keys/{id}/rotate").route(post().to(spend_keys::rotate)))

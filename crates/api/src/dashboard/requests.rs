@@ -1,5 +1,7 @@
 //! Requests: the list, and the page of one.
 
+use std::borrow::Cow;
+
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{
@@ -24,18 +26,21 @@ use crate::resources::requests::find;
 /// Something about a record that its figures alone do not say.
 pub(super) struct Badge {
     pub(super) color: &'static str,
-    pub(super) label: &'static str,
+    pub(super) label: Cow<'static, str>,
     pub(super) meaning: &'static str,
 }
 
 /// What is to be known of a record, its state first.
 fn badges(record: &RequestRecord) -> Vec<Badge> {
-    let badge = |color, label, meaning| Badge { color, label, meaning };
+    let badge = |color, label: &'static str, meaning| Badge { color, label: label.into(), meaning };
     let state = match record.status {
         RequestStatus::Pending => badge("plain", "pending", "It is on its way and holds money."),
         RequestStatus::Completed => badge("good", "completed", "It was answered and metered."),
-        RequestStatus::Error => badge("bad", "error", "It failed."),
+        RequestStatus::Error => Badge { label: failure(record), ..badge("bad", "", "It failed.") },
     };
+    let suspicious = record.suspicious.then(|| {
+        badge("bad", "suspicious", "The provider claimed far more than the call could use.")
+    });
     let known = match record.priced.usage_source {
         UsageSource::Partial => Some(badge(
             "warn",
@@ -59,7 +64,17 @@ fn badges(record: &RequestRecord) -> Vec<Badge> {
     let reported = record.reference_id.as_ref().map(|_| {
         badge("plain", "reported", "Its usage was reported to us; we did not forward it.")
     });
-    [Some(state), known, unpriced, swept, reported].into_iter().flatten().collect()
+    [Some(state), known, unpriced, suspicious, swept, reported].into_iter().flatten().collect()
+}
+
+/// Why a call failed, as far as its record says.
+fn failure(record: &RequestRecord) -> Cow<'static, str> {
+    match (record.provider_status, record.priced.usage_source) {
+        (Some(200..300), _) => "error: broke off".into(),
+        (Some(status), _) => format!("error: {status}").into(),
+        (None, UsageSource::None) => "error: not reached".into(),
+        (None, _) => "error: no answer".into(),
+    }
 }
 
 /// A model as people know it.
@@ -302,8 +317,15 @@ mod tests {
         record.priced.price_source = PriceSource::Unpriced;
         record.swept = true;
         record.reference_id = Some("own-1".to_owned());
-        assert_eq!(labels(&record), ["error", "estimated", "unpriced", "swept", "reported"]);
+        assert_eq!(
+            labels(&record),
+            ["error: broke off", "estimated", "unpriced", "swept", "reported"]
+        );
         record.priced.usage_source = UsageSource::None;
-        assert_eq!(labels(&record), ["error", "swept", "reported"], "nothing used needs no price");
+        assert_eq!(
+            labels(&record),
+            ["error: broke off", "swept", "reported"],
+            "nothing used needs no price"
+        );
     }
 }

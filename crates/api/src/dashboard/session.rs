@@ -12,25 +12,29 @@ use actix_web::http::header::{COOKIE, ORIGIN, RETRY_AFTER, SET_COOKIE};
 use actix_web::{FromRequest, HttpRequest, HttpResponse, web};
 use askama::Template;
 use futures_util::future::LocalBoxFuture;
-use subtle::ConstantTimeEq;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Key, KeyKind, MerchantId, Session, SessionToken};
-use tollgate_store::sessions;
+use tollgate_store::idempotency::{Claim, IdempotencyKey};
+use tollgate_store::{idempotency, sessions};
 
 use super::page::{PageError, go_to, html};
 use crate::access::Access;
 use crate::app::App;
+use crate::client_connections::{recognised, scheme};
 use crate::http::auth::app;
 use crate::http::body;
 use crate::http::error::{ApiError, ErrorCode};
 
 const COOKIE_NAME: &str = "tollgate_session";
+const KEY_COOKIE_NAME: &str = "tollgate_new_key";
 /// More than any form of ours has.
 const FORM_BYTES: usize = 64 * 1024;
 
 /// Somebody with an open session, within the rate of its key.
 pub(super) struct Visitor {
     pub(super) session: Session,
+    token: SessionToken,
+    /// For the forms of the page that is shown.
     pub(super) form_token: String,
     /// Scheme, host and port by which the browser knows us.
     pub(super) origin: String,
@@ -55,24 +59,52 @@ impl FromRequest for Visitor {
             let find = move |conn: &mut _| sessions::find(conn, &hash, now);
             let session = app.store.read_apart(find).await?.ok_or_else(ApiError::auth_invalid)?;
             let key = CallKey::Secret(session.secret_key_id);
+            recognised(&http);
             Access::of(&http).caller(session.merchant.merchant_id, key);
             app.rate_limits.take_call(session.secret_key_id, now)?;
-            Ok(Self { session, form_token: token.form_token(), origin: origin(&http) })
+            let (form_token, origin) = (token.form_token(), origin(&http));
+            Ok(Self { session, token, form_token, origin })
         })
     }
 }
 
 /// The token of the cookie.
 fn token(http: &HttpRequest) -> Option<SessionToken> {
+    cookie(http, COOKIE_NAME).and_then(SessionToken::parse)
+}
+
+/// The value of a cookie.
+fn cookie<'a>(http: &'a HttpRequest, name: &str) -> Option<&'a str> {
     let cookies = http.headers().get_all(COOKIE).filter_map(|header| header.to_str().ok());
     let mut pairs = cookies.flat_map(|header| header.split(';'));
-    let value = pairs.find_map(|pair| pair.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='));
-    value.and_then(SessionToken::parse)
+    pairs.find_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Leads to a page that shows a new key once. The browser carries it there, in a cookie that no script
+/// reads, so that any node can show it and none has to keep it.
+pub(super) fn show_once(
+    http: &HttpRequest,
+    href: &str,
+    key: &Key,
+) -> Result<HttpResponse, PageError> {
+    let mut answer = go_to(href);
+    let value = format!("{}; Max-Age=60", key.reveal());
+    set_cookie(http, &mut answer, KEY_COOKIE_NAME, &value)?;
+    Ok(answer)
+}
+
+/// The key that is to be shown once.
+pub(super) fn shown_once(http: &HttpRequest) -> Option<Key> {
+    Key::parse(cookie(http, KEY_COOKIE_NAME)?).ok()
+}
+
+/// Takes that key out of the browser.
+pub(super) fn was_shown(http: &HttpRequest, answer: &mut HttpResponse) -> Result<(), PageError> {
+    set_cookie(http, answer, KEY_COOKIE_NAME, "; Max-Age=0")
 }
 
 fn origin(http: &HttpRequest) -> String {
-    let connection = http.connection_info();
-    format!("{}://{}", connection.scheme(), connection.host())
+    format!("{}://{}", scheme(http), http.connection_info().host())
 }
 
 /// The fields of a form, which was sent from one of our pages.
@@ -115,13 +147,19 @@ impl FromRequest for Fields {
     }
 }
 
+fn sent_before() -> PageError {
+    let message = "This form was sent before. Load the page to see what became of it.";
+    ApiError::new(ErrorCode::IdempotencyKeyReused, message).into()
+}
+
 fn not_from_here() -> PageError {
     let message =
         "This form was not sent from a page of this session. Load the page and try again.";
     ApiError::new(ErrorCode::OperationNotAllowed, message).into()
 }
 
-/// A form of a session: it carries the token that only pages of this session have.
+/// A form of a session: it carries a token that only a page of this session has, and that counts once. Who
+/// sends it again, as browsers offer, changes nothing.
 pub(super) struct Form {
     pub(super) visitor: Visitor,
     pub(super) fields: Fields,
@@ -134,12 +172,17 @@ impl FromRequest for Form {
     fn from_request(http: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let (visitor, fields) =
             (Visitor::from_request(http, payload), Fields::from_request(http, payload));
+        let app = app(http);
         Box::pin(async move {
-            let (visitor, fields) = (visitor.await?, fields.await?);
+            let (visitor, fields, app) = (visitor.await?, fields.await?, app?);
             let shown = fields.get("form_token").unwrap_or_default();
-            match bool::from(shown.as_bytes().ct_eq(visitor.form_token.as_bytes())) {
-                true => Ok(Self { visitor, fields }),
-                false => Err(not_from_here()),
+            let key = visitor.token.opened(shown).ok_or_else(not_from_here)?;
+            let scope = format!("dashboard {}", visitor.merchant_id());
+            let once = IdempotencyKey { scope, key, fingerprint: [0; 32] };
+            let now = app.clock.now();
+            match app.store.write_apart(move |conn| idempotency::claim(conn, &once, now)).await? {
+                Claim::New => Ok(Self { visitor, fields }),
+                Claim::Done(_) | Claim::Reused => Err(sent_before()),
             }
         })
     }
@@ -190,7 +233,8 @@ pub(super) async fn sign_in(
     }
     let seconds = Session::LASTS_MILLIS / 1_000;
     let mut answer = go_to("/dashboard");
-    set_cookie(&http, &mut answer, &format!("{}; Max-Age={seconds}", token.reveal()))?;
+    let value = format!("{}; Max-Age={seconds}", token.reveal());
+    set_cookie(&http, &mut answer, COOKIE_NAME, &value)?;
     Ok(answer)
 }
 
@@ -215,16 +259,20 @@ pub(super) async fn sign_out(
         app.store.write_apart(move |conn| sessions::end(conn, &hash)).await?;
     }
     let mut answer = go_to("/dashboard/sign-in");
-    set_cookie(&http, &mut answer, "; Max-Age=0")?;
+    set_cookie(&http, &mut answer, COOKIE_NAME, "; Max-Age=0")?;
     Ok(answer)
 }
 
 /// Sets the cookie, or takes it away: no script reads it, no other site sends it along, and where the
 /// browser came over TLS it is never sent without.
-fn set_cookie(http: &HttpRequest, answer: &mut HttpResponse, value: &str) -> Result<(), PageError> {
-    let secure = if http.connection_info().scheme() == "https" { "; Secure" } else { "" };
-    let cookie =
-        format!("{COOKIE_NAME}={value}; Path=/dashboard; HttpOnly; SameSite=Strict{secure}");
+fn set_cookie(
+    http: &HttpRequest,
+    answer: &mut HttpResponse,
+    name: &str,
+    value: &str,
+) -> Result<(), PageError> {
+    let secure = if scheme(http) == "https" { "; Secure" } else { "" };
+    let cookie = format!("{name}={value}; Path=/dashboard; HttpOnly; SameSite=Strict{secure}");
     let cookie = cookie.parse().map_err(|_| PageError::invalid("The cookie cannot be set."))?;
     answer.headers_mut().insert(SET_COOKIE, cookie);
     Ok(())

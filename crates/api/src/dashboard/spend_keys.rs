@@ -14,7 +14,7 @@ use tollgate_store::{Conn, StoreError, connections, meters};
 use super::page::{
     Fact, Named, PageError, Pager, Place, Shell, go_to, html, named_meters, page_of, respond, said,
 };
-use super::session::{Fields, Form, Visitor};
+use super::session::{Fields, Form, Visitor, show_once, shown_once, was_shown};
 use super::text;
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
@@ -208,15 +208,14 @@ struct NewKeyPage {
     id: String,
     name: String,
     key: String,
-    is_new: bool,
     path: &'static str,
     body: &'static str,
 }
 
 impl NewKeyPage {
-    fn of(visitor: &Visitor, made: &SpendKey, key: &Key, is_new: bool) -> Self {
+    fn of(visitor: &Visitor, made: &SpendKey, key: &Key) -> Self {
         let (path, body) = match made.rules.request_shape {
-            RequestShape::ShapeA => (
+            RequestShape::Any | RequestShape::ShapeA => (
                 "/v1/chat/completions",
                 r#"{"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello!"}]}"#,
             ),
@@ -230,7 +229,6 @@ impl NewKeyPage {
             id: made.spend_key_id.to_string(),
             name: made.name.clone(),
             key: key.reveal().to_owned(),
-            is_new,
             path,
             body,
         }
@@ -249,7 +247,7 @@ pub(super) async fn create(
         Err(invalid) => Err(invalid),
     };
     let error = match made {
-        Ok((made, key)) => return respond(&NewKeyPage::of(&visitor, &made, &key, true)),
+        Ok((made, key)) => return show_new_key(&http, made.spend_key_id, &key),
         Err(error) => error,
     };
     let problems = match error.code() {
@@ -311,6 +309,7 @@ pub(super) async fn show(
         Fact::new(
             "Format",
             match rules.request_shape {
+                RequestShape::Any => "any",
                 RequestShape::ShapeA => "OpenAI's",
                 RequestShape::ShapeB => "Anthropic's",
             },
@@ -371,12 +370,36 @@ async fn set_status(
 
 pub(super) async fn rotate(
     app: web::Data<App>,
+    http: HttpRequest,
     form: Form,
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let (id, merchant_id) = (id_of(&id)?, form.visitor.merchant_id());
     let rotate =
         move |conn: &mut Conn| spend_keys::rotate(conn, merchant_id, id)?.ok_or_else(not_found);
-    let (rotated, key) = app.store.write(rotate).await?;
-    respond(&NewKeyPage::of(&form.visitor, &rotated, &key, false))
+    let (_, key) = app.store.write(rotate).await?;
+    show_new_key(&http, id, &key)
+}
+
+fn show_new_key(http: &HttpRequest, id: SpendKeyId, key: &Key) -> Result<HttpResponse, PageError> {
+    show_once(http, &format!("/dashboard/spend-keys/{id}/key"), key)
+}
+
+/// The page that shows a new key, once: who loads it again finds the page of the spend key.
+pub(super) async fn show_key(
+    app: web::Data<App>,
+    visitor: Visitor,
+    http: HttpRequest,
+    id: web::Path<String>,
+) -> Result<HttpResponse, PageError> {
+    let (id, merchant_id) = (id_of(&id)?, visitor.merchant_id());
+    let find =
+        move |conn: &mut Conn| spend_keys::find(conn, merchant_id, id)?.ok_or_else(not_found);
+    let made = app.store.read(find).await?;
+    let Some(key) = shown_once(&http) else {
+        return Ok(go_to(&format!("/dashboard/spend-keys/{id}")));
+    };
+    let mut answer = respond(&NewKeyPage::of(&visitor, &made, &key))?;
+    was_shown(&http, &mut answer)?;
+    Ok(answer)
 }

@@ -3,10 +3,11 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{
-    PendingKind, Rollover, SubscriptionId, SubscriptionState, SubscriptionStatus,
+    MerchantId, PendingKind, Rollover, SubscriptionId, SubscriptionState, SubscriptionStatus,
 };
+use tollgate_pricing::Amount;
 use tollgate_store::subscriptions::{self, SubscriptionFilter, Whose};
-use tollgate_store::{Conn, connections};
+use tollgate_store::{Conn, StoreError, connections};
 
 use super::page::{Fact, PageError, Pager, Place, Shell, page_of, respond};
 use super::session::Visitor;
@@ -25,12 +26,11 @@ pub(super) struct Credit {
 }
 
 impl Credit {
-    /// Of what cycles included, and of what was bought, if anything was.
-    pub(super) fn of(state: &SubscriptionState) -> Vec<Self> {
-        let units = |amount: tollgate_pricing::Amount| i128::from(amount.units());
-        let (left, included) = (units(state.cycle_remaining), units(state.plan.included_credit));
-        // What was rolled over may make it more than one cycle includes.
-        let whole = left.max(included);
+    /// Of what the cycle began with, and of what was bought, if anything was.
+    pub(super) fn of(state: &SubscriptionState, at_start: Amount) -> Vec<Self> {
+        let units = |amount: Amount| i128::from(amount.units());
+        let left = units(state.cycle_remaining);
+        let whole = left.max(units(at_start));
         let then = |rollover| match rollover {
             Rollover::Full => "what is left carries over",
             Rollover::None => "what is left expires with the cycle",
@@ -67,12 +67,12 @@ struct Line {
 }
 
 impl Line {
-    fn of(state: &SubscriptionState, connection: String) -> Self {
+    fn of(Shown { state, connection, at_start }: &Shown) -> Self {
         let is_active = state.status == SubscriptionStatus::Active;
         Self {
             id: state.subscription_id.to_string(),
             plan: state.plan.name.clone(),
-            connection,
+            connection: connection.clone(),
             connection_href: format!("/dashboard/connections/{}", state.connection_id),
             is_active,
             cycle_ends: match state.cancelled_at {
@@ -86,7 +86,7 @@ impl Line {
                     _ => format!("then {}", pending.plan.name),
                 },
             ),
-            credits: if is_active { Credit::of(state) } else { Vec::new() },
+            credits: if is_active { Credit::of(state, *at_start) } else { Vec::new() },
         }
     }
 }
@@ -99,15 +99,25 @@ struct SubscriptionsPage {
     pager: Pager,
 }
 
-/// What people call the connection of a subscription.
-fn name_of(
-    conn: &mut Conn,
-    merchant_id: tollgate_domain::MerchantId,
-    state: &SubscriptionState,
-) -> Result<String, tollgate_store::StoreError> {
-    let found = connections::find(conn, merchant_id, state.connection_id)?;
-    let name = found.and_then(|one| one.name.or(one.reference_id));
-    Ok(name.unwrap_or_else(|| state.connection_id.to_string()))
+/// A subscription, what people call its connection, and the credit its cycle began with.
+struct Shown {
+    state: SubscriptionState,
+    connection: String,
+    at_start: Amount,
+}
+
+impl Shown {
+    fn of(
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        state: SubscriptionState,
+    ) -> Result<Self, StoreError> {
+        let found = connections::find(conn, merchant_id, state.connection_id)?;
+        let name = found.and_then(|one| one.name.or(one.reference_id));
+        let connection = name.unwrap_or_else(|| state.connection_id.to_string());
+        let at_start = subscriptions::cycle_credit_at_start(conn, &state)?;
+        Ok(Self { state, connection, at_start })
+    }
 }
 
 pub(super) async fn list(
@@ -121,16 +131,15 @@ pub(super) async fn list(
         let filter = SubscriptionFilter::default();
         let mut shown = Vec::new();
         for state in subscriptions::list(conn, merchant_id, &filter, &page)? {
-            let name = name_of(conn, merchant_id, &state)?;
-            shown.push((state, name));
+            shown.push(Shown::of(conn, merchant_id, state)?);
         }
-        Ok::<_, tollgate_store::StoreError>(shown)
+        Ok::<_, StoreError>(shown)
     };
     let mut found = app.store.read(read).await?;
-    let pager = Pager::cut(&http, &page, &mut found, |(one, _)| one.subscription_id.to_string());
+    let pager = Pager::cut(&http, &page, &mut found, |one| one.state.subscription_id.to_string());
     respond(&SubscriptionsPage {
         shell: Shell::new(&visitor, Place::Subscriptions, "Subscriptions"),
-        subscriptions: found.into_iter().map(|(state, name)| Line::of(&state, name)).collect(),
+        subscriptions: found.iter().map(Line::of).collect(),
         pager,
     })
 }
@@ -153,11 +162,10 @@ pub(super) async fn show(
     app.store.renew(Whose::One(id)).await?;
     let read = move |conn: &mut Conn| {
         let state = subscriptions::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
-        let name = name_of(conn, merchant_id, &state)?;
-        Ok::<_, ApiError>((state, name))
+        Ok::<_, ApiError>(Shown::of(conn, merchant_id, state)?)
     };
-    let (state, name) = app.store.read(read).await?;
-    let line = Line::of(&state, name);
+    let shown = app.store.read(read).await?;
+    let (line, state) = (Line::of(&shown), shown.state);
     let mut facts = vec![
         Fact::new("Id", line.id.clone()),
         Fact::leading("Connection", line.connection.clone(), line.connection_href.clone()),

@@ -132,7 +132,9 @@ pub(crate) fn schema_of_data(
         EventKind::SubscriptionCancelled => of.data::<OfSubscription>(),
         EventKind::CreditBundlePurchased => of.data::<OfCreditBundle>(),
         EventKind::PriceMissing => of.data::<OfPrice<'static>>(),
-        EventKind::RequestCompleted | EventKind::RequestFailed => of.data::<OfRequest>(),
+        EventKind::RequestCompleted | EventKind::RequestFailed | EventKind::RequestSuspicious => {
+            of.data::<OfRequest>()
+        }
         EventKind::WebhookTest => of.data::<OfWebhook>(),
     }
 }
@@ -192,7 +194,9 @@ impl<'a> Message<'a> {
                 let unit = unit.as_deref();
                 Data::Price(OfPrice { price: MissingPriceView { provider, model, unit } })
             }
-            News::RequestCompleted { .. } | News::RequestFailed { .. } => {
+            News::RequestCompleted { .. }
+            | News::RequestFailed { .. }
+            | News::RequestSuspicious { .. } => {
                 Data::Request(Box::new(OfRequest { request: RecordView::of(record?, shape) }))
             }
             News::WebhookTest { webhook } => {
@@ -210,9 +214,9 @@ impl<'a> Message<'a> {
 pub(super) async fn body(app: &App, claimed: &Claimed) -> Result<Option<Bytes>, StoreError> {
     let event = &claimed.event;
     let record = match event.news {
-        News::RequestCompleted { request_id } | News::RequestFailed { request_id } => {
-            record(app, claimed, request_id).await?
-        }
+        News::RequestCompleted { request_id }
+        | News::RequestFailed { request_id }
+        | News::RequestSuspicious { request_id } => record(app, claimed, request_id).await?,
         _ => None,
     };
     let message = Message::of(event, claimed.sequence, record.as_ref(), app.settings.shape);

@@ -79,6 +79,9 @@ fn news(kind: EventKind) -> News {
         },
         EventKind::RequestCompleted => News::RequestCompleted { request_id: RequestId::least(NOW) },
         EventKind::RequestFailed => News::RequestFailed { request_id: RequestId::least(NOW) },
+        EventKind::RequestSuspicious => {
+            News::RequestSuspicious { request_id: RequestId::least(NOW) }
+        }
         EventKind::WebhookTest => News::WebhookTest { webhook: Box::new(webhook()) },
     }
 }
@@ -201,6 +204,7 @@ fn record(kind: EventKind) -> Option<RequestRecord> {
     match kind {
         EventKind::RequestCompleted => Some(completed()),
         EventKind::RequestFailed => Some(failed()),
+        EventKind::RequestSuspicious => Some(RequestRecord { suspicious: true, ..completed() }),
         _ => None,
     }
 }
@@ -241,6 +245,7 @@ fn failed() -> RequestRecord {
         created_at: NOW.plus_millis(-2 * SECOND),
         settled_at: Some(NOW),
         swept: false,
+        suspicious: false,
     }
 }
 

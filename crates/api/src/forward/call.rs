@@ -10,7 +10,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tollgate_domain::admission::{self, Refusal};
 use tollgate_domain::settlement::{Ending, Report};
-use tollgate_domain::{PendingRecord, Timestamp};
+use tollgate_domain::{Enforcement, PendingRecord, PricedUsage, Timestamp, UsageSource};
+use tollgate_pricing::PriceSource;
 use tollgate_provider::{
     BodyError, Ended, Incoming, Outgoing, ProviderClient, ResponseMeter, SendError,
     response_headers,
@@ -46,6 +47,7 @@ impl Call {
     pub(super) async fn run(self, mut to_client: ToClient) {
         let Self { app, client, mut outbound, admission, mut tracked, access, began } = self;
         let (key, request_id) = (admission.key, admission.request_id);
+        let bound = price::Bound::of(&admission);
         let admitted = tokio::time::timeout(ADMISSION_TIMEOUT, app.store.admit(admission)).await;
         // Should it be admitted after all, the store ends what nobody waits for.
         let too_slow = |_| Err(StoreError::Unavailable("it is too slow to admit calls".to_owned()));
@@ -55,7 +57,7 @@ impl Call {
                 counts.admitted();
                 access.admitted(&pending);
                 let store = app.store.clone();
-                Open { store, pending, counts, access, counted: false, settled: false }
+                Open { store, pending, bound, counts, access, counted: false, settled: false }
             }
             Ok(Err(refusal)) => {
                 if refusal == Refusal::KeyInvalid {
@@ -74,7 +76,8 @@ impl Call {
         let headers = std::mem::take(&mut outbound.headers);
         let body = std::mem::take(&mut outbound.body);
         let method = outbound.endpoint.method.clone();
-        let outgoing = Outgoing { endpoint: &outbound.endpoint, method, headers, body };
+        let managed = outbound.managed;
+        let outgoing = Outgoing { endpoint: &outbound.endpoint, method, headers, body, managed };
         let called = Instant::now();
         app.metrics.before_provider.observe_time(called.saturating_duration_since(began));
         let sent = tokio::select! {
@@ -130,6 +133,8 @@ async fn fail(app: &App, open: Open<'_>, why: SendError, mut to_client: ToClient
 struct Open<'a> {
     store: Store,
     pending: Box<PendingRecord>,
+    /// What the call can use at most.
+    bound: price::Bound,
     counts: &'a OfProvider,
     access: Access,
     /// Whether its end was counted, which may be before it is settled.
@@ -221,7 +226,8 @@ impl<'a> Answer<'a> {
             &incoming.headers,
             &outbound.call_body,
             outbound.call_body.inserts_usage(),
-        );
+        )
+        .within(&app.answer_memory);
         let length = incoming.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         Self {
             remaining: length.and_then(|length| length.parse().ok()),
@@ -385,6 +391,7 @@ impl<'a> Answer<'a> {
         let now = Instant::now();
         open.counts.answer.observe_time(now.saturating_duration_since(self.called));
         self.ended = Some(now);
+        open.counts.masked(self.incoming.take_masked());
         let reading = meter.finish(ended);
         self.held.push(reading.rest.clone());
         let accepted = (200..300).contains(&self.incoming.status);
@@ -397,8 +404,31 @@ impl<'a> Answer<'a> {
         };
         let now = self.app.clock.now();
         let stated = reading.created_unix_s.and_then(Timestamp::from_unix_seconds);
-        let (priced, applied, missing) =
-            price::reading(&reading, self.outbound, self.app, self.came_in, open.counts);
+        let mut read = price::reading(&reading, self.outbound, self.app, self.came_in, open.counts);
+        let is_strict = open.pending.enforcement == Some(Enforcement::Strict);
+        read.suspicious = open.bound.is_far_below(&read.priced);
+        if read.suspicious {
+            open.counts.suspicious();
+            let (request_id, claimed) = (open.pending.request_id, &read.priced.usage.quantities);
+            log::warn!("{request_id}: far more is reported than it could use: {claimed:?}");
+        }
+        // What is not known, or not to be believed, is settled at what was held for it.
+        let is_stream = self.outbound.call_body.stream;
+        let is_guess = matches!(reading.source, UsageSource::Estimated | UsageSource::Partial);
+        let is_unknown = match ending {
+            Ending::Answered => is_stream && reading.source == UsageSource::Estimated,
+            Ending::Broken => is_stream && is_guess && !reading.provider_error,
+            Ending::Abandoned => reading.source == UsageSource::Partial,
+            _ => false,
+        };
+        let is_unpriced = read.priced.price_source == PriceSource::Unpriced;
+        if (is_strict && (is_unknown || read.suspicious)) || (read.suspicious && is_unpriced) {
+            let usage_source = if is_unknown { reading.source } else { UsageSource::Estimated };
+            read.priced = PricedUsage { usage_source, ..open.bound.at_most };
+            read.applied.clear();
+            read.missing = None;
+        }
+        let price::Read { priced, applied, missing, suspicious } = read;
         let report = Report {
             ending,
             provider_status: Some(self.incoming.status),
@@ -408,6 +438,7 @@ impl<'a> Answer<'a> {
             model: reading.model,
             response_id: reading.response_id,
             timestamp: stated.unwrap_or(now),
+            suspicious,
         };
         open.settle(report).await;
     }

@@ -37,23 +37,34 @@ const KEY_HEADERS: [&str; 3] = ["x-api-key", "x-goog-api-key", "xi-api-key"];
 
 impl Credential {
     /// The credential of a request: the first that is there of `Authorization: Bearer`, the key
-    /// headers, and the query parameter `key`.
+    /// headers, and the query parameter `key`. What is neither a token nor a key is
+    /// `forward_token_json_invalid`.
     pub(crate) fn of(http: &HttpRequest) -> Result<Self, ApiError> {
+        Self::shown(http, |hint| token_invalid(vec![Issue::at([], hint)]))
+    }
+
+    /// The same on routes to which SDKs send keys of other services: what is neither a token nor a key
+    /// is `auth_invalid`.
+    pub(crate) fn of_sdk(http: &HttpRequest) -> Result<Self, ApiError> {
+        Self::shown(http, |_| ApiError::auth_invalid())
+    }
+
+    fn shown(http: &HttpRequest, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
         let shown = shown(http).ok_or_else(|| {
             ApiError::new(
                 ErrorCode::AuthHeaderMissing,
                 "Send a forward token, or a key, in the header `Authorization: Bearer …`.",
             )
         })?;
-        Self::read(&shown)
+        Self::read(&shown, neither)
     }
 
     /// The credential that is written so.
-    fn read(shown: &str) -> Result<Self, ApiError> {
+    fn read(shown: &str, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
         let is_key = [KeyKind::Secret, KeyKind::Spend].map(KeyKind::prefix);
         match is_key.iter().any(|prefix| shown.starts_with(prefix)) {
             true => Self::bare(shown),
-            false => Self::from_token(shown),
+            false => Self::from_token(shown, neither),
         }
     }
 
@@ -69,13 +80,14 @@ impl Credential {
         })
     }
 
-    fn from_token(token: &str) -> Result<Self, ApiError> {
+    fn from_token(token: &str, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
         let json = decoded(token);
         let fields = json.as_deref().and_then(|json| serde_json::from_slice(json).ok());
         let fields = fields.ok_or_else(|| {
-            let hint = "must be the base64 of a JSON object with secret_key, connection_id and \
-                        meter_slug, or a key";
-            token_invalid(vec![Issue::at([], hint)])
+            neither(
+                "must be the base64 of a JSON object with secret_key, connection_id and \
+                 meter_slug, or a key",
+            )
         })?;
         let mut token = Fields { fields, issues: Vec::new() };
         let secret_key = token.text("secret_key");
@@ -134,7 +146,9 @@ impl Credential {
 /// What the key of a credential is found by, if there can be such a key: for benchmarks.
 #[doc(hidden)]
 pub fn credential_hash(shown: &str) -> Option<KeyHash> {
-    Credential::read(shown).ok().map(|credential| credential.key.hash())
+    Credential::read(shown, |_| ApiError::auth_invalid())
+        .ok()
+        .map(|credential| credential.key.hash())
 }
 
 fn shown(http: &HttpRequest) -> Option<Cow<'_, str>> {

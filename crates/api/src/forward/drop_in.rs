@@ -1,24 +1,74 @@
-//! The routes of the providers' own SDKs. They are the forward path with another front: the path is
-//! the provider's, and the provider is found by the model.
+//! The compatible routes: those of the providers' own SDKs. They are the forward path with another
+//! front: the path is the provider's, and the provider is found by the model.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use actix_web::HttpRequest;
+use actix_web::http::Method;
+use actix_web::http::header::CONTENT_TYPE;
+use percent_encoding::percent_decode_str;
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::{Issue, MissingPrice, RequestShape, SpendRules};
+use tollgate_domain::{Issue, MissingPrice, RequestFormat, SpendRules};
 use tollgate_pricing::Listed;
-use tollgate_provider::{CallBody, Endpoint, Provider, ProviderKey};
+use tollgate_provider::{CallBody, Dialect, Endpoint, Provider, ProviderKey};
 use tollgate_store::spend_keys;
 
 use super::Inbound;
-use super::outbound::{Outbound, call_body, metadata};
+use super::outbound::{Outbound, Query, call_body, metadata};
+use super::price::is_priced;
 use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
 
+/// Whose SDK a route is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Front {
+    OpenAi,
+    Anthropic,
+    Google,
+    Cohere,
+}
+
+impl Front {
+    fn speaks(self, endpoint: &Endpoint) -> bool {
+        match (self, endpoint.dialect) {
+            (Self::OpenAi, Dialect::OpenAi | Dialect::Azure)
+            | (Self::Anthropic, Dialect::Anthropic)
+            | (Self::Google, Dialect::Google)
+            | (Self::Cohere, Dialect::Cohere) => true,
+            // Documents are ranked in one format everywhere.
+            (Self::OpenAi, Dialect::Cohere) => endpoint.url.path().ends_with("/rerank"),
+            _ => false,
+        }
+    }
+}
+
+/// Every compatible route that bills for a model, as documents write it: where a model is looked for that
+/// the route asked for does not serve.
+const ROUTES: [&str; 16] = [
+    "/v1/chat/completions",
+    "/v1/messages",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1beta/models/{model}:generateContent",
+    "/v1beta/models/{model}:embedContent",
+    "/v1/images/generations",
+    "/v1/images/edits",
+    "/v1/audio/speech",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/v1/completions",
+    "/v1/rerank",
+    "/v2/chat",
+    "/v2/embed",
+    "/v2/rerank",
+];
+
 /// A route of ours with the path of a provider.
 pub(super) struct Route {
-    /// Below the provider's base URL, such as `/chat/completions`.
+    front: Front,
+    method: Method,
+    /// Below the part of a provider's URL that names a version, such as `/chat/completions`.
     path: String,
     /// What of the query is the provider's.
     query: Option<String>,
@@ -27,30 +77,41 @@ pub(super) struct Route {
 
 impl Route {
     pub(super) fn of(http: &HttpRequest) -> Self {
-        let path = http.path();
-        let (mut metadata, mut query) = (None, Vec::new());
-        for pair in http.query_string().split('&').filter(|pair| !pair.is_empty()) {
-            let parsed = url::form_urlencoded::parse(pair.as_bytes()).next();
-            match parsed.as_ref().map(|(name, value)| (name.as_ref(), value)) {
-                Some(("metadata", value)) => metadata = Some(value.clone().into_owned()),
-                // A key of ours.
-                Some(("key", _)) => {}
-                _ => query.push(pair),
-            }
-        }
-        Self {
-            path: path.strip_prefix("/v1").unwrap_or(path).to_owned(),
-            query: (!query.is_empty()).then(|| query.join("&")),
-            metadata,
+        let Query { query, metadata } = Query::of(http);
+        Self { query, metadata, ..Self::at(http.method(), http.uri().path()) }
+    }
+
+    /// The route at a path, with nothing asked beside it.
+    fn at(method: &Method, path: &str) -> Self {
+        let versions = [("/v1beta", Front::Google), ("/v2", Front::Cohere), ("/v1", Front::OpenAi)];
+        let below = |(version, front)| Some((path.strip_prefix(version)?, front));
+        let (path, front) = versions.into_iter().find_map(below).unwrap_or((path, Front::OpenAi));
+        let front = match path {
+            path if front == Front::OpenAi && path.starts_with("/messages") => Front::Anthropic,
+            path if front == Front::OpenAi && path.starts_with("/models/") => Front::Google,
+            _ => front,
+        };
+        let (path, method) = (path.to_owned(), method.clone());
+        Self { front, method, path, query: None, metadata: None }
+    }
+
+    /// The format in which errors are told, if SDKs expect one.
+    pub(super) fn format(&self) -> Option<RequestFormat> {
+        match self.front {
+            Front::OpenAi => Some(RequestFormat::ShapeA),
+            Front::Anthropic => Some(RequestFormat::ShapeB),
+            Front::Google | Front::Cohere => None,
         }
     }
 
-    /// The format that is spoken here.
-    pub(super) fn shape(&self) -> RequestShape {
-        match self.path.starts_with("/messages") {
-            true => RequestShape::ShapeB,
-            false => RequestShape::ShapeA,
+    /// The model that is asked for: Google has it in the path.
+    fn model(&self, http: &HttpRequest, body: &[u8]) -> Option<String> {
+        if self.front == Front::Google {
+            let (model, _) = self.path.strip_prefix("/models/")?.rsplit_once(':')?;
+            return Some(percent_decode_str(model).decode_utf8().ok()?.into_owned());
         }
+        let content_type = http.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        CallBody::model_of(body, content_type)
     }
 
     /// What is sent, and to whom.
@@ -63,19 +124,13 @@ impl Route {
         let (body, key) = (inbound.body.clone(), &inbound.credential.provider_key);
         let metadata = metadata(http, self.metadata.as_deref())?;
         let managed = *key == ProviderKey::Managed;
-        let asked = CallBody::model_of(&body);
+        let asked = self.model(http, &body);
         let named = match &asked {
-            Some(model) => self.served(http, model, managed, app),
-            None => self.any(http, managed, app),
+            Some(model) => self.served(model, managed, app),
+            None => self.any(managed, app),
         };
         let served = match named.as_slice() {
-            [] => {
-                if let Some(model) = &asked {
-                    let missing = MissingPrice::of_model("unknown", model);
-                    app.store.tell_missing_price(inbound.owner.merchant_id, missing);
-                }
-                return Err(self.nobody(asked.as_deref()));
-            }
+            [] => return Err(self.not_served(asked.as_deref(), managed, inbound, app)),
             [only] => only,
             [best, ..] => {
                 let rules = rules_of(inbound.owner, app).await?;
@@ -87,44 +142,29 @@ impl Route {
         if asked.as_deref() != Some(&served.model) {
             call_body.set_model(&served.model);
         }
-        Ok(Outbound::new(http, endpoint, call_body, body, metadata, key))
+        let call = (endpoint, call_body, body);
+        Ok(Outbound::new(http, call, metadata, key, inbound.owner.merchant_id))
     }
 
     /// Who serves a model, the best first. An id that is listed as it stands goes before
     /// `provider/model`, because some ids have a slash; that goes before patterns, of which the
     /// widest would match it too. Then longer patterns go before shorter, and among equals the
     /// configured order decides.
-    fn served(&self, http: &HttpRequest, model: &str, managed: bool, app: &App) -> Vec<Served> {
-        let now = app.clock.now();
+    fn served(&self, model: &str, managed: bool, app: &App) -> Vec<Served> {
         let mut found: Vec<(Rank, Served)> = Vec::new();
-        let callable = |provider: &&Arc<Provider>| !managed || provider.takes_managed_calls();
-        for provider in app.providers.iter().filter(callable) {
-            let prefixed = model.strip_prefix(provider.name.as_str());
-            let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
-            let price = |model| app.prices.find(&provider.name, model, now);
-            // What is found only because the provider's name is passed over is sent without it, and
-            // what stands in another's list only where the provider is named.
-            let as_it_stands = |listed: &Listed<'_>| {
-                [&provider.name, &provider.price_list].contains(&&listed.row.provider)
-                    && (named.is_none() || listed.pattern.matches(model))
-            };
-            let whole = price(model).filter(as_it_stands).map(|listed| {
-                let pattern = listed.pattern;
-                match pattern.is_exact() && pattern.matches(model) {
-                    true => (Rank::Listed, model),
-                    false => (Rank::Pattern(Reverse(pattern.as_str().len())), model),
-                }
-            });
-            let named = named.map(|model| match price(model) {
-                Some(_) => (Rank::Named, model),
-                None => (Rank::NamedWithoutPrice, model),
-            });
-            if whole.is_none() && named.is_none() {
+        for provider in app.providers.iter().filter(|one| !managed || one.takes_managed_calls()) {
+            let ranks = ranks(provider, model, app);
+            if ranks.is_empty() {
                 continue;
             }
-            let Some(endpoint) = self.endpoint(http, provider, managed, app) else { continue };
-            found.extend(whole.into_iter().chain(named).map(|(rank, model)| {
-                (rank, Served { endpoint: endpoint.clone(), model: model.to_owned() })
+            let Some(endpoint) = self.endpoint(provider, managed, app) else { continue };
+            // A row of prices for another kind of use says that the model is served elsewhere.
+            let here = ranks.into_iter().filter(|(_, _, listed)| {
+                listed.is_none_or(|listed| is_priced(&endpoint, listed.row))
+            });
+            found.extend(here.map(|(rank, model, listed)| {
+                let (endpoint, model) = (endpoint.clone(), model.to_owned());
+                (rank, Served { endpoint, model, has_price: listed.is_some() })
             }));
         }
         // Stable, so that the configured order stays among equals.
@@ -132,18 +172,17 @@ impl Route {
         found.into_iter().map(|(_, served)| served).collect()
     }
 
-    /// Whoever has the route: a body without a model is refused by what inspects it.
-    fn any(&self, http: &HttpRequest, managed: bool, app: &App) -> Vec<Served> {
+    /// The first provider that has the route: a body without a model is refused by what inspects it.
+    fn any(&self, managed: bool, app: &App) -> Vec<Served> {
         let endpoints =
-            app.providers.iter().filter_map(|provider| self.endpoint(http, provider, managed, app));
+            app.providers.iter().filter_map(|provider| self.endpoint(provider, managed, app));
         let first = endpoints.take(1);
-        first.map(|endpoint| Served { endpoint, model: String::new() }).collect()
+        first.map(|endpoint| Served { endpoint, model: String::new(), has_price: false }).collect()
     }
 
     /// This route at a provider that speaks its format and may be called with such a key.
     fn endpoint(
         &self,
-        http: &HttpRequest,
         provider: &Arc<Provider>,
         managed: bool,
         app: &App,
@@ -152,28 +191,80 @@ impl Route {
             return None;
         }
         let query = self.query.as_deref();
-        let endpoint = app.providers.find_below(provider, http.method(), &self.path, query)?;
-        (endpoint.shape() == Some(self.shape())).then_some(endpoint)
+        let endpoint = app.providers.find_below(provider, &self.method, &self.path, query)?;
+        self.front.speaks(&endpoint).then_some(endpoint)
     }
 
-    fn nobody(&self, model: Option<&str>) -> ApiError {
-        match model {
-            Some(_) => ApiError::with_issues(
-                ErrorCode::ModelPriceUnknown,
-                "No configured provider serves this model in this format at a known price.",
-                vec![Issue::at(["model"], "GET /v1/models lists what is served")],
-            ),
-            None => ApiError::new(
+    fn not_served(
+        &self,
+        model: Option<&str>,
+        managed: bool,
+        inbound: &Inbound,
+        app: &App,
+    ) -> ApiError {
+        let Some(model) = model else {
+            return ApiError::new(
                 ErrorCode::ForwardEndpointNotSupported,
                 "No configured provider speaks the format of this route.",
-            ),
+            );
+        };
+        let elsewhere = ROUTES.into_iter().find(|route| {
+            let path = route.replace("{model}", "m");
+            let served = Self::at(&Method::POST, &path).served(model, managed, app);
+            served.iter().any(|served| served.has_price)
+        });
+        if let Some(route) = elsewhere {
+            return ApiError::with_issues(
+                ErrorCode::ForwardEndpointNotSupported,
+                "This model is not served on this route.",
+                vec![Issue::at(["model"], format!("is served on POST {route}"))],
+            );
         }
+        let missing = MissingPrice::of_model("unknown", model);
+        app.store.tell_missing_price(inbound.owner.merchant_id, missing);
+        ApiError::with_issues(
+            ErrorCode::ModelPriceUnknown,
+            "No configured provider serves this model at a known price.",
+            vec![Issue::at(["model"], "GET /v1/models lists what is served")],
+        )
     }
+}
+
+/// How a provider is meant by the name of a model, and the model as that provider knows it, with its
+/// price.
+pub(crate) fn ranks<'a>(
+    provider: &Provider,
+    model: &'a str,
+    app: &'a App,
+) -> Vec<(Rank, &'a str, Option<Listed<'a>>)> {
+    let now = app.clock.now();
+    let prefixed = model.strip_prefix(provider.name.as_str());
+    let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
+    let price = |model| app.prices.find(&provider.name, model, now);
+    // What is found only because the provider's name is passed over is sent without it, and what
+    // stands in another's list only where the provider is named.
+    let as_it_stands = |listed: &Listed<'_>| {
+        [&provider.name, &provider.price_list].contains(&&listed.row.provider)
+            && (named.is_none() || listed.pattern.matches(model))
+    };
+    let whole = price(model).filter(as_it_stands).map(|listed| {
+        let pattern = listed.pattern;
+        let rank = match pattern.is_exact() && pattern.matches(model) {
+            true => Rank::Listed,
+            false => Rank::Pattern(Reverse(pattern.as_str().len())),
+        };
+        (rank, model, Some(listed))
+    });
+    let named = named.map(|model| match price(model) {
+        Some(listed) => (Rank::Named, model, Some(listed)),
+        None => (Rank::NamedWithoutPrice, model, None),
+    });
+    whole.into_iter().chain(named).collect()
 }
 
 /// How well a model names a provider; the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+pub(crate) enum Rank {
     /// The id is in its price list as it stands.
     Listed,
     /// The provider is named before a slash, and lists what stands behind it.
@@ -188,11 +279,14 @@ enum Rank {
 struct Served {
     endpoint: Arc<Endpoint>,
     model: String,
+    has_price: bool,
 }
 
 impl Served {
     fn is_allowed(&self, rules: &SpendRules) -> bool {
-        rules.allows_provider(&self.endpoint.provider.name) && rules.allows_model(&self.model)
+        rules.allows_provider(&self.endpoint.provider.name)
+            && rules.allows_model(&self.model)
+            && rules.request_shape.accepts(self.endpoint.shape())
     }
 }
 

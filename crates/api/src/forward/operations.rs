@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use actix_web::http::header::{CONNECTION, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
-use tollgate_domain::Metadata;
+use tollgate_domain::{Metadata, RequestFormat};
 use tollgate_provider::ProviderClient;
 use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{Content, HeaderBuilder, Ref, RefOr, Response, ResponseBuilder, Schema};
 use utoipa::{IntoParams, IntoResponses, ToSchema};
 
 use super::outbound::Outbound;
-use super::{Inbound, drop_in};
+use super::{Credential, Inbound, drop_in};
 use crate::app::App;
-use crate::http::error::{ApiError, OfShapeA, OfShapeB, mark};
+use crate::http::error::{ApiError, ErrorCode, OfShapeA, OfShapeB, mark, refused};
 use crate::openapi::errors;
 use crate::openapi::types::*;
 
@@ -121,8 +122,8 @@ pub(crate) async fn forward(
 ) -> Result<HttpResponse, ApiError> {
     let metrics = app.clone();
     let answer = async {
-        let inbound = Inbound::read(&http, payload, &app).await?;
-        let outbound = Outbound::to_url(&http, inbound.body.clone(), &inbound.credential, &app)?;
+        let inbound = Inbound::read(&http, payload, Credential::of, &app).await?;
+        let outbound = Outbound::to_url(&http, &inbound, &app)?;
         inbound.send(outbound, app, client).await
     };
     answer.await.inspect_err(|error| metrics.metrics.refused(error))
@@ -148,14 +149,14 @@ pub(crate) async fn forward_get(
 
 /// The routes of the providers' own SDKs: the model names the provider.
 macro_rules! drop_ins {
-    ($( $(#[$doc:meta])* $name:ident = $path:literal $id:literal $Shape:ident; )*) => { $(
+    ($( $(#[$doc:meta])* $name:ident = $path:literal $id:literal $Input:ident $Shape:ident; )*) => { $(
         $(#[$doc])*
         #[utoipa::path(
             post,
             path = $path,
             operation_id = $id,
             params(DropInQuery, MetadataHeader),
-            request_body = ModelCallInput,
+            request_body(content(($Input = "application/json"), ("*/*"))),
             responses(OfACall, $Shape),
             security(("credential" = [])),
         )]
@@ -172,15 +173,176 @@ macro_rules! drop_ins {
 
 drop_ins! {
     /// Chat, in OpenAI's format (format a).
-    chat_completions = "/chat/completions" "createChatCompletion" OfShapeA;
+    chat_completions = "/chat/completions" "createChatCompletion" ModelCallInput OfShapeA;
+    /// Complete a text, in OpenAI's older format (format a).
+    completions = "/completions" "createCompletion" ModelCallInput OfShapeA;
     /// Answer, in OpenAI's format (format a).
-    responses = "/responses" "createResponse" OfShapeA;
+    responses = "/responses" "createResponse" ModelCallInput OfShapeA;
+    /// Count the tokens of a question, in OpenAI's format (format a).
+    input_tokens = "/responses/input_tokens" "countInputTokens" CallInput OfShapeA;
     /// Embed, in OpenAI's format (format a).
-    embeddings = "/embeddings" "createEmbedding" OfShapeA;
+    embeddings = "/embeddings" "createEmbedding" ModelCallInput OfShapeA;
+    /// Make images, in OpenAI's format (format a).
+    images = "/images/generations" "createImage" CallInput OfShapeA;
+    /// Change images, in OpenAI's format (format a).
+    image_edits = "/images/edits" "createImageEdit" CallInput OfShapeA;
+    /// Read a text aloud, in OpenAI's format (format a).
+    speech = "/audio/speech" "createSpeech" ModelCallInput OfShapeA;
+    /// Write down speech, in OpenAI's format (format a).
+    transcriptions = "/audio/transcriptions" "createTranscription" CallInput OfShapeA;
+    /// Write down speech in English, in OpenAI's format (format a).
+    translations = "/audio/translations" "createTranslation" CallInput OfShapeA;
+    /// Judge a text, in OpenAI's format (format a).
+    moderations = "/moderations" "createModeration" CallInput OfShapeA;
+    /// Rank documents.
+    rerank = "/rerank" "rerank" ModelCallInput OfShapeA;
     /// Chat, in Anthropic's format (format b).
-    messages = "/messages" "createMessage" OfShapeB;
+    messages = "/messages" "createMessage" ModelCallInput OfShapeB;
     /// Count tokens, in Anthropic's format (format b).
-    count_tokens = "/messages/count_tokens" "countTokens" OfShapeB;
+    count_tokens = "/messages/count_tokens" "countTokens" ModelCallInput OfShapeB;
+}
+
+/// The routes of SDKs that name a version of their own, below the service's address.
+macro_rules! native {
+    ($( $(#[$doc:meta])* $name:ident = $path:literal $id:literal; )*) => { $(
+        $(#[$doc])*
+        #[utoipa::path(
+            post,
+            path = $path,
+            operation_id = $id,
+            params(DropInQuery, MetadataHeader),
+            request_body = CallInput,
+            responses(OfACall),
+            security(("credential" = [])),
+        )]
+        pub(crate) async fn $name(
+            http: HttpRequest,
+            payload: web::Payload,
+            app: web::Data<App>,
+            client: web::Data<ProviderClient>,
+        ) -> Result<HttpResponse, ApiError> {
+            drop_in(http, payload, app, client).await
+        }
+    )* };
+}
+
+native! {
+    /// Chat, in Cohere's format.
+    cohere_chat = "/v2/chat" "cohereChat";
+    /// Embed, in Cohere's format.
+    cohere_embed = "/v2/embed" "cohereEmbed";
+    /// Rank documents, in Cohere's format.
+    cohere_rerank = "/v2/rerank" "cohereRerank";
+}
+
+/// Call a model, in Google's format.
+///
+/// `call` is `generateContent`, `streamGenerateContent`, `countTokens`, `embedContent` or
+/// `batchEmbedContents`.
+#[utoipa::path(
+    post,
+    path = "/v1beta/models/{model}:{call}",
+    operation_id = "googleCall",
+    params(
+        ("model" = String, Path, description = "The model"),
+        ("call" = String, Path, description = "What it is to do"),
+        DropInQuery, MetadataHeader,
+    ),
+    request_body = CallInput,
+    responses(OfACall),
+    security(("credential" = [])),
+)]
+pub(crate) async fn google(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    drop_in(http, payload, app, client).await
+}
+
+/// Call a provider by its name.
+///
+/// The path is one of the provider's own API, relative to its base URL. One that repeats the path of the
+/// base URL is relative to its origin.
+#[utoipa::path(
+    post,
+    path = "/providers/{provider}/{path}",
+    operation_id = "callProvider",
+    params(
+        ("provider" = String, Path, description = "Its name in the configuration"),
+        ("path" = String, Path, description = "It may have slashes"),
+        DropInQuery, MetadataHeader,
+    ),
+    request_body(
+        content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*")),
+    ),
+    responses(OfACall),
+    security(("credential" = [])),
+)]
+pub(crate) async fn to_provider(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    let metrics = app.clone();
+    let answer = async {
+        let inbound = Inbound::read(&http, payload, Credential::of_sdk, &app).await?;
+        let outbound = Outbound::to_provider(&http, &inbound, &app)?;
+        inbound.send(outbound, app, client).await
+    };
+    let answer = answer.await.inspect_err(|error| metrics.metrics.refused(error));
+    answer.map_err(|error: ApiError| error.for_sdk_of(&http))
+}
+
+/// Get something of a provider by its name.
+#[utoipa::path(
+    get,
+    path = "/providers/{provider}/{path}",
+    operation_id = "getOfProvider",
+    params(
+        ("provider" = String, Path, description = "Its name in the configuration"),
+        ("path" = String, Path, description = "It may have slashes"),
+        DropInQuery, MetadataHeader,
+    ),
+    responses(OfACall),
+    security(("credential" = [])),
+)]
+pub(crate) async fn get_of_provider(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    to_provider(http, payload, app, client).await
+}
+
+/// Refuse to go on over a WebSocket.
+///
+/// Clients that ask for it send the same by POST then.
+#[utoipa::path(
+    get,
+    path = "/responses",
+    operation_id = "upgradeResponses",
+    responses(
+        ApiError, refused::AuthHeaderMissing, refused::AuthInvalid, refused::UpgradeNotSupported,
+        OfShapeA,
+    ),
+    security(("credential" = [])),
+)]
+pub(crate) async fn responses_upgrade(
+    http: HttpRequest,
+    app: web::Data<App>,
+) -> Result<HttpResponse, ApiError> {
+    let refused = async {
+        let credential = Credential::of_sdk(&http)?;
+        app.owner_of(&credential.key).await?;
+        let message = "WebSockets are not supported here. Send the request as POST /v1/responses.";
+        Err(ApiError::new(ErrorCode::UpgradeNotSupported, message)
+            .header(CONNECTION, HeaderValue::from_static("close")))
+    };
+    refused.await.map_err(|error: ApiError| error.for_sdk(RequestFormat::ShapeA))
 }
 
 async fn drop_in(
@@ -191,10 +353,13 @@ async fn drop_in(
 ) -> Result<HttpResponse, ApiError> {
     let (route, metrics) = (drop_in::Route::of(&http), app.clone());
     let answer = async {
-        let inbound = Inbound::read(&http, payload, &app).await?;
+        let inbound = Inbound::read(&http, payload, Credential::of_sdk, &app).await?;
         let outbound = route.outbound(&http, &inbound, &app).await?;
         inbound.send(outbound, app, client).await
     };
     let answer = answer.await.inspect_err(|error| metrics.metrics.refused(error));
-    answer.map_err(|error: ApiError| error.for_sdk(route.shape()))
+    answer.map_err(|error: ApiError| match route.format() {
+        Some(format) => error.for_sdk(format),
+        None => error,
+    })
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use actix_web::HttpRequest;
 use actix_web::http::Method;
-use actix_web::http::header::{CONTENT_TYPE, HeaderMap, HeaderName};
+use actix_web::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
-use tollgate_domain::{Issue, Metadata, MetadataError};
+use tollgate_domain::{Issue, MerchantId, Metadata, MetadataError};
 use tollgate_provider::{
-    CallBody, Endpoint, Provider, ProviderKey, ProviderTable, request_headers,
+    BodyRefused, CallBody, Endpoint, Provider, ProviderKey, ProviderTable, request_headers,
 };
 
-use super::credential::Credential;
+use super::Inbound;
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
 
@@ -34,38 +34,100 @@ impl Outbound {
     /// What `/forward` sends: the caller names the URL, and nothing of it is trusted before.
     pub(super) fn to_url(
         http: &HttpRequest,
-        body: Bytes,
-        credential: &Credential,
+        inbound: &Inbound,
         app: &App,
     ) -> Result<Self, ApiError> {
+        let credential = &inbound.credential;
         let parameters = Parameters::of(http)?;
         let metadata = metadata(http, parameters.metadata.as_deref())?;
         let managed = credential.provider_key == ProviderKey::Managed;
         let endpoint = endpoint(http.method(), &parameters.u, managed, &app.providers)
             .map_err(|refused| refused.within("u"))?;
-        let call_body = match *http.method() {
-            Method::GET => CallBody::empty(),
-            _ => call_body(http, &body, &endpoint, managed)?,
+        Self::checked(http, inbound, endpoint, metadata)
+    }
+
+    /// What a provider route sends: the caller names the provider, and a path of it.
+    pub(super) fn to_provider(
+        http: &HttpRequest,
+        inbound: &Inbound,
+        app: &App,
+    ) -> Result<Self, ApiError> {
+        let name = http.match_info().get("provider").unwrap_or_default();
+        let provider = app.providers.get(name).ok_or_else(|| {
+            not_supported(format!("there is no provider {name:?}: see docs/PROVIDERS.md"))
+        })?;
+        let prefix = format!("/v1/providers/{name}");
+        let path = http.uri().path().strip_prefix(&prefix).unwrap_or_default();
+        let Query { query, metadata } = Query::of(http);
+        let metadata = self::metadata(http, metadata.as_deref())?;
+        let managed = inbound.credential.provider_key == ProviderKey::Managed;
+        let found = provider.endpoint_at(http.method(), path, query.as_deref());
+        let found = found.map_err(|why| not_supported(why.to_string()))?;
+        let endpoint = allowed(Arc::new(found), managed)?;
+        Self::checked(http, inbound, endpoint, metadata)
+    }
+
+    /// What is sent to an endpoint that may be called.
+    fn checked(
+        http: &HttpRequest,
+        inbound: &Inbound,
+        endpoint: Arc<Endpoint>,
+        metadata: Metadata,
+    ) -> Result<Self, ApiError> {
+        let Inbound { credential, owner, body, .. } = inbound;
+        let managed = credential.provider_key == ProviderKey::Managed;
+        // What stands behind a GET is no part of it, and a provider might read it as one.
+        let (call_body, body) = match *http.method() {
+            Method::GET => (CallBody::empty(), Bytes::new()),
+            _ => (call_body(http, body, &endpoint, managed)?, body.clone()),
         };
-        Ok(Self::new(http, endpoint, call_body, body, metadata, &credential.provider_key))
+        let call = (endpoint, call_body, body);
+        Ok(Self::new(http, call, metadata, &credential.provider_key, owner.merchant_id))
     }
 
     pub(super) fn new(
         http: &HttpRequest,
-        endpoint: Arc<Endpoint>,
-        call_body: CallBody,
-        body: Bytes,
+        (endpoint, call_body, body): (Arc<Endpoint>, CallBody, Bytes),
         metadata: Metadata,
         key: &ProviderKey,
+        merchant_id: MerchantId,
     ) -> Self {
         Self {
-            headers: request_headers(http.headers(), &endpoint, key, call_body.inserts_usage()),
+            headers: request_headers(
+                http.headers(),
+                &endpoint,
+                key,
+                merchant_id,
+                call_body.inserts_usage(),
+            ),
             body: call_body.edited(&body).unwrap_or(body),
             managed: *key == ProviderKey::Managed,
             endpoint,
             call_body,
             metadata,
         }
+    }
+}
+
+/// The query on a route that has a provider's path: what of it is the provider's, and what is ours.
+pub(super) struct Query {
+    pub(super) query: Option<String>,
+    pub(super) metadata: Option<String>,
+}
+
+impl Query {
+    pub(super) fn of(http: &HttpRequest) -> Self {
+        let (mut metadata, mut query) = (None, Vec::new());
+        for pair in http.query_string().split('&').filter(|pair| !pair.is_empty()) {
+            let parsed = url::form_urlencoded::parse(pair.as_bytes()).next();
+            match parsed.as_ref().map(|(name, value)| (name.as_ref(), value)) {
+                Some(("metadata", value)) => metadata = Some(value.clone().into_owned()),
+                // The key of the caller.
+                Some(("key", _)) => {}
+                _ => query.push(pair),
+            }
+        }
+        Self { query: (!query.is_empty()).then(|| query.join("&")), metadata }
     }
 }
 
@@ -120,26 +182,32 @@ pub(crate) fn endpoint(
     managed: bool,
     providers: &ProviderTable,
 ) -> Result<Arc<Endpoint>, ApiError> {
-    let refused = |why: String| {
-        ApiError::with_issues(
-            ErrorCode::ForwardEndpointNotSupported,
-            "This URL cannot be forwarded to.",
-            vec![Issue::at([], why)],
-        )
-    };
-    let endpoint = providers.find(method, url).map_err(|why| refused(why.to_string()))?;
+    let endpoint = providers.find(method, url).map_err(|why| not_supported(why.to_string()))?;
+    allowed(endpoint, managed)
+}
+
+/// The endpoint, if the call may go there with this key.
+fn allowed(endpoint: Arc<Endpoint>, managed: bool) -> Result<Arc<Endpoint>, ApiError> {
     let provider = &endpoint.provider;
     if managed && !provider.takes_managed_calls() {
-        return Err(refused(no_key(provider)));
+        return Err(not_supported(no_key(provider)));
     }
     if managed && !endpoint.allows_managed_key() {
-        return Err(refused(format!(
+        return Err(not_supported(format!(
             "with the operator's key only the listed endpoints of {} may be called: put your own \
              key into the forward token as provider_key",
             provider.name
         )));
     }
     Ok(endpoint)
+}
+
+fn not_supported(why: String) -> ApiError {
+    ApiError::with_issues(
+        ErrorCode::ForwardEndpointNotSupported,
+        "This URL cannot be forwarded to.",
+        vec![Issue::at([], why)],
+    )
 }
 
 /// What to do about a provider for which the operator has no key.
@@ -157,8 +225,20 @@ pub(super) fn call_body(
     endpoint: &Endpoint,
     managed: bool,
 ) -> Result<CallBody, ApiError> {
-    let content_type = http.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    CallBody::read(body, content_type, endpoint, managed).map_err(body_invalid)
+    let unsupported = |hint: &str| ApiError::new(ErrorCode::ContentTypeUnsupported, hint);
+    let plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !http.headers().get_all(CONTENT_ENCODING).all(plain) {
+        return Err(unsupported("Send the body as it is, without a Content-Encoding."));
+    }
+    let mut types = http.headers().get_all(CONTENT_TYPE);
+    let content_type = types.next().map(|value| value.to_str().unwrap_or_default());
+    if types.next().is_some() {
+        return Err(unsupported("Send one Content-Type."));
+    }
+    CallBody::read(body, content_type, endpoint, managed).map_err(|refused| match refused {
+        BodyRefused::ContentType(hint) => unsupported(hint),
+        BodyRefused::Invalid(issues) => body_invalid(issues),
+    })
 }
 
 pub(crate) fn body_invalid(issues: Vec<Issue>) -> ApiError {

@@ -4,14 +4,20 @@ use tollgate_domain::admission::{self, CostBound};
 use tollgate_domain::{
     Forwarded, Issue, MissingPrice, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
-use tollgate_pricing::{AppliedPrices, Listed, PriceRow, Served, Usage};
-use tollgate_provider::{CallBody, Endpoint, OutputBound, Reading, UsageBound, estimate_input};
+use tollgate_pricing::{
+    Amount, AppliedPrices, BaseCost, Listed, PriceRow, Rate, Served, UnitPrices, Usage,
+};
+use tollgate_provider::{
+    CallBody, Endpoint, OutputBound, Reading, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound,
+    estimate_input,
+};
 
 use super::credential::Credential;
 use super::outbound::Outbound;
 use crate::app::{App, KeyOwner, Unpriced};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics::OfProvider;
+use crate::tariff::Tariff;
 
 /// What a call is taken to answer at most when neither it nor the price list says.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
@@ -34,9 +40,10 @@ pub(super) fn admission(
         true => {
             let tariff = app.tariff(now);
             let listed = tariff.find(&endpoint.provider.name, call_body.model.as_deref());
-            let bound = bound(endpoint, call_body, *managed, listed, tariff.unpriced);
+            let bound = bound(endpoint, call_body, *managed, listed, &tariff);
             let bound = bound.inspect_err(|refused| {
-                if refused.code() == ErrorCode::ModelPriceUnknown {
+                let is_model = refused.issues().iter().any(|issue| issue.path == ["model"]);
+                if refused.code() == ErrorCode::ModelPriceUnknown && is_model {
                     let model = call_body.model.as_deref().unwrap_or_default();
                     let missing = MissingPrice::of_model(&endpoint.provider.name, model);
                     app.store.tell_missing_price(owner.merchant_id, missing);
@@ -80,21 +87,65 @@ pub(crate) fn bound(
     body: &CallBody,
     managed: bool,
     listed: Option<Listed<'_>>,
-    unpriced: Unpriced,
+    tariff: &Tariff<'_>,
 ) -> Result<CostBound, ApiError> {
-    // A row of prices for another kind of use would make this one cost nothing.
-    let prices = |row: &PriceRow| {
-        let mut sets = endpoint.billed_units().iter();
-        sets.all(|units| units.iter().any(|unit| row.prices.price(*unit).is_some()))
-    };
-    let listed = listed.filter(|listed| prices(listed.row));
+    let listed = listed.filter(|listed| is_priced(endpoint, listed.row));
+    let provider = &endpoint.provider.name;
     if listed.is_none() {
-        refuse_unpriced(endpoint, managed, unpriced)?;
+        let issue = format!("has no price at {provider}; the operator can set one in [[prices]]");
+        refuse_unpriced(Issue::at(["model"], issue), managed, tariff.unpriced)?;
     }
-    Ok(bound_at(listed, endpoint, body))
+    let mut bound = bound_at(listed, endpoint, body);
+    if let Some(prices) = &mut bound.prices {
+        let charges = body.bound(endpoint).tool_charges;
+        match dearest_tool(&charges, prices, bound.input_tokens, provider, tariff) {
+            Ok(price) => prices.tool_call = price,
+            Err(path) => {
+                let message = format!("is a tool of {provider} whose price is not known");
+                let issue = Issue { path: path.clone(), message };
+                refuse_unpriced(issue, managed, tariff.unpriced)?;
+                bound.unbounded = Some(path);
+            }
+        }
+    }
+    Ok(bound)
 }
 
-fn refuse_unpriced(endpoint: &Endpoint, managed: bool, unpriced: Unpriced) -> Result<(), ApiError> {
+/// Whether a row has prices for what is billed at an endpoint. One for another kind of use would make a
+/// call cost nothing.
+pub(super) fn is_priced(endpoint: &Endpoint, row: &PriceRow) -> bool {
+    let mut sets = endpoint.billed_units().iter();
+    sets.all(|units| units.iter().any(|unit| row.prices.price(*unit).is_some()))
+}
+
+/// The price of the dearest call of a tool that the body offers, if it offers any.
+///
+/// # Errors
+/// The path to the first tool without a price. The price of one kind of tool says nothing of another.
+fn dearest_tool(
+    charges: &[(ToolCharge, Vec<String>)],
+    prices: &UnitPrices,
+    input_tokens: u64,
+    provider: &str,
+    tariff: &Tariff<'_>,
+) -> Result<Option<Rate>, Vec<String>> {
+    let price = |charge| match charge {
+        ToolCharge::Tokens => Some(Rate::ZERO),
+        ToolCharge::Each(unit) => prices.price(unit),
+        ToolCharge::Image(model) => {
+            let row = tariff.find(provider, Some(model))?.row;
+            let most = Usage::tokens(input_tokens, TOKENS_PER_IMAGE_MADE);
+            let cost = BaseCost::of(&most, &row.dearest::<&str>(input_tokens, &[])).ok()?;
+            cost.total().ok()?.to_string().parse().ok()
+        }
+        ToolCharge::Unknown => None,
+    };
+    charges.iter().try_fold(None, |dearest: Option<Rate>, (charge, path)| {
+        price(*charge).map(|price| dearest.max(Some(price))).ok_or_else(|| path.clone())
+    })
+}
+
+fn refuse_unpriced(issue: Issue, managed: bool, unpriced: Unpriced) -> Result<(), ApiError> {
     let allowed = match unpriced {
         Unpriced::Allow => true,
         Unpriced::Refuse => false,
@@ -103,18 +154,16 @@ fn refuse_unpriced(endpoint: &Endpoint, managed: bool, unpriced: Unpriced) -> Re
     if allowed {
         return Ok(());
     }
-    let provider = &endpoint.provider.name;
-    let issue = format!("has no price at {provider}; the operator can set one in [[prices]]");
     Err(ApiError::with_issues(
         ErrorCode::ModelPriceUnknown,
-        "The price of this model is not known, so the call is not sent.",
-        vec![Issue::at(["model"], issue)],
+        "The price of this call is not known, so it is not sent.",
+        vec![issue],
     ))
 }
 
 /// The most that the call can use, and the dearest prices of its row.
 fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) -> CostBound {
-    let UsageBound { input_tokens, output, answers, tool_calls, others, unbounded } =
+    let UsageBound { input_tokens, output, answers, tool_calls, others, unbounded, .. } =
         body.bound(endpoint);
     let row = listed.map(|listed| listed.row);
     let (max_tokens, is_unknown) = match (output, row.and_then(|row| row.max_output_tokens)) {
@@ -128,13 +177,7 @@ fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) ->
         .partition(|(_, tier)| row.is_some_and(|row| row.tiers.contains_key(tier)));
     let tiers: Vec<&str> = listed.iter().map(|(_, tier)| tier.as_str()).collect();
     let prices = row.map(|row| row.dearest(input_tokens, &tiers));
-    let tools_unpriced =
-        tool_calls > 0 && prices.as_ref().is_some_and(|prices| prices.tool_call.is_none());
-    let without_bound = [
-        (prices.is_none(), "model"),
-        (is_unknown, max_tokens_field(endpoint)),
-        (tools_unpriced, "tools"),
-    ];
+    let without_bound = [(prices.is_none(), "model"), (is_unknown, max_tokens_field(endpoint))];
     let unlisted = unlisted.first().map(|(field, _)| (true, *field));
     let field = without_bound.into_iter().chain(unlisted).find(|(holds, _)| *holds);
     // What the field takes of the body goes in too, in each round of a tool.
@@ -183,6 +226,47 @@ fn believable(reading: &Reading, outbound: &Outbound, listed: Option<Listed<'_>>
     usage
 }
 
+/// The most that an admitted call can use.
+pub(super) struct Bound {
+    /// That, and what it costs.
+    pub(super) at_most: PricedUsage,
+    /// Whether nothing of the call is left out in it.
+    is_whole: bool,
+}
+
+impl Bound {
+    pub(super) fn of(call: &admission::Call) -> Self {
+        let bound = &call.bound;
+        let source = call.forwarded.input_estimate.price_source;
+        Self { at_most: bound.at_most(source), is_whole: bound.unbounded.is_none() }
+    }
+
+    /// Whether a provider claims more than a hundred times of it, in tokens or in money.
+    pub(super) fn is_far_below(&self, claimed: &PricedUsage) -> bool {
+        const TIMES: u64 = 100;
+        let is_beyond = |claimed: u64, most: u64| claimed > most.saturating_mul(TIMES);
+        let units = |cost: BaseCost| {
+            let total = cost.total().unwrap_or(Amount::MAX);
+            total.units().max(0).unsigned_abs()
+        };
+        let (most, used) = (&self.at_most.usage, &claimed.usage);
+        self.is_whole
+            && claimed.usage_source == UsageSource::Reported
+            && (is_beyond(used.input_tokens(), most.input_tokens())
+                || is_beyond(used.output_tokens(), most.output_tokens())
+                || is_beyond(units(claimed.base), units(self.at_most.base)))
+    }
+}
+
+/// What was read from an answer, priced.
+pub(super) struct Read {
+    pub(super) priced: PricedUsage,
+    pub(super) applied: Vec<AppliedPrices>,
+    pub(super) missing: Option<MissingPrice>,
+    /// Whether it is far more than the call could use.
+    pub(super) suspicious: bool,
+}
+
 /// Prices what was read from an answer: by the model that served it, at the prices of the moment at
 /// which the call came in. A provider may serve under a name that no list has; then what was asked for
 /// is priced.
@@ -192,9 +276,10 @@ pub(super) fn reading(
     app: &App,
     came_in: Timestamp,
     counts: &OfProvider,
-) -> (PricedUsage, Vec<AppliedPrices>, Option<MissingPrice>) {
+) -> Read {
     if !outbound.endpoint.metered() {
-        return (PricedUsage::nothing(), Vec::new(), None);
+        let priced = PricedUsage::nothing();
+        return Read { priced, applied: Vec::new(), missing: None, suspicious: false };
     }
     let asked = outbound.call_body.model.as_deref();
     let models: Vec<&str> = reading.model.as_deref().into_iter().chain(asked).collect();
@@ -224,5 +309,5 @@ pub(super) fn reading(
         base: priced.base,
         price_source: priced.source,
     };
-    (usage, priced.applied, missing)
+    Read { priced: usage, applied: priced.applied, missing, suspicious: false }
 }

@@ -1,6 +1,5 @@
 //! What is said of a call that may not go out.
 
-use actix_web::http::header::{HeaderName, HeaderValue};
 use tollgate_domain::admission::{MOST_HELD, Refusal, Reset, Shortage};
 use tollgate_domain::{Cycle, Issue, RequestLimit, RequestShape, SpendLimit};
 use tollgate_pricing::Amount;
@@ -52,15 +51,14 @@ impl From<Refusal> for ApiError {
                 [],
                 format!("what this call may cost is beyond {MOST_HELD} USD"),
             )]),
-            Refusal::RateLimited { rpm, reset } => Self::new(
-                ErrorCode::RateLimited,
-                format!(
+            Refusal::RateLimited { rpm, reset } => {
+                let message = format!(
                     "This spend key may make {rpm} calls a minute; the next one passes at {}.",
                     reset.at
-                ),
-            )
-            .retry_after(reset.wait_micros)
-            .limit(rpm, 0, Some(reset.at)),
+                );
+                let error = Self::new(ErrorCode::RateLimited, message);
+                wait(error, Some(reset)).limit(rpm, 0, Some(reset.at))
+            }
             Refusal::RequestLimitReached { limit, used, reset } => {
                 request_limit(limit, used, reset)
             }
@@ -72,8 +70,8 @@ impl From<Refusal> for ApiError {
                     Some(wallet_id) => format!(
                         "The wallet {wallet_id} has {} USD available, and {} USD are held by calls \
                          in flight{}{}",
-                        shortage.left,
-                        shortage.held,
+                        brief(shortage.left),
+                        brief(shortage.held),
                         needed(&shortage),
                         remedy(&shortage, "Add credit to it.")
                     ),
@@ -84,7 +82,7 @@ impl From<Refusal> for ApiError {
                 let error = Self::new(ErrorCode::WalletBalanceInsufficient, message);
                 match shortage.is_held_by_calls_in_flight() {
                     true => error.retry_after(HELD_MICROS),
-                    false => error,
+                    false => error.do_not_retry(),
                 }
             }
         }
@@ -93,6 +91,7 @@ impl From<Refusal> for ApiError {
 
 fn shape_mismatch(accepted: RequestShape) -> ApiError {
     let (word, route) = match accepted {
+        RequestShape::Any => ("any", "every route"),
         RequestShape::ShapeA => ("shape_a", "/v1/chat/completions and its siblings"),
         RequestShape::ShapeB => ("shape_b", "/v1/messages"),
     };
@@ -112,7 +111,7 @@ fn cost_bound_unknown(field: Vec<String>) -> ApiError {
     };
     ApiError::with_issues(
         ErrorCode::CostBoundUnknown,
-        "What this call may cost has no bound, and the limits of this spend key need one.",
+        "This spend key needs a bound on the cost.",
         vec![Issue { path: field, message: message.to_owned() }],
     )
 }
@@ -136,11 +135,12 @@ fn spend_limit(
 ) -> ApiError {
     let remaining = shortage.left.max(Amount::ZERO);
     let message = format!(
-        "Of the {} USD that this spend key may spend {}, {spent} USD are spent and {} USD are held \
-         by calls in flight; {}{}{}",
-        limit.amount,
+        "Of the {} USD that this spend key may spend {}, {} USD are spent and {} USD are held by \
+         calls in flight; {}{}{}",
+        brief(limit.amount),
         of(limit.cycle),
-        shortage.held,
+        brief(spent),
+        brief(shortage.held),
         until(reset),
         needed(shortage),
         remedy(shortage, "Too little of it is left."),
@@ -150,7 +150,7 @@ fn spend_limit(
     let error = match shortage.is_held_by_calls_in_flight() {
         true => error.retry_after(HELD_MICROS),
         false if would_ever_fit => wait(error, reset),
-        false => error,
+        false => error.do_not_retry(),
     };
     error.limit(limit.amount, remaining, reset.map(|reset| reset.at))
 }
@@ -159,8 +159,17 @@ fn spend_limit(
 fn needed(shortage: &Shortage) -> String {
     match shortage.needed {
         None => ".".to_owned(),
-        Some(needed) => format!("; this call can cost up to {needed} USD."),
+        Some(needed) => format!("; this call can cost up to {} USD.", brief(needed)),
     }
+}
+
+/// An amount without the zeros at its end beyond two decimals: some clients take a 500 in a text for a
+/// status.
+fn brief(amount: Amount) -> String {
+    let text = amount.to_string();
+    let Some((whole, decimals)) = text.split_once('.') else { return text };
+    let kept = decimals.trim_end_matches('0');
+    format!("{whole}.{kept:0<2}")
 }
 
 /// What would help.
@@ -177,17 +186,12 @@ fn remedy(shortage: &Shortage, when_spent: &str) -> String {
 /// Nobody keeps a call open for longer than this to try it again.
 const WORTH_WAITING_MICROS: i64 = 60_000_000;
 
-/// Waiting for the next cycle helps, if there is one. The official SDKs would sleep until then, or try again
-/// for nothing, unless they are told not to.
+/// Waiting helps if there is more within a minute. A longer wait is not stated as `Retry-After`: agents
+/// sleep until then without a word. `x-ratelimit-reset` says when there is more.
 fn wait(error: ApiError, reset: Option<Reset>) -> ApiError {
-    const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-    let error = match reset {
+    match reset.filter(|reset| reset.wait_micros <= WORTH_WAITING_MICROS) {
         Some(reset) => error.retry_after(reset.wait_micros),
-        None => error,
-    };
-    match reset.is_some_and(|reset| reset.wait_micros <= WORTH_WAITING_MICROS) {
-        true => error,
-        false => error.header(SHOULD_RETRY, HeaderValue::from_static("false")),
+        None => error.do_not_retry(),
     }
 }
 

@@ -10,8 +10,10 @@ use tollgate_domain::{Key, KeyKind, MerchantId};
 use tollgate_store::{merchants, spend_keys};
 
 use super::error::{ApiError, ErrorCode};
+use super::list::refuse_unknown_parameters;
 use crate::access::Access;
 use crate::app::App;
+use crate::client_connections::recognised;
 
 /// A merchant who has shown a valid secret key, within the standard rate.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +66,10 @@ impl FromRequest for Caller {
             let found =
                 app.store.read_apart(move |conn| merchants::find_secret_key(conn, &hash)).await?;
             let key = found.ok_or_else(ApiError::auth_invalid)?;
+            recognised(&http);
             Access::of(&http).caller(key.merchant_id, CallKey::Secret(key.secret_key_id));
             app.rate_limits.take_call(key.secret_key_id, app.clock.now())?;
+            refuse_unknown_parameters(&http)?;
             Ok(Self { merchant_id: key.merchant_id })
         })
     }
@@ -87,7 +91,10 @@ fn operator(http: &HttpRequest) -> Result<Operator, ApiError> {
     })?;
     let shown = bearer(http)?;
     match bool::from(shown.as_bytes().ct_eq(token.as_bytes())) {
-        true => Ok(Operator),
+        true => {
+            recognised(http);
+            refuse_unknown_parameters(http).map(|()| Operator)
+        }
         false => Err(ApiError::auth_invalid()),
     }
 }

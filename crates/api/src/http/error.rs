@@ -1,5 +1,6 @@
 //! Every error a caller can meet: one table of codes, one envelope.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -7,7 +8,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Serialize;
-use tollgate_domain::{Issue, RequestShape, Timestamp};
+use tollgate_domain::{Issue, RequestFormat, Timestamp};
 use tollgate_store::StoreError;
 use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{RefOr, Response, Schema};
@@ -82,6 +83,7 @@ error_codes! {
     LastSecretKey = 409 "last_secret_key";
     BodyTooLarge = 413 "body_too_large";
     ContentTypeUnsupported = 415 "content_type_unsupported";
+    UpgradeNotSupported = 426 "upgrade_not_supported";
     RateLimited = 429 "rate_limited";
     RequestLimitReached = 429 "request_limit_reached";
     InternalError = 500 "internal_error";
@@ -146,6 +148,7 @@ refusals! {
     SpendKeyExpired,
     SpendKeyNotFound,
     SpendKeyPaused,
+    UpgradeNotSupported,
     SubscriptionConfigNotFound,
     SubscriptionExists,
     SubscriptionNotFound,
@@ -199,8 +202,12 @@ pub struct ApiError {
     message: String,
     issues: Vec<Issue>,
     headers: Vec<(HeaderName, HeaderValue)>,
-    dialect: Option<RequestShape>,
+    dialect: Option<RequestFormat>,
 }
+
+/// Tells the official SDKs, and agents built on them, not to try again.
+pub(crate) const DO_NOT_RETRY: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
 
 impl ApiError {
     /// An error with `code`; `message` says what is wrong and what would be right.
@@ -246,6 +253,12 @@ impl ApiError {
         self.header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
+    /// The same, for what waiting does not help, or not soon.
+    pub(crate) fn do_not_retry(self) -> Self {
+        let (name, value) = DO_NOT_RETRY;
+        self.header(name, value)
+    }
+
     /// The same, naming the limit that was reached, what is left of it, and when there is more, if
     /// ever.
     pub(crate) fn limit(
@@ -278,12 +291,30 @@ impl ApiError {
     }
 
     /// The same, with what an SDK of this format reads beside our envelope.
-    pub(crate) fn for_sdk(self, shape: RequestShape) -> Self {
+    pub(crate) fn for_sdk(self, shape: RequestFormat) -> Self {
         Self { dialect: Some(shape), ..self }
     }
 
+    /// What is wrong and what would be right, with the one thing that is wrong if it is one: client
+    /// libraries print nothing else.
+    fn whole_message(&self) -> Cow<'_, str> {
+        let [Issue { path, message }] = self.issues.as_slice() else {
+            return Cow::Borrowed(&self.message);
+        };
+        let start = self.message.trim_end_matches('.');
+        match path.as_slice() {
+            [] => format!("{start}: {message}").into(),
+            path => format!("{start}: {} {message}", path.join(".")).into(),
+        }
+    }
+
     /// The word under which the SDKs of both formats know such an error.
-    const fn sdk_type(&self) -> &'static str {
+    fn sdk_type(&self) -> &'static str {
+        if self.code == ErrorCode::RequestLimitReached
+            && self.dialect == Some(RequestFormat::ShapeA)
+        {
+            return "insufficient_quota";
+        }
         match self.code.status() {
             401 => "authentication_error",
             402 => "billing_error",
@@ -319,11 +350,11 @@ impl ApiError {
 }
 
 /// Which SDK asks, by headers that only SDKs send.
-pub(crate) fn sdk_of(http: &HttpRequest) -> Option<RequestShape> {
+pub(crate) fn sdk_of(http: &HttpRequest) -> Option<RequestFormat> {
     let has = |name| http.headers().contains_key(name);
     match has("anthropic-version") {
-        true => Some(RequestShape::ShapeB),
-        false => has("x-stainless-lang").then_some(RequestShape::ShapeA),
+        true => Some(RequestFormat::ShapeB),
+        false => has("x-stainless-lang").then_some(RequestFormat::ShapeA),
     }
 }
 
@@ -377,19 +408,23 @@ impl ResponseError for ApiError {
         for header in &self.headers {
             response.insert_header(header.clone());
         }
+        // Another try with the same key ends in the same way, and agents make many.
+        if self.code.status() == 401 {
+            response.insert_header(DO_NOT_RETRY);
+        }
         let field =
             || self.issues.first().map(|issue| issue.path.join(".")).filter(|it| !it.is_empty());
         // For whoever logs the request.
         response.extensions_mut().insert(self.code);
         response.json(Envelope {
-            r#type: (self.dialect == Some(RequestShape::ShapeB)).then_some("error"),
+            r#type: (self.dialect == Some(RequestFormat::ShapeB)).then_some("error"),
             error: Body {
-                message: &self.message,
+                message: &self.whole_message(),
                 code: self.code.name(),
                 status: self.code.status(),
                 issues: &self.issues,
                 r#type: self.dialect.map(|_| self.sdk_type()),
-                param: (self.dialect == Some(RequestShape::ShapeA)).then(field),
+                param: (self.dialect == Some(RequestFormat::ShapeA)).then(field),
             },
         })
     }

@@ -283,7 +283,7 @@ words! {
     Payer { Merchant, Wallet }
     TierPeriod { Lifetime, Month }
     SpendKeyStatus { Active, Paused }
-    RequestShape { ShapeA, ShapeB }
+    RequestShape { Any, ShapeA, ShapeB }
     Enforcement { Bounded, Strict }
     Cycle { Daily, Weekly, Monthly, Total }
     BillingInterval { Day, Week, Month, Year }

@@ -76,6 +76,8 @@ pub(crate) struct OfProvider {
     tokens: Vec<(Unit, Counter)>,
     cost: Counter,
     totals_differ: Counter,
+    suspicious: Counter,
+    masked: Counter,
     unreported: Counter,
     unpriced: Counter,
     units_unpriced: Counter,
@@ -173,6 +175,8 @@ impl OfProvider {
             tokens: tokens.map(|unit| (*unit, Counter::default())).collect(),
             cost: Counter::default(),
             totals_differ: Counter::default(),
+            suspicious: Counter::default(),
+            masked: Counter::default(),
             unreported: Counter::default(),
             unpriced: Counter::default(),
             units_unpriced: Counter::default(),
@@ -185,6 +189,16 @@ impl OfProvider {
     /// Counts a call that may go out.
     pub(crate) fn admitted(&self) {
         self.admitted.inc();
+    }
+
+    /// Counts an answer that claims far more than its call could use.
+    pub(crate) fn suspicious(&self) {
+        self.suspicious.inc();
+    }
+
+    /// Counts how often the operator's key was blanked in an answer.
+    pub(crate) fn masked(&self, times: u64) {
+        self.masked.add(times);
     }
 
     /// Counts a call that has ended, and what it used and cost.

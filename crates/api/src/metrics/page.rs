@@ -134,6 +134,16 @@ fn about_usage(metrics: &Metrics, page: &mut Exposition) {
         |of| &of.totals_differ,
     );
     counter(
+        "usage_suspicious",
+        "Answers that report more than a hundred times of what their call could use",
+        |of| &of.suspicious,
+    );
+    counter(
+        "credentials_masked",
+        "How often the operator's key stood in an answer, where it is blanked",
+        |of| &of.masked,
+    );
+    counter(
         "usage_unreported",
         "Accepted calls of which the provider reported no usage, or none that is complete",
         |of| &of.unreported,

@@ -60,6 +60,10 @@ const fn when(kind: EventKind) -> &'static str {
         EventKind::RequestFailed => {
             "A call failed and is booked. Only for webhooks that ask for it by name."
         }
+        EventKind::RequestSuspicious => {
+            "The provider claimed more than a hundred times of what a call could use. Its record has \
+             the flag `suspicious_usage`. Only for webhooks that ask for it by name."
+        }
         EventKind::WebhookTest => {
             "You asked for a test. It goes to that webhook only, whatever events it asks for."
         }

@@ -40,7 +40,10 @@ use crate::resources::{
                        `product_ids`; in a PATCH or PUT the fields that only answers have are \
                        ignored, so that what was read can be sent back."
     ),
-    paths(health::healthz, health::readyz, metrics::metrics, get, page::get),
+    paths(
+        health::healthz, health::readyz, metrics::metrics, get, page::get,
+        forward::google, forward::cohere_chat, forward::cohere_embed, forward::cohere_rerank,
+    ),
     nest((path = "/v1", api = V1)),
     modifiers(&Credentials),
     security(("secret_key" = []))
@@ -52,10 +55,22 @@ struct Document;
     forward::forward,
     forward::forward_get,
     forward::chat_completions,
+    forward::completions,
     forward::responses,
+    forward::responses_upgrade,
+    forward::input_tokens,
     forward::embeddings,
+    forward::images,
+    forward::image_edits,
+    forward::speech,
+    forward::transcriptions,
+    forward::translations,
+    forward::moderations,
+    forward::rerank,
     forward::messages,
     forward::count_tokens,
+    forward::to_provider,
+    forward::get_of_provider,
     models::list,
     models::get,
     prices::list,
@@ -176,6 +191,15 @@ pub fn openapi() -> &'static Value {
 pub(crate) fn methods(pattern: &str) -> Option<String> {
     let item = openapi().get("paths")?.get(pattern.replace(":.+}", "}"))?.as_object()?;
     Some(item.keys().map(|method| method.to_uppercase()).collect::<Vec<_>>().join(", "))
+}
+
+/// The parameters that the query of an operation may have; none if there is no such operation.
+pub(crate) fn query_parameters(pattern: &str, method: &str) -> Option<Vec<&'static str>> {
+    let item = openapi().get("paths")?.get(pattern.replace(":.+}", "}"))?;
+    let parameters = item.get(method.to_ascii_lowercase())?.get("parameters");
+    let parameters = parameters.and_then(Value::as_array).into_iter().flatten();
+    let in_query = parameters.filter(|one| one.get("in").is_some_and(|place| place == "query"));
+    Some(in_query.filter_map(|one| one.get("name")?.as_str()).collect())
 }
 
 /// Read this document.

@@ -87,10 +87,10 @@ pub(crate) struct TierInput {
     start: TierStart,
     #[schema(value_type = Rate)]
     rate: Parsed<Rate>,
-    /// Responses carry the unit in each tier; it is not read.
+    /// The meter's `tier_type`, as responses carry it in each tier; it need not be sent.
     #[deserr(rename = "type", default)]
     #[schema(rename = "type", value_type = Option<TierUnit>)]
-    _unit: Option<OneOf<TierUnit>>,
+    unit: Option<OneOf<TierUnit>>,
 }
 
 impl TierInput {
@@ -100,7 +100,20 @@ impl TierInput {
 }
 
 /// Tiers that make a meter; their faults are issues like any other of the body.
-pub(crate) struct Tiers(Vec<Tier>);
+pub(crate) struct Tiers {
+    tiers: Vec<Tier>,
+    units: Vec<Option<TierUnit>>,
+}
+
+impl Tiers {
+    /// An issue for each tier that names another unit than its meter counts in.
+    fn of_another_unit(&self, unit: TierUnit) -> Vec<Issue> {
+        let named = self.units.iter().enumerate();
+        let others = named.filter(|(_, named)| named.is_some_and(|named| named != unit));
+        let hint = "must be the tier_type of the meter";
+        others.map(|(place, _)| Issue::at(["tiers", &place.to_string(), "type"], hint)).collect()
+    }
+}
 
 impl Deserr<Issues> for Tiers {
     fn deserialize_from_value<V: IntoValue>(
@@ -108,9 +121,10 @@ impl Deserr<Issues> for Tiers {
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
         let tiers = Vec::<TierInput>::deserialize_from_value(value, location)?;
+        let units = tiers.iter().map(|tier| tier.unit.as_ref().map(|word| word.0)).collect();
         let tiers: Vec<_> = tiers.iter().map(TierInput::to_tier).collect();
         match Meter::check_tiers(&tiers) {
-            Ok(()) => Ok(Self(tiers)),
+            Ok(()) => Ok(Self { tiers, units }),
             Err(faults) => Err(Issues(faults.iter().map(tier_issue).collect())),
         }
     }
@@ -180,7 +194,11 @@ pub(crate) async fn create(
     asked: Asked<Caller, CreateMeter>,
 ) -> Result<HttpResponse, ApiError> {
     let body = asked.what;
-    let mut model = Meter::new(body.rate_type.0, body.tier_type.0, body.tiers.0)
+    let issues = body.tiers.of_another_unit(body.tier_type.0);
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
+    let mut model = Meter::new(body.rate_type.0, body.tier_type.0, body.tiers.tiers)
         .map_err(|faults| bad_tiers(&faults))?;
     model.token_basis = body.token_basis.map_or(model.token_basis, |word| word.0);
     model.base_cost_payer = body.base_cost_payer.map_or(model.base_cost_payer, |word| word.0);
@@ -298,9 +316,10 @@ impl UpdateMeter {
             ("tier_period", self.tier_period.is_some_and(|word| word.0 != meter.tier_period)),
         ];
         let changed = changes.into_iter().filter(|(_, changed)| *changed);
-        changed
-            .map(|(name, _)| Issue::at([name], "cannot be changed; make another meter"))
-            .collect()
+        let changed =
+            changed.map(|(name, _)| Issue::at([name], "cannot be changed; make another meter"));
+        let tiers = self.tiers.iter().flat_map(|tiers| tiers.of_another_unit(meter.model.unit));
+        changed.chain(tiers).collect()
     }
 }
 
@@ -325,7 +344,7 @@ pub(crate) async fn update(
     let body = asked.what;
     let changes = MeterChanges {
         name: body.name.as_ref().map(|name| name.0.clone()),
-        tiers: body.tiers.as_ref().map(|tiers| tiers.0.clone()),
+        tiers: body.tiers.as_ref().map(|tiers| tiers.tiers.clone()),
         token_basis: body.token_basis.map(|word| word.0),
         base_cost_payer: body.base_cost_payer.map(|word| word.0),
         service_charge_payer: body.service_charge_payer.map(|word| word.0),

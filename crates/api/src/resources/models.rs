@@ -1,17 +1,19 @@
 //! Models: what a key may call on the drop-in routes, as the SDKs of both formats list them.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
-use tollgate_domain::{Issue, KeyKind, RequestShape, SpendKey, Timestamp};
+use tollgate_domain::{Issue, KeyKind, RequestFormat, RequestShape, SpendKey, Timestamp};
+use tollgate_provider::Provider;
 use tollgate_store::{merchants, spend_keys};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::forward::Credential;
+use crate::forward::{Credential, ranks};
 use crate::http::error::{ApiError, ErrorCode, OfEitherShape, refused, sdk_of};
-use crate::http::list::Query;
+use crate::http::list::{Query, refuse_unknown_parameters_but};
 use crate::openapi::types::*;
 
 /// A model with what either SDK reads of it.
@@ -72,6 +74,7 @@ struct ModelQuery {
 pub(crate) async fn list(app: web::Data<App>, http: HttpRequest) -> Result<HttpResponse, ApiError> {
     let listed = async {
         let key = spend_key(&http, &app).await?;
+        refuse_unknown_parameters_but(&http, &["key"])?;
         let page = Page::of(&http)?;
         Ok(HttpResponse::Ok().json(page.cut(models(&app, key.as_ref()))?))
     };
@@ -99,7 +102,7 @@ pub(crate) async fn get(
 ) -> Result<HttpResponse, ApiError> {
     let found = async {
         let key = spend_key(&http, &app).await?;
-        let model = models(&app, key.as_ref()).into_iter().find(|model| model.id == *id);
+        let model = model(&app, key.as_ref(), &id);
         let model = model.ok_or_else(|| ApiError::not_found(ErrorCode::ModelNotFound, "model"))?;
         Ok(HttpResponse::Ok().json(model))
     };
@@ -109,7 +112,7 @@ pub(crate) async fn get(
 /// The spend key that asks, if it may be used; none for a merchant's own key. Either is looked up:
 /// nothing else would find out here that it was deleted.
 async fn spend_key(http: &HttpRequest, app: &App) -> Result<Option<SpendKey>, ApiError> {
-    let key = Credential::of(http)?.key;
+    let key = Credential::of_sdk(http)?.key;
     let hash = key.hash();
     match key.kind() {
         KeyKind::Secret => {
@@ -127,34 +130,63 @@ async fn spend_key(http: &HttpRequest, app: &App) -> Result<Option<SpendKey>, Ap
     }
 }
 
+/// The providers that may be called with the key, in the order in which they are configured.
+fn providers<'a>(
+    app: &'a App,
+    key: Option<&'a SpendKey>,
+) -> impl Iterator<Item = &'a Arc<Provider>> {
+    app.providers.iter().filter(move |provider| {
+        let is_allowed = key.is_none_or(|key| {
+            let rules = &key.rules;
+            let is_spoken = match rules.request_shape {
+                RequestShape::Any => true,
+                RequestShape::ShapeA => provider.speaks(RequestFormat::ShapeA),
+                RequestShape::ShapeB => provider.speaks(RequestFormat::ShapeB),
+            };
+            is_spoken && rules.allows_provider(&provider.name)
+        });
+        is_allowed && provider.takes_managed_calls()
+    })
+}
+
+/// A model that may be called by this id, be it listed, named with its provider, or matched by a pattern.
+fn model(app: &App, key: Option<&SpendKey>, id: &str) -> Option<ModelView> {
+    let found = providers(app, key).flat_map(|provider| {
+        let ranks = ranks(provider, id, app).into_iter();
+        let allowed = ranks.filter(|(_, model, listed)| {
+            listed.is_some() && key.is_none_or(|key| key.rules.allows_model(model))
+        });
+        allowed.map(move |(rank, _, listed)| (rank, provider, listed))
+    });
+    let (_, provider, listed) = found.min_by_key(|(rank, ..)| *rank)?;
+    let since = listed?.row.effective_from.map(Timestamp::at_midnight);
+    Some(ModelView::of(id, provider, since.unwrap_or_default()))
+}
+
+impl ModelView {
+    /// Since `created_at` its present price holds.
+    fn of(id: &str, provider: &Provider, created_at: Timestamp) -> Self {
+        Self {
+            id: id.to_owned(),
+            object: "model",
+            r#type: "model",
+            display_name: id.to_owned(),
+            owned_by: provider.name.clone(),
+            created: created_at.unix_micros() / 1_000_000,
+            created_at,
+        }
+    }
+}
+
 /// Every model that may be called, in the order in which providers are configured.
 fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
     let today = app.clock.now().date();
     let (mut models, mut seen): (Vec<ModelView>, HashSet<&str>) = Default::default();
-    for provider in app.providers.iter().filter(|provider| provider.takes_managed_calls()) {
-        // What has neither of the two formats is not for the SDKs of either.
-        let speaks = |shape| provider.speaks(shape);
-        let allowed = match key {
-            Some(key) => {
-                speaks(key.rules.request_shape) && key.rules.allows_provider(&provider.name)
-            }
-            None => speaks(RequestShape::ShapeA) || speaks(RequestShape::ShapeB),
-        };
-        if !allowed {
-            continue;
-        }
+    for provider in providers(app, key) {
         for (id, since) in app.prices.models(&provider.name, today) {
             if key.is_none_or(|key| key.rules.allows_model(id)) && seen.insert(id) {
                 let created_at = since.map(Timestamp::at_midnight).unwrap_or_default();
-                models.push(ModelView {
-                    id: id.to_owned(),
-                    object: "model",
-                    r#type: "model",
-                    display_name: id.to_owned(),
-                    owned_by: provider.name.clone(),
-                    created: created_at.unix_micros() / 1_000_000,
-                    created_at,
-                });
+                models.push(ModelView::of(id, provider, created_at));
             }
         }
     }

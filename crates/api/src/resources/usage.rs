@@ -20,6 +20,10 @@ const DEFAULT_DAYS: i64 = 30;
 #[derive(Serialize, ToSchema)]
 #[schema(as = UsageByDay)]
 pub(crate) struct UsageView {
+    /// The first instant that is counted: `start`, or the quarter of an hour before it.
+    start: LocalTime,
+    /// Where the count ends: `end`, or the quarter of an hour after it.
+    end: LocalTime,
     items: Vec<ItemView>,
     totals: SumsView,
 }
@@ -84,10 +88,10 @@ impl From<&Sums> for SumsView {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct SpanQuery {
-    /// The first instant, on a quarter of an hour: 30 days before the end when absent.
+    /// The first instant: 30 days before the end when absent.
     #[param(format = DateTime, example = "2026-11-01T00:00:00+01:00")]
     start: Option<String>,
-    /// Not part of it any more; at most 366 days later: the end of the present day when absent.
+    /// Not part of it any more; at most 366 days later: now when absent.
     #[param(format = DateTime, example = "2026-12-01T00:00:00+01:00")]
     end: Option<String>,
 }
@@ -128,32 +132,25 @@ pub(crate) async fn get(
         }
     });
     let items = items.collect();
-    Ok(HttpResponse::Ok().json(UsageView { items, totals: SumsView::from(&totals) }))
+    let (start, end) = (span.start(), span.end());
+    Ok(HttpResponse::Ok().json(UsageView { start, end, items, totals: SumsView::from(&totals) }))
 }
 
-/// The span that is asked for: without an end to the end of the present day, without a start the 30
-/// days before the end.
+/// The span that is asked for: without an end up to now, without a start the 30 days before the end.
 fn span(query: &Query, now: Timestamp, issues: &mut Vec<Issue>) -> Option<Span> {
     let mut given = |name| time(query, name, issues);
     let (start, end) = (given("start"), given("end"));
     let (start, end) = (start.ok()?, end.ok()?);
-    let end = end.unwrap_or_else(|| start.unwrap_or(LocalTime::in_utc(now)).end_of_day(now));
+    let end = end.unwrap_or_else(|| start.unwrap_or(LocalTime::in_utc(now)).same_offset(now));
     let start = start.unwrap_or_else(|| end.minus_days(DEFAULT_DAYS));
     let errors = match Span::new(start, end) {
         Ok(span) => return Some(span),
         Err(errors) => errors,
     };
     issues.extend(errors.into_iter().map(|error| match error {
-        SpanError::StartBetweenQuarters => Issue::at(
-            ["start"],
-            "must lie on a quarter of an hour, in UTC as in its own offset: usage is added up by \
-             quarter hours",
-        ),
-        SpanError::EndBetweenQuarters => Issue::at(
-            ["end"],
-            "must lie on a quarter of an hour, in UTC as in its own offset: usage is added up by \
-             quarter hours",
-        ),
+        SpanError::Offset => {
+            Issue::at(["start"], "must have an offset of whole quarters of an hour")
+        }
         SpanError::Empty => Issue::at(["end"], "must be after start"),
         SpanError::TooLong => Issue::at(["end"], "must be at most 366 days after start"),
     }));

@@ -241,7 +241,7 @@ async fn book(
             Moved::NotFound => Err(not_found()),
             Moved::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
                 ["amount"],
-                "would take the balance beyond 922337203.6854775807 USD",
+                "would take the balance beyond 400000000 USD, or below -400000000 USD",
             )])),
         }
     })

@@ -17,6 +17,12 @@ pub struct Browser<'a> {
     pub form_token: String,
 }
 
+/// The token of the forms of a page.
+pub fn form_token(page: &str) -> String {
+    let (_, after) = page.split_once("name=\"form_token\" value=\"").unwrap();
+    after.split('"').next().unwrap().to_owned()
+}
+
 /// What a form sends.
 pub fn form(call: Call, fields: &[(&str, &str)]) -> Call {
     let mut text = url::form_urlencoded::Serializer::new(String::new());
@@ -42,11 +48,8 @@ impl<'a> Browser<'a> {
         assert_eq!(answer.header("location"), Some("/dashboard"));
         let set_cookie = answer.header("set-cookie").unwrap().to_owned();
         let cookie = set_cookie.split(';').next().unwrap().to_owned();
-        let form_token = String::new();
-        let mut browser = Self { gateway, set_cookie, cookie, form_token };
-        let shown = browser.show("").await;
-        let (_, after) = shown.split_once("name=\"form_token\" value=\"").unwrap();
-        browser.form_token = after.split('"').next().unwrap().to_owned();
+        let mut browser = Self { gateway, set_cookie, cookie, form_token: String::new() };
+        browser.form_token = form_token(&browser.show("").await);
         browser
     }
 
@@ -66,9 +69,24 @@ impl<'a> Browser<'a> {
         answer.text().to_owned()
     }
 
-    /// A form of one of our pages.
+    /// A form of a page that was just loaded.
     pub async fn send(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
-        let fields = [&[("form_token", self.form_token.as_str())], fields].concat();
+        let token = form_token(&self.show("/meters").await);
+        self.send_with(&token, path, fields).await
+    }
+
+    /// Follows to where a form leads, with the cookie that it sets on the way.
+    pub async fn follow(&self, answer: &Answer) -> Answer {
+        assert_eq!(answer.status, 303, "{}", answer.text());
+        let path = answer.header("location").unwrap().strip_prefix("/dashboard").unwrap();
+        let set = answer.header("set-cookie").unwrap_or_default();
+        let cookie = format!("{}; {}", self.cookie, set.split(';').next().unwrap_or_default());
+        page(self.gateway, "GET", path).header("cookie", &cookie).send().await
+    }
+
+    /// The same form with a token of its own.
+    pub async fn send_with(&self, token: &str, path: &str, fields: &[(&str, &str)]) -> Answer {
+        let fields = [&[("form_token", token)], fields].concat();
         form(self.call("POST", path).header("origin", ORIGIN), &fields).send().await
     }
 }

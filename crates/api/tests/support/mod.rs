@@ -155,8 +155,13 @@ impl<'a> Gateway<'a> {
             },
             clock,
         ));
-        let Listening { address, server } =
-            tollgate_api::listen(app.clone(), "127.0.0.1:0").unwrap();
+        let Listening { address, server } = tollgate_api::listen(
+            app.clone(),
+            "127.0.0.1:0",
+            None,
+            tollgate_api::Served::Everything,
+        )
+        .unwrap();
         tokio::spawn(server);
         Self {
             store,

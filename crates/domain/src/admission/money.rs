@@ -82,7 +82,8 @@ impl<'a> Purses<'a> {
             true => |costs| costs.wallet.saturating_add(costs.merchant),
             false => |costs| costs.wallet,
         };
-        let merchants = account.limited.filter(|_| !is_merchants);
+        let merchants =
+            account.guarded.filter(|wallet| !is_merchants && wallet.overdraft_limit.is_some());
         Self {
             purses: [
                 limit,

@@ -3,6 +3,7 @@ use tollgate_pricing::Amount;
 use crate::id::WalletId;
 use crate::spend_key::{RequestLimit, RequestShape, SpendLimit};
 use crate::time::Timestamp;
+use crate::wallet::Wallet;
 
 /// Why a call may not go out, in the order in which it is looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +79,21 @@ pub enum Refusal {
         /// What is left.
         shortage: Shortage,
     },
+}
+
+impl Refusal {
+    /// A wallet whose balance could not say what is owed once the call has ended.
+    pub(super) fn out_of_room(wallet: &Wallet, is_known: bool) -> Self {
+        Self::WalletInsufficient {
+            wallet_id: is_known.then_some(wallet.wallet_id),
+            shortage: Shortage {
+                left: wallet.available_balance(),
+                held: wallet.held,
+                needed: None,
+                largest_max_tokens: None,
+            },
+        }
+    }
 }
 
 /// When there is more.

@@ -76,7 +76,7 @@ impl Desk {
     /// Asks for `call`, and books it if it is admitted.
     pub fn admit(&mut self, call: &Call) -> Result<usize, Refusal> {
         let facts = Facts {
-            account: Some(Account { wallet_id: self.merchants_own, limited: None }),
+            account: Some(Account { wallet_id: self.merchants_own, guarded: None }),
             spend_key: Some(&self.key),
             connection: None,
             key_connection: None,
@@ -169,7 +169,7 @@ pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
             metadata: Metadata::default(),
             input_estimate: nothing,
         },
-        shape: Some(RequestShape::ShapeA),
+        shape: Some(RequestFormat::ShapeA),
         names_other_models: false,
         bound: CostBound {
             input_tokens,

@@ -13,7 +13,9 @@
 mod address;
 mod body;
 mod connect;
+mod head;
 mod interim;
+mod mask;
 mod resolver;
 mod stream;
 mod webhook;
@@ -29,7 +31,7 @@ use std::time::Duration;
 
 use awc::error::{ConnectError, PayloadError, SendRequestError};
 use awc::http::header::{self, HeaderMap};
-use awc::http::{Method, Uri, Version};
+use awc::http::{Method, Uri};
 use awc::{ClientResponse, Connector};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -39,7 +41,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 pub(crate) use self::address::is_public;
 use self::body::CountedBody;
 use self::connect::{Connecting, Lane};
+use self::mask::KeyMask;
 pub use self::resolver::{NameServer, Resolver};
+use self::stream::Ended;
 pub use self::webhook::{Reach, WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError};
 use crate::table::Endpoint;
 
@@ -142,6 +146,8 @@ pub struct Outgoing<'a> {
     pub headers: HeaderMap,
     /// The body; empty for none.
     pub body: Bytes,
+    /// Whether the operator's key goes with it, which is then blanked in the answer.
+    pub managed: bool,
 }
 
 /// Sends calls to providers. Not `Send`: each worker has its own, with its own idle connections.
@@ -180,9 +186,7 @@ impl ProviderClient {
     /// Sends a call and waits for the head of the answer.
     ///
     /// # Errors
-    /// [`SendError`] tells whether the provider may have seen the call. An HTTP/1.1 answer whose
-    /// body only the end of the connection ends cannot be read and counts as none; no provider is
-    /// known to send one.
+    /// [`SendError`] tells whether the provider may have seen the call.
     pub async fn send(&self, call: Outgoing<'_>) -> Result<Incoming, SendError> {
         let (target, host) = call.endpoint.target.clone();
         let bodiless = call.method == Method::HEAD;
@@ -206,9 +210,9 @@ impl ProviderClient {
             () = deadline.passed() => return Err(SendError::NoAnswer { timed_out: true }),
         };
         let framing = Framing::of(&response, bodiless);
-        // Without its body it is no answer, and must not be passed on as an empty one.
-        let framing = framing.ok_or(SendError::NoAnswer { timed_out: false })?;
-        Ok(Incoming::new(response, self.timeouts.idle, framing))
+        let key = call.endpoint.provider.api_key().filter(|_| call.managed);
+        let mask = key.and_then(KeyMask::of);
+        Ok(Incoming::new(response, self.timeouts.idle, framing, mask))
     }
 
     fn lane(&self, endpoint: &Endpoint) -> &awc::Client {
@@ -300,31 +304,46 @@ const USUAL_HEADERS: usize = 12;
 pub struct Incoming {
     /// The HTTP status.
     pub status: u16,
-    /// All headers, as they came.
+    /// All headers, as they came but for the operator's key.
     pub headers: HeaderMap,
     response: Option<ClientResponse>,
     framing: Framing,
     silence: Silence,
+    mask: Option<KeyMask>,
 }
 
 impl Incoming {
-    fn new(response: ClientResponse, idle: Duration, framing: Framing) -> Self {
+    fn new(
+        response: ClientResponse,
+        idle: Duration,
+        framing: Framing,
+        mut mask: Option<KeyMask>,
+    ) -> Self {
         // They are taken out of the answer, of which nothing but the body is read from here on.
         let mut headers = HeaderMap::with_capacity(USUAL_HEADERS);
         let response = response.map_body(|head, body| {
             std::mem::swap(&mut headers, &mut head.headers);
             body
         });
+        if let Some(mask) = &mut mask {
+            mask.headers(&mut headers);
+        }
         Self {
             status: response.status().as_u16(),
             framing,
             headers,
             response: Some(response),
             silence: Silence { most: idle, since: None, timer: None },
+            mask,
         }
     }
 
-    /// The next piece of the body as it came; `None` after the last one. After an error there is
+    /// How often the operator's key was blanked since this was last asked.
+    pub fn take_masked(&mut self) -> u64 {
+        self.mask.as_mut().map_or(0, |mask| std::mem::take(&mut mask.found))
+    }
+
+    /// The next piece of the body, as it came but for the operator's key; `None` after the last one. After an error there is
     /// nothing more.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         poll_fn(|cx| self.poll_next(cx)).await
@@ -336,7 +355,14 @@ impl Incoming {
         let error = match response.poll_next_unpin(cx) {
             Poll::Ready(Some(Ok(piece))) => {
                 self.silence.since = None;
-                return Poll::Ready(Some(Ok(piece)));
+                let Some(mask) = &mut self.mask else { return Poll::Ready(Some(Ok(piece))) };
+                let passes = mask.piece(piece);
+                if passes.is_empty() {
+                    // All of it may begin a key.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                return Poll::Ready(Some(Ok(passes)));
             }
             Poll::Ready(None) => None,
             Poll::Ready(Some(Err(error))) => match self.framing {
@@ -350,7 +376,11 @@ impl Incoming {
         };
         // Dropping what is not read to its end closes the connection.
         self.response = None;
-        Poll::Ready(error.map(Err))
+        let rest = self.mask.as_mut().map(KeyMask::rest).filter(|rest| !rest.is_empty());
+        match (rest, error) {
+            (Some(rest), None) => Poll::Ready(Some(Ok(rest))),
+            (_, error) => Poll::Ready(error.map(Err)),
+        }
     }
 }
 
@@ -386,20 +416,15 @@ enum Framing {
 }
 
 impl Framing {
-    /// `None` for a body that is lost: one that ends with the connection in HTTP/1.1, where awc
-    /// takes such a body for none. `bodiless` says that the call asked for no body.
-    fn of(response: &ClientResponse, bodiless: bool) -> Option<Self> {
+    /// `bodiless` says that the call asked for no body.
+    fn of(response: &ClientResponse, bodiless: bool) -> Self {
         let headers = response.headers();
         let stated = headers.contains_key(header::CONTENT_LENGTH)
             || headers.get(header::TRANSFER_ENCODING).is_some_and(|coding| {
                 coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")
             });
         let no_body = bodiless || matches!(response.status().as_u16(), 204 | 304);
-        match response.version() {
-            _ if stated || no_body => Some(Self::Stated),
-            Version::HTTP_11 => None,
-            _ => Some(Self::UntilClosed),
-        }
+        if stated || no_body { Self::Stated } else { Self::UntilClosed }
     }
 }
 
@@ -408,5 +433,5 @@ fn is_end(error: &PayloadError) -> bool {
         PayloadError::Io(cause) | PayloadError::Incomplete(Some(cause)) => cause,
         _ => return false,
     };
-    cause.kind() == std::io::ErrorKind::UnexpectedEof
+    cause.get_ref().is_some_and(|cause| cause.is::<Ended>())
 }

@@ -1,3 +1,5 @@
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -7,6 +9,7 @@ use actix_tls::connect::rustls_0_23::reexports::AsyncTlsStream;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::head::{MAX_HEAD_BYTES, mark_if_closed_at_end};
 use super::interim::AnswerStart;
 
 /// A connection to a provider, on which an end is an error and no interim head is seen.
@@ -19,9 +22,24 @@ use super::interim::AnswerStart;
 pub(super) struct ProviderStream {
     transport: Transport,
     start: AnswerStart,
-    /// The beginning of the final head, where it had to be moved; it comes before what is read.
+    /// The final head and what came with it, until that head is whole.
+    head: Option<Vec<u8>>,
+    /// The same when it is whole, where it had to be moved; it comes before what is read.
     ahead: Bytes,
 }
+
+/// The provider ended the connection, and said so: a TLS connection that ends without a word may have been
+/// cut.
+#[derive(Debug)]
+pub(super) struct Ended;
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the connection has ended")
+    }
+}
+
+impl Error for Ended {}
 
 #[derive(Debug)]
 enum Transport {
@@ -39,7 +57,7 @@ impl ProviderStream {
     }
 
     fn over(transport: Transport) -> Self {
-        Self { transport, start: AnswerStart::default(), ahead: Bytes::new() }
+        Self { transport, start: AnswerStart::default(), head: None, ahead: Bytes::new() }
     }
 
     fn tcp(&self) -> &TcpStream {
@@ -80,7 +98,7 @@ impl Transport {
             read
         };
         if room > 0 && read == 0 {
-            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, Ended)));
         }
         Poll::Ready(Ok(()))
     }
@@ -115,16 +133,30 @@ impl AsyncRead for ProviderStream {
             let found = this.start.find(bytes);
             if let Ok(Some(at)) = found {
                 let held = this.start.take_held();
-                if at > 0 || !held.is_empty() {
-                    let bytes = bytes.get(at..).unwrap_or_default();
-                    this.ahead = [held.as_slice(), bytes].concat().into();
-                    buffer.set_filled(before);
-                    this.read_ahead(buffer);
+                let is_first = at == 0 && held.is_empty();
+                let read = buffer.filled_mut().get_mut(before..).unwrap_or_default();
+                // Most heads come whole, and stay where they are.
+                if is_first && mark_if_closed_at_end(read) {
+                    return Poll::Ready(Ok(()));
                 }
-                return Poll::Ready(Ok(()));
+                let bytes = read.get(at..).unwrap_or_default();
+                this.head = Some([held.as_slice(), bytes].concat());
+                buffer.set_filled(before);
+                break;
             }
             buffer.set_filled(before);
             found?;
+        }
+        while let Some(head) = &mut this.head {
+            if mark_if_closed_at_end(head) || head.len() > MAX_HEAD_BYTES {
+                this.ahead = std::mem::take(head).into();
+                this.head = None;
+                this.read_ahead(buffer);
+                return Poll::Ready(Ok(()));
+            }
+            ready!(this.transport.poll_read(cx, buffer))?;
+            head.extend_from_slice(buffer.filled().get(before..).unwrap_or_default());
+            buffer.set_filled(before);
         }
         this.transport.poll_read(cx, buffer)
     }

@@ -7,7 +7,7 @@ mod rows;
 use std::fmt;
 use std::str::FromStr;
 
-use tollgate_domain::RequestShape;
+use tollgate_domain::RequestFormat;
 
 pub use self::operation::Operation;
 pub(crate) use self::operation::{Api, ModelIn, path_matches, path_model};
@@ -56,6 +56,16 @@ pub(crate) struct HiddenTokens {
     pub(crate) per_tool: u64,
 }
 
+impl HiddenTokens {
+    /// The larger figures of both.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self {
+            per_image: self.per_image.max(other.per_image),
+            per_tool: self.per_tool.max(other.per_tool),
+        }
+    }
+}
+
 impl Dialect {
     /// Every dialect, in the order in which the documentation names them.
     pub const ALL: [Self; 9] = [
@@ -86,10 +96,10 @@ impl Dialect {
     }
 
     /// The format of its requests, if it is one of the two.
-    pub const fn shape(self) -> Option<RequestShape> {
+    pub const fn shape(self) -> Option<RequestFormat> {
         match self {
-            Self::OpenAi | Self::Azure => Some(RequestShape::ShapeA),
-            Self::Anthropic => Some(RequestShape::ShapeB),
+            Self::OpenAi | Self::Azure => Some(RequestFormat::ShapeA),
+            Self::Anthropic => Some(RequestFormat::ShapeB),
             _ => None,
         }
     }

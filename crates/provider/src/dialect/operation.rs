@@ -1,5 +1,5 @@
 use awc::http::Method;
-use tollgate_domain::RequestShape;
+use tollgate_domain::RequestFormat;
 
 /// What an answer of an operation looks like, which is where its usage is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,10 +44,10 @@ pub(crate) enum Api {
 
 impl Api {
     /// The format of its requests, if it is one of the two.
-    pub(crate) const fn shape(self) -> Option<RequestShape> {
+    pub(crate) const fn shape(self) -> Option<RequestFormat> {
         match self {
-            Self::Chat | Self::Responses | Self::Embeddings => Some(RequestShape::ShapeA),
-            Self::Messages => Some(RequestShape::ShapeB),
+            Self::Chat | Self::Responses | Self::Embeddings => Some(RequestFormat::ShapeA),
+            Self::Messages => Some(RequestFormat::ShapeB),
             _ => None,
         }
     }

@@ -49,7 +49,7 @@ static MISTRAL_ROWS: [Operation; 3] = [
 ];
 static MOONSHOT_ROWS: [Operation; 1] =
     [free(Method::POST, "/tokenizers/estimate-token-count", ModelIn::Body("model"))];
-static PERPLEXITY_ROWS: [Operation; 1] = [metered("/chat/completions", Api::Chat)];
+static CHAT_ALONE_ROWS: [Operation; 1] = [metered("/chat/completions", Api::Chat)];
 
 static AZURE_ROWS: [Operation; 9] = [
     metered_by("/deployments/{deployment}/chat/completions", Api::Chat, ModelIn::Path),
@@ -184,5 +184,5 @@ pub(crate) const OPENROUTER: Rows =
 pub(crate) const DEEPINFRA: Rows =
     &[&CHAT_ROWS, &EMBEDDINGS_ROWS, &TRANSCRIPTION_ROWS, &SPEECH_ROWS, &IMAGE_GENERATION_ROWS];
 pub(crate) const MOONSHOT: Rows = &[&CHAT_ROWS, &MOONSHOT_ROWS];
-pub(crate) const PERPLEXITY: Rows = &[&PERPLEXITY_ROWS];
+pub(crate) const CHAT_ALONE: Rows = &[&CHAT_ALONE_ROWS];
 pub(crate) const NEBIUS: Rows = &[&CHAT_ROWS, &EMBEDDINGS_ROWS, &IMAGE_GENERATION_ROWS];

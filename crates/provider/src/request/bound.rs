@@ -5,8 +5,8 @@
 use tollgate_pricing::PerUnit;
 
 use super::CallBody;
-use super::native::TOKENS_PER_IMAGE_MADE;
 use super::scan::Kind;
+use super::tools::{ToolCharge, most_searches};
 use crate::dialect::Api;
 use crate::table::Endpoint;
 
@@ -14,6 +14,9 @@ use crate::table::Endpoint;
 /// the model's words about it. An assumption: no provider states it. A page that was fetched or
 /// the results of a search are commonly 1,000 to 20,000 tokens.
 const TOKENS_PER_TOOL_CALL: u64 = 32_768;
+
+/// Tokens of an image that is made, at most: 6,240 at the highest quality, and three previews of 100 each.
+pub const TOKENS_PER_IMAGE_MADE: u64 = 10_000;
 
 /// Sound has about 10 tokens a second going in and 20 coming out; speech has about 15 characters and
 /// 4 words a second.
@@ -50,6 +53,8 @@ pub struct UsageBound {
     pub answers: u64,
     /// How often tools that run at the provider are called at most.
     pub tool_calls: u64,
+    /// The charges for those tools, each with the path to the first tool that has it.
+    pub tool_charges: Vec<(ToolCharge, Vec<String>)>,
     /// What of other units is used at most: characters, seconds, images, pages.
     pub others: PerUnit<u64>,
     /// The first field that leaves the cost without a bound, its path from the outside in. The
@@ -84,6 +89,7 @@ impl CallBody {
             output: self.output(api),
             answers: self.choices.max(1),
             tool_calls,
+            tool_charges: self.findings.charges().map(|(one, path)| (one, path.clone())).collect(),
             others: self.others(api),
             unbounded: unbounded.or_else(|| endpoint.operation.is_none().then(Vec::new)),
         }
@@ -155,7 +161,7 @@ impl CallBody {
     /// No more tokens than bytes, and what is not written in the body. After each call of a tool
     /// the whole conversation goes in again.
     fn input_tokens(&self, endpoint: &Endpoint, tool_calls: u64) -> u64 {
-        let hidden = endpoint.dialect.hidden_tokens();
+        let hidden = endpoint.hidden_tokens();
         // One for the prompt that explains tools as such, and one for each.
         let prompts = match self.findings.tools {
             0 => 0,
@@ -175,10 +181,16 @@ impl CallBody {
     /// How often tools at the provider are called at most, and the first of which nothing says.
     fn tool_calls(&self, api: Api) -> (u64, Option<&Vec<String>>) {
         let first = |kind| self.findings.first(kind);
+        let searches = self.findings.searches.saturating_mul(most_searches(api));
+        let uses = self.findings.tool_uses.saturating_add(searches);
         match (first(Kind::ServerTool), api, self.max_tool_calls) {
             (None, ..) => (0, None),
-            (_, Api::Messages, _) => (self.findings.tool_uses, first(Kind::UnlimitedTool)),
+            (_, Api::Messages, _) => (uses, first(Kind::UnlimitedTool)),
             (_, Api::Responses, Some(most)) => (most, first(Kind::RemoteTool)),
+            // `max_uses` is no field of these tools.
+            (_, Api::Responses, None) if self.findings.tool_uses == 0 => {
+                (searches, first(Kind::UnlimitedTool))
+            }
             (tool, ..) => (0, tool),
         }
     }

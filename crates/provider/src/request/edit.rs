@@ -2,9 +2,12 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tollgate_domain::Issue;
+
+use super::scan::folded;
+use crate::object::Object;
 
 /// One replacement in a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,26 +23,17 @@ pub(super) enum UsageOption {
     Asked,
     /// It does not; the edit would.
     Insert(Edit),
-    /// The option is no object, or `include_usage` no boolean: the provider will refuse it, and
-    /// that is between the two of them.
-    Malformed,
-}
-
-#[derive(Deserialize)]
-struct StreamOptions<'a> {
-    /// `None` when absent; a literal null is `Some`, because it stands somewhere.
-    #[serde(borrow, default, deserialize_with = "as_it_stands")]
-    include_usage: Option<&'a RawValue>,
-}
-
-fn as_it_stands<'de, D: Deserializer<'de>>(value: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(value).map(Some)
 }
 
 impl Edit {
     /// Writes a JSON string in place of what stands at `range`.
     pub(super) fn string(range: Range<usize>, text: &str) -> Self {
         Self { range, text: Value::from(text).to_string().into() }
+    }
+
+    /// Writes a text as it is in place of what stands at `range`.
+    pub(super) fn plain(range: Range<usize>, text: &str) -> Self {
+        Self { range, text: text.to_owned().into() }
     }
 
     /// The body with all `edits`, which must not overlap; `None` when there are none.
@@ -63,35 +57,49 @@ impl Edit {
 
 /// Finds out what `body` asks, and the edit that would ask. `options` is the value of
 /// `stream_options`, a part of `body`.
-pub(super) fn usage_option(body: &[u8], options: Option<&RawValue>) -> UsageOption {
-    let edit = match options.map(RawValue::get) {
+///
+/// # Errors
+/// The value is neither null nor an object in which `include_usage` stands at most once and is a
+/// boolean or null. Servers read such values in different ways, and some then report no usage.
+pub(super) fn usage_option(body: &[u8], options: Option<&RawValue>) -> Result<UsageOption, Issue> {
+    const OPTIONS: &str = "stream_options";
+    const INCLUDE_USAGE: &str = "include_usage";
+    let invalid = |message: &str| Issue::at([OPTIONS, INCLUDE_USAGE], message);
+    let no_object = || Issue::at([OPTIONS], "must be an object or null");
+    let edit = match options {
         None => after_brace(
             body,
             0,
             r#""stream_options":{"include_usage":true}"#,
             r#""stream_options":{"include_usage":true},"#,
         ),
-        Some("null") => replace(body, options, r#"{"include_usage":true}"#),
-        Some(text) => match serde_json::from_str::<StreamOptions<'_>>(text) {
-            Err(_) => None,
-            Ok(StreamOptions { include_usage: None }) => {
-                range_of(body, options).and_then(|range| {
-                    after_brace(
-                        body,
-                        range.start,
-                        r#""include_usage":true"#,
-                        r#""include_usage":true,"#,
-                    )
-                })
+        Some(null) if null.get() == "null" => replace(body, options, r#"{"include_usage":true}"#),
+        Some(value) => {
+            let members = Object::in_value(value).ok_or_else(no_object)?;
+            let mut stated = None;
+            for (key, value) in members.members() {
+                let is_meant = key == INCLUDE_USAGE;
+                if folded(key).as_deref() == Some(INCLUDE_USAGE) {
+                    return Err(Issue::at([OPTIONS, key], "must be written as include_usage"));
+                }
+                if is_meant && stated.replace(value).is_some() {
+                    return Err(invalid("must not occur more than once"));
+                }
             }
-            Ok(StreamOptions { include_usage: Some(value) }) => match value.get() {
-                "true" => return UsageOption::Asked,
-                "false" | "null" => replace(body, Some(value), "true"),
-                _ => None,
-            },
-        },
+            match stated.map(|value| value.map(RawValue::get)) {
+                None => after_brace(
+                    body,
+                    range_of(body, options).ok_or_else(no_object)?.start,
+                    r#""include_usage":true"#,
+                    r#""include_usage":true,"#,
+                ),
+                Some(Some("true")) => return Ok(UsageOption::Asked),
+                Some(Some("false" | "null")) => replace(body, stated.flatten(), "true"),
+                Some(_) => return Err(invalid("must be true, false or null")),
+            }
+        }
     };
-    edit.map_or(UsageOption::Malformed, UsageOption::Insert)
+    edit.map(UsageOption::Insert).ok_or_else(no_object)
 }
 
 /// An insertion behind the brace that opens at or after `from`; the text with a comma at its end
@@ -115,7 +123,11 @@ fn replace(body: &[u8], value: Option<&RawValue>, text: &'static str) -> Option<
 
 /// Where a value that was borrowed from `body` stands in it.
 pub(super) fn range_of(body: &[u8], value: Option<&RawValue>) -> Option<Range<usize>> {
-    let value = value?.get();
+    range_within(body, value?.get().as_bytes())
+}
+
+/// Where a part of `body` stands in it.
+pub(super) fn range_within(body: &[u8], value: &[u8]) -> Option<Range<usize>> {
     let start = value.as_ptr().addr().checked_sub(body.as_ptr().addr())?;
     let end = start.checked_add(value.len())?;
     (end <= body.len()).then_some(start..end)

@@ -4,6 +4,8 @@
 use tollgate_domain::Issue;
 
 use super::CallBody;
+use super::edit::range_within;
+use super::scan::folded;
 use super::sound;
 use crate::dialect::ModelIn;
 use crate::number::count;
@@ -19,46 +21,24 @@ struct Part<'a> {
     content: &'a [u8],
 }
 
-/// What the content type of a body says of forms.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// It is no form.
-    Other,
-    /// It is one, with this boundary.
-    Form(String),
-    /// It is one, and may be read in more than one way.
-    Ambiguous,
-}
-
-/// Reads a content type. Every server has its own idea of quotes, escapes and repeated parameters, and
-/// the model is what stands between two boundaries: only what there is one way to read is a form.
-pub(super) fn kind(content_type: &str) -> Kind {
-    let (media_type, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
-    if !media_type.trim().to_ascii_lowercase().starts_with("multipart/") {
-        return Kind::Other;
+/// The boundary in the parameters of `multipart/form-data`. Every server has its own idea of quotes,
+/// escapes and repeated parameters, and the model is what stands between two boundaries: only what
+/// there is one way to read is a boundary.
+pub(super) fn boundary(parameters: Option<&str>) -> Option<String> {
+    let (name, value) = parameters?.trim().split_once('=')?;
+    if !name.trim().eq_ignore_ascii_case("boundary") {
+        return None;
     }
-    let boundary = match media_type.trim().eq_ignore_ascii_case("multipart/form-data") {
-        true => parameters.trim().split_once('='),
-        false => None,
-    };
+    let value = value.trim();
     let plain = |text: &str| {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&b);
         (1..=70).contains(&text.len()) && text.bytes().all(allowed) && !text.ends_with(' ')
     };
-    let unquoted = |value: &str| {
-        let quoted = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-        let token = || {
-            Some(value)
-                .filter(|value| !value.contains([' ', '"', '=', ',', '?', ':', '/', '(', ')']))
-        };
-        quoted.or_else(token).filter(|value| plain(value)).map(str::to_owned)
+    let quoted = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let token = || {
+        Some(value).filter(|value| !value.contains([' ', '"', '=', ',', '?', ':', '/', '(', ')']))
     };
-    match boundary {
-        Some((name, value)) if name.trim().eq_ignore_ascii_case("boundary") => {
-            unquoted(value.trim()).map_or(Kind::Ambiguous, Kind::Form)
-        }
-        _ => Kind::Ambiguous,
-    }
+    quoted.or_else(token).filter(|value| plain(value)).map(str::to_owned)
 }
 
 /// Reads a form. The same fields decide about money as in a JSON body, and each may stand only once.
@@ -84,10 +64,21 @@ pub(super) fn inspect(
             issues.push(Issue::at([name], "must not occur more than once"));
         }
     }
+    // Some servers fold letters, and take a list for its last item.
+    for part in &parts {
+        let seen = folded(&part.name).unwrap_or_else(|| part.name.clone());
+        let seen = seen.trim_end_matches("[]");
+        if (once.contains(&seen) && part.name != seen) || seen == "_charset_" {
+            issues.push(Issue::at([&part.name], "must be written as the provider documents it"));
+        }
+    }
     let text = |name: &str| {
         let part = parts.iter().find(|part| part.name == name && !part.is_file)?;
         Some(std::str::from_utf8(part.content).ok()?.trim().to_owned())
     };
+    let written = parts.iter().find(|part| part.name == model_field && !part.is_file);
+    call.model_range = written.and_then(|part| range_within(body, part.content));
+    call.is_form = true;
     call.model = endpoint.named_model().or_else(|| text(model_field));
     call.model = call.model.take().filter(|model| !model.is_empty());
     let required =
@@ -127,6 +118,14 @@ pub(super) fn inspect(
     if issues.is_empty() { Ok(call) } else { Err(issues) }
 }
 
+/// The model that a form names.
+pub(super) fn model(body: &[u8], boundary: &str) -> Option<String> {
+    let parts = parts(body, boundary)?;
+    let part = parts.iter().find(|part| part.name == "model" && !part.is_file)?;
+    let model = std::str::from_utf8(part.content).ok()?.trim();
+    Some(model.to_owned()).filter(|model| !model.is_empty())
+}
+
 /// The parts of a form that is whole and begins with its first part; none if it is not.
 fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<Part<'a>>> {
     let delimiter = format!("--{boundary}");
@@ -151,13 +150,20 @@ fn read_part(part: &[u8]) -> Option<Part<'_>> {
     let end = memchr::memmem::find(part, b"\r\n\r\n")?;
     let (head, content) = (part.get(..end)?, part.get(end..)?.strip_prefix(b"\r\n\r\n")?);
     let head = std::str::from_utf8(head).ok()?;
-    let mut disposition = None;
+    let (mut disposition, mut content_type) = (None, "");
     for line in head.split("\r\n") {
         let (name, value) = line.split_once(':')?;
         // A line that goes on in the next one, or has an end of its own within.
         if name.is_empty() || name.contains([' ', '\t', '\n', '\r']) || value.contains(['\n', '\r'])
         {
             return None;
+        }
+        // Both say that the content is not what it looks like.
+        if name.eq_ignore_ascii_case("content-transfer-encoding") {
+            return None;
+        }
+        if name.eq_ignore_ascii_case("content-type") {
+            content_type = value;
         }
         if name.eq_ignore_ascii_case("content-disposition")
             && disposition.replace(value.trim()).is_some()
@@ -168,6 +174,10 @@ fn read_part(part: &[u8]) -> Option<Part<'_>> {
     let (name, is_file) = read_disposition(disposition?)?;
     // A file is one by its name too, should it have been sent without one of its own.
     let is_file = is_file || FILE_FIELDS.contains(&name.trim_end_matches("[]"));
+    let charset = content_type.split_once(';').map(|(_, parameters)| parameters.trim());
+    if !is_file && charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("charset=utf-8")) {
+        return None;
+    }
     Some(Part { name, is_file, content })
 }
 
@@ -206,24 +216,20 @@ mod tests {
 
     #[test]
     fn a_boundary_is_what_every_server_takes_for_it() {
-        let form = |boundary: &str| Kind::Form(boundary.to_owned());
         let table = [
-            ("multipart/form-data; boundary=abc", form("abc")),
-            ("Multipart/Form-Data;Boundary=\"a b'c\"", form("a b'c")),
-            ("application/json; boundary=abc", Kind::Other),
-            ("application/json", Kind::Other),
-            ("multipart/form-data", Kind::Ambiguous),
-            ("multipart/form-data; boundary=", Kind::Ambiguous),
-            ("multipart/form-data; boundary=\"a;b\"", Kind::Ambiguous),
-            ("multipart/form-data; boundary=a; boundary=b", Kind::Ambiguous),
-            ("multipart/form-data; boundary=a; charset=utf-8", Kind::Ambiguous),
-            ("multipart/form-data; charset=utf-8; boundary=a", Kind::Ambiguous),
-            ("multipart/form-data; x=\"; boundary=a\"; boundary=b", Kind::Ambiguous),
-            ("multipart/form-data; boundary=\"a\\\"b\"", Kind::Ambiguous),
-            ("multipart/mixed; boundary=a", Kind::Ambiguous),
+            ("boundary=abc", Some("abc")),
+            ("Boundary=\"a b'c\"", Some("a b'c")),
+            ("", None),
+            ("boundary=", None),
+            ("boundary=\"a;b\"", None),
+            ("boundary=a; boundary=b", None),
+            ("boundary=a; charset=utf-8", None),
+            ("charset=utf-8; boundary=a", None),
+            ("x=\"; boundary=a\"; boundary=b", None),
+            ("boundary=\"a\\\"b\"", None),
         ];
-        for (content_type, expected) in table {
-            assert_eq!(kind(content_type), expected, "{content_type}");
+        for (parameters, expected) in table {
+            assert_eq!(boundary(Some(parameters)).as_deref(), expected, "{parameters}");
         }
     }
 

@@ -1,14 +1,12 @@
-use std::fmt;
-use std::sync::LazyLock;
-
-use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use std::fmt;
 use tollgate_domain::Issue;
 
 use super::edit::{UsageOption, range_of, usage_option};
-use super::scan::{Findings, Key, Kind, Member, Scan};
+use super::scan::{Findings, Key, Kind, Member, Scan, folded};
+use super::tools::is_tool;
 use super::{CallBody, native};
 use crate::dialect::{Api, Dialect, ModelIn};
 use crate::number::count;
@@ -42,6 +40,10 @@ struct TopLevel<'a> {
     search_parameters: Option<&'a RawValue>,
     prediction: Option<&'a RawValue>,
     context_management: Option<&'a RawValue>,
+    provider: Option<&'a RawValue>,
+    enable_search: Option<&'a RawValue>,
+    modalities: Option<&'a RawValue>,
+    reasoning: Option<&'a RawValue>,
     service_tier: Option<&'a RawValue>,
     speed: Option<&'a RawValue>,
     inference_geo: Option<&'a RawValue>,
@@ -51,22 +53,26 @@ struct TopLevel<'a> {
     data_sources: Option<&'a RawValue>,
     deferred: Option<&'a RawValue>,
     duplicates: Vec<&'static str>,
-    /// A key that decides about money, in other letters: some servers do not mind.
+    /// A key that decides about money, in letters that some servers fold into its own.
     misspelt: Option<String>,
     /// The first handle to stored state in each scanned field.
     handles: Vec<Vec<String>>,
     findings: Findings,
 }
 
-/// How long a cache entry is asked to live, if it is for longer than usual.
-static HOUR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(r#""1h""#));
-
 /// What is wrong with naming something stored.
 pub(super) const STORED_STATE: &str =
     "refers to what the provider stores, which the managed key may not; use your own provider key";
 
+/// What is wrong with a key that only some servers take for the one it resembles.
+const MISSPELT: &str = "must be written in the letters of the provider's documentation: some servers \
+                        take it for the key it resembles, and others do not";
+
 /// The tools that are offered.
 const TOOLS: &str = "tools";
+/// The conversation, in the words of each format.
+const MESSAGES: [&str; 6] =
+    ["messages", "input", "contents", "system", "systemInstruction", "system_instruction"];
 /// What in them looks like a handle or a URL is free text of the caller's.
 const NOT_SCANNED: [&str; 3] = ["metadata", "response_format", "text"];
 
@@ -97,7 +103,11 @@ impl<'de> Deserialize<'de> for TopLevel<'de> {
                         }
                         None => {
                             top.note_spelling(&key);
-                            let scan = if key == TOOLS { Scan::Tools } else { Scan::Part };
+                            let scan = match &*key {
+                                TOOLS => Scan::Tools,
+                                key if MESSAGES.contains(&key) => Scan::Message,
+                                _ => Scan::Part,
+                            };
                             top.add(map.next_value_seed(Member(&key, scan))?);
                         }
                     }
@@ -147,6 +157,10 @@ slots!(
     search_parameters,
     prediction,
     context_management,
+    provider,
+    enable_search,
+    modalities,
+    reasoning,
     service_tier,
     speed,
     inference_geo,
@@ -165,9 +179,9 @@ impl TopLevel<'_> {
     }
 
     fn note_spelling(&mut self, key: &str) {
-        if key.bytes().any(|b| b.is_ascii_uppercase())
-            && self.slot(&key.to_ascii_lowercase()).is_some()
-        {
+        let Some(seen) = folded(key) else { return };
+        let is_part = || seen == TOOLS || MESSAGES.contains(&&*seen);
+        if is_part() || self.slot(&seen).is_some() {
             self.misspelt = Some(key.to_owned());
         }
     }
@@ -209,7 +223,7 @@ pub(super) fn inspect(
         .map(|key| Issue::at([key], "must not occur more than once"))
         .collect();
     let misspelt = top.misspelt.iter();
-    issues.extend(misspelt.map(|key| Issue::at([key], "must be written in lower case")));
+    issues.extend(misspelt.map(|key| Issue::at([key], MISSPELT)));
     let model = read_model(&top, body, endpoint, &mut issues);
     let stream = read_stream(&top, &mut issues);
     let answers =
@@ -220,7 +234,12 @@ pub(super) fn inspect(
     if managed && !endpoint.provider.allow_stored_state {
         refuse_stored_state(&top, std::mem::take(&mut stored), &mut issues);
     }
-    let option = stream.then(|| usage_option(body, top.stream_options));
+    if let Some(path) = top.findings.take(Kind::Misspelt).filter(|_| managed) {
+        issues.push(Issue { path, message: MISSPELT.to_owned() });
+    }
+    let option = usage_option(body, top.stream_options);
+    issues.extend(option.as_ref().err().cloned());
+    let option = option.ok().filter(|_| stream);
     let endless = open_ended(&top).map(|field| vec![field.to_owned()]);
     let mut call = CallBody {
         model,
@@ -233,12 +252,13 @@ pub(super) fn inspect(
         audio_micros: 0,
         audio_is_exact: false,
         tiers: Vec::new(),
-        hour_cache: HOUR.find(body).is_some(),
+        hour_cache: top.findings.hour_cache,
         max_tool_calls,
         findings: top.findings,
         open_ended: stored.into_iter().next().or(endless),
         names_other_models: filled(top.models) || filled(top.fallbacks),
         model_range: range_of(body, top.model),
+        is_form: false,
         model_edit: None,
         usage_edit: match option {
             Some(UsageOption::Insert(edit)) if may_include_usage(endpoint) => Some(edit),
@@ -276,9 +296,43 @@ fn open_ended(top: &TopLevel<'_>) -> Option<&'static str> {
         // What of it is not taken is charged as output beside the answer.
         ("prediction", present(top.prediction)),
         // The provider may write summaries of its own accord.
-        ("context_management", present(top.context_management)),
+        ("context_management", top.context_management.is_some_and(|edits| !only_removes(edits))),
+        // OpenRouter's: who serves the call, at which price.
+        ("provider", top.provider.is_some_and(|value| value.get().starts_with('{'))),
     ];
-    fields.into_iter().find(|(_, holds)| *holds).map(|(field, _)| field)
+    let makes_images = |kinds: &RawValue| kinds.get().contains("image");
+    // OpenRouter's: thoughts beside the maximum of the answer.
+    let thinks_beside =
+        |how: &RawValue| Object::in_value(how).is_some_and(|how| how.has("max_tokens"));
+    let more = [
+        (
+            "enable_search",
+            top.enable_search.is_some_and(|it| it.get() != "false") && present(top.enable_search),
+        ),
+        ("modalities", top.modalities.is_some_and(makes_images)),
+        ("reasoning", top.reasoning.is_some_and(thinks_beside)),
+    ];
+    fields.into_iter().chain(more).find(|(_, holds)| *holds).map(|(field, _)| field)
+}
+
+/// Whether edits of the conversation (Anthropic, "Context editing") only remove parts of it.
+fn only_removes(edits: &RawValue) -> bool {
+    const REMOVE: [&str; 2] = ["clear_tool_uses", "clear_thinking"];
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Management {
+        #[serde(default)]
+        edits: Vec<Edit>,
+    }
+    #[derive(Deserialize)]
+    struct Edit {
+        r#type: String,
+    }
+    let removes = |edit: Edit| REMOVE.iter().any(|known| is_tool(&edit.r#type, known));
+    let management = serde_json::from_str::<Option<Management>>(edits.get());
+    let is_object = || edits.get().starts_with(['{', 'n']);
+    management.is_ok_and(|all| all.is_none_or(|all| all.edits.into_iter().all(removes)))
+        && is_object()
 }
 
 /// The largest of the maximum-token fields. One that the endpoint does not have may be ignored
@@ -294,7 +348,10 @@ fn read_max_output_tokens(
         read_count("max_output_tokens", top.max_output_tokens, issues),
     ];
     match endpoint.operation.map(|operation| operation.api) {
-        Some(Api::Chat) => chat_or_messages.max(chat),
+        // Beside the other it may count after all.
+        Some(Api::Chat) => chat_or_messages.max(
+            chat.filter(|_| endpoint.honours_max_completion_tokens() || chat_or_messages.is_some()),
+        ),
         Some(Api::Messages | Api::Cohere) => chat_or_messages,
         // They have names of their own for it.
         Some(Api::GenerateContent | Api::Converse | Api::Invoke) => None,

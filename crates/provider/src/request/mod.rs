@@ -8,6 +8,7 @@ mod inspect;
 mod native;
 mod scan;
 mod sound;
+mod tools;
 
 use std::ops::Range;
 
@@ -15,11 +16,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tollgate_domain::Issue;
 
-pub use self::bound::{OutputBound, UsageBound};
+pub use self::bound::{OutputBound, TOKENS_PER_IMAGE_MADE, UsageBound};
 use self::edit::Edit;
 use self::scan::Findings;
 pub(crate) use self::scan::Key;
 pub(crate) use self::sound::Sound;
+pub use self::tools::ToolCharge;
+pub(crate) use self::tools::image_model;
 use crate::table::Endpoint;
 
 /// The few facts of a request body that decide about money, and what is to be changed in it.
@@ -54,8 +57,9 @@ pub struct CallBody {
     findings: Findings,
     /// The first top-level field, or handle to something stored, that no length is known of.
     open_ended: Option<Vec<String>>,
-    /// Where the model stands.
+    /// Where the model stands, and whether in a form: then it has no quotes.
     model_range: Option<Range<usize>>,
+    is_form: bool,
     model_edit: Option<Edit>,
     usage_edit: Option<Edit>,
 }
@@ -71,8 +75,13 @@ impl CallBody {
     }
 
     /// The model that a body asks for, for when it decides where the call goes. Nothing else is
-    /// looked at; `None` unless the body is a JSON object that names one.
-    pub fn model_of(body: &[u8]) -> Option<String> {
+    /// looked at; `None` unless the body is a JSON object, or a form, that names one.
+    pub fn model_of(body: &[u8], content_type: Option<&str>) -> Option<String> {
+        if let Some((essence, parameters)) = content_type.and_then(|kind| kind.split_once(';'))
+            && essence.trim().eq_ignore_ascii_case("multipart/form-data")
+        {
+            return form::model(body, &form::boundary(Some(parameters))?);
+        }
         #[derive(Deserialize)]
         struct Named {
             model: String,
@@ -88,63 +97,40 @@ impl CallBody {
     /// what the provider stores are refused unless the provider allows them.
     ///
     /// # Errors
-    /// Everything that is wrong with the body, and with the query where that asks for what a managed
-    /// key may not.
+    /// [`BodyRefused`].
     pub fn read(
         body: &[u8],
         content_type: Option<&str>,
         endpoint: &Endpoint,
         managed: bool,
-    ) -> Result<Self, Vec<Issue>> {
+    ) -> Result<Self, BodyRefused> {
         if let Some(name) = endpoint.forbidden_parameter().filter(|_| managed) {
             let issue = "is a key, sends the answer elsewhere, or leaves out what it is measured by, \
                          which is not possible with the managed key; use your own provider key";
-            return Err(vec![Issue::at([&name], issue)]);
+            return Err(vec![Issue::at([&name], issue)].into());
         }
         if let Some(name) = endpoint.model_stands_twice() {
-            return Err(vec![Issue::at([name], "must not occur more than once in the query")]);
+            let issue = "must not occur more than once in the query";
+            return Err(vec![Issue::at([name], issue)].into());
         }
-        let read = Self::read_as(body, content_type, endpoint, managed)?;
-        if read.model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
-            let message = format!("may have at most {MAX_MODEL_BYTES} bytes");
-            return Err(vec![Issue::at(["model"], message)]);
-        }
-        Ok(read)
-    }
-
-    /// Reads a body as what its header says that it is.
-    fn read_as(
-        body: &[u8],
-        content_type: Option<&str>,
-        endpoint: &Endpoint,
-        managed: bool,
-    ) -> Result<Self, Vec<Issue>> {
-        match content_type.map_or(form::Kind::Other, form::kind) {
-            // A provider might read as JSON what is read as a form here.
-            form::Kind::Form(_) | form::Kind::Ambiguous if !endpoint.takes_forms() => {
-                Err(vec![Issue::at([], "must be JSON: this endpoint takes no form")])
-            }
-            form::Kind::Ambiguous => {
-                let message = "the content type of a form must be multipart/form-data with a plain \
-                               boundary and nothing else";
-                Err(vec![Issue::at([], message)])
-            }
-            form::Kind::Form(boundary) => form::inspect(body, &boundary, endpoint, managed),
-            form::Kind::Other if content_type.is_some_and(is_urlencoded) => {
-                let message = "must be JSON, and say so: send it as Content-Type: application/json";
-                Err(vec![Issue::at([], message)])
-            }
-            form::Kind::Other if endpoint.takes_sound() && !content_type.is_some_and(is_json) => {
+        let read = match BodyType::of(content_type, body.is_empty(), endpoint)? {
+            BodyType::Json => Self::inspect(body, endpoint, managed)?,
+            BodyType::Form { boundary } => form::inspect(body, &boundary, endpoint, managed)?,
+            BodyType::Sound => {
                 let sound = sound::length(body);
-                Ok(Self {
+                Self {
                     model: endpoint.named_model(),
                     audio_micros: sound.micros,
                     audio_is_exact: sound.is_exact,
                     ..Self::empty()
-                })
+                }
             }
-            form::Kind::Other => Self::inspect(body, endpoint, managed),
+        };
+        if read.model.as_ref().is_some_and(|model| model.len() > MAX_MODEL_BYTES) {
+            let message = format!("may have at most {MAX_MODEL_BYTES} bytes");
+            return Err(vec![Issue::at(["model"], message)].into());
         }
+        Ok(read)
     }
 
     /// Reads a JSON body. `managed` says that the operator's key will be used, with which handles
@@ -191,7 +177,11 @@ impl CallBody {
 
     /// Asks for another model: its name alone, where the caller's began with the provider's.
     pub fn set_model(&mut self, model: &str) {
-        self.model_edit = self.model_range.clone().map(|range| Edit::string(range, model));
+        let edit = |range| match self.is_form {
+            true => Edit::plain(range, model),
+            false => Edit::string(range, model),
+        };
+        self.model_edit = self.model_range.clone().map(edit);
         self.model = Some(model.to_owned());
     }
 
@@ -212,11 +202,75 @@ impl CallBody {
     }
 }
 
-fn is_urlencoded(content_type: &str) -> bool {
-    content_type.trim_start().to_ascii_lowercase().starts_with("application/x-www-form-urlencoded")
+/// Why a body is not forwarded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BodyRefused {
+    /// The endpoint takes no body of its content type, or servers read that type in different ways;
+    /// what to send instead.
+    ContentType(&'static str),
+    /// Everything that is wrong with it.
+    Invalid(Vec<Issue>),
 }
 
-fn is_json(content_type: &str) -> bool {
-    let kind = content_type.split(';').next().unwrap_or_default().trim();
-    kind.eq_ignore_ascii_case("application/json")
+impl From<Vec<Issue>> for BodyRefused {
+    fn from(issues: Vec<Issue>) -> Self {
+        Self::Invalid(issues)
+    }
+}
+
+/// What a body is, by its header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum BodyType {
+    Json,
+    Form { boundary: String },
+    Sound,
+}
+
+impl BodyType {
+    /// The type that `content_type` names. A provider must read the same model and the same maxima as
+    /// are read here, so there must be one way to read it: JSON is UTF-8, and no other parameter may
+    /// stand there.
+    fn of(
+        content_type: Option<&str>,
+        is_empty: bool,
+        endpoint: &Endpoint,
+    ) -> Result<Self, BodyRefused> {
+        let refused = || {
+            BodyRefused::ContentType(match (endpoint.takes_forms(), endpoint.takes_sound()) {
+                (true, _) => {
+                    "Send the body as Content-Type: application/json, or as multipart/form-data with \
+                     a plain boundary."
+                }
+                (_, true) => {
+                    "Send the body as Content-Type: application/json, application/octet-stream, or \
+                     the type of the sound."
+                }
+                _ => "Send the body as Content-Type: application/json, encoded as UTF-8.",
+            })
+        };
+        let Some(content_type) = content_type else {
+            return if is_empty { Ok(Self::Json) } else { Err(refused()) };
+        };
+        let (essence, parameters) = match content_type.split_once(';') {
+            Some((essence, parameters)) => (essence.trim(), Some(parameters.trim())),
+            None => (content_type.trim(), None),
+        };
+        let is_utf8 = |parameter: &str| {
+            let value = parameter.to_ascii_lowercase();
+            matches!(value.as_str(), "charset=utf-8" | "charset=\"utf-8\"" | "")
+        };
+        let essence = essence.to_ascii_lowercase();
+        match essence.as_str() {
+            "application/json" if parameters.is_none_or(is_utf8) => Ok(Self::Json),
+            "multipart/form-data" if endpoint.takes_forms() => form::boundary(parameters)
+                .map(|boundary| Self::Form { boundary })
+                .ok_or_else(refused),
+            "application/octet-stream" if endpoint.takes_sound() => Ok(Self::Sound),
+            _ if endpoint.takes_sound() => match essence.split_once('/') {
+                Some(("audio" | "video", kind)) if !kind.is_empty() => Ok(Self::Sound),
+                _ => Err(refused()),
+            },
+            _ => Err(refused()),
+        }
+    }
 }

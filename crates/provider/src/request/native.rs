@@ -11,8 +11,6 @@ use crate::number::count;
 use crate::object::Object;
 use crate::table::Endpoint;
 
-/// An image has at most 6,240 tokens at the highest quality, and three previews of 100 each.
-pub(super) const TOKENS_PER_IMAGE_MADE: u64 = 10_000;
 /// How many images Imagen makes unless it is told.
 const IMAGES_BY_DEFAULT: u64 = 4;
 

@@ -8,6 +8,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::tools::{ToolCharge, charge, charge_of_images, charge_of_key, is_tool};
+
 /// What is worth a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -22,6 +24,10 @@ pub(super) enum Kind {
     UnlimitedTool,
     /// One of those at a server of somebody else's (MCP), which no maximum is known to bind.
     RemoteTool,
+    /// One of those, by the charge for its calls.
+    Charged(ToolCharge),
+    /// A key that servers which fold letters take for another one that decides about money.
+    Misspelt,
 }
 
 /// What was found below a value; paths are kept innermost first while the walk unwinds.
@@ -34,6 +40,10 @@ pub(super) struct Findings {
     pub(super) tools: u64,
     /// The maxima of uses of the tools at the provider, all together.
     pub(super) tool_uses: u64,
+    /// Searches of the web that state no maximum of uses.
+    pub(super) searches: u64,
+    /// A cache entry is asked to live for an hour.
+    pub(super) hour_cache: bool,
 }
 
 impl Findings {
@@ -54,7 +64,17 @@ impl Findings {
         self.images = self.images.saturating_add(later.images);
         self.tools = self.tools.saturating_add(later.tools);
         self.tool_uses = self.tool_uses.saturating_add(later.tool_uses);
+        self.searches = self.searches.saturating_add(later.searches);
+        self.hour_cache |= later.hour_cache;
         self
+    }
+
+    /// The charges for the tools at the provider, each with the path of its first tool.
+    pub(super) fn charges(&self) -> impl Iterator<Item = (ToolCharge, &Vec<String>)> {
+        self.first.iter().filter_map(|(kind, path)| match kind {
+            Kind::Charged(charge) => Some((*charge, path)),
+            _ => None,
+        })
     }
 
     fn note(&mut self, kind: Kind, path: Vec<String>) {
@@ -127,8 +147,10 @@ const GOOGLE_TOOLS: [&str; 12] = [
 ];
 /// Types of tools that the client runs. Dated names, such as `bash_20250124`, begin with one of
 /// them. Whatever else there is or will be runs at the provider.
-const CLIENT_TOOLS: [&str; 9] = [
+const CLIENT_TOOLS: [&str; 10] = [
     "function",
+    // Functions under a common name.
+    "namespace",
     "custom",
     "bash",
     "text_editor",
@@ -137,6 +159,18 @@ const CLIENT_TOOLS: [&str; 9] = [
     "memory",
     "local_shell",
     "apply_patch",
+];
+
+/// Keys of tools that the client runs, where their kind is not told by a type.
+const DECLARATIONS: [&str; 8] = [
+    "name",
+    "function",
+    "functionDeclarations",
+    "function_declarations",
+    "toolSpec",
+    "cachePoint",
+    "computerUse",
+    "computer_use",
 ];
 
 /// What a value turned out to be, for the object around it to judge.
@@ -158,8 +192,51 @@ pub(super) enum Scan {
     Tools,
     /// One of them.
     Tool,
-    /// Anything else.
+    /// Messages and their parts: their keys are the provider's.
+    Message,
+    /// Where a tool at the provider runs code.
+    Container,
+    /// Anything else. Keys may be the caller's own: names in a schema, arguments of a function.
     Part,
+}
+
+/// Keys of messages below which keys are the caller's own.
+const FREE_KEYS: [&str; 7] =
+    ["input", "args", "arguments", "output", "response", "parameters", "structuredContent"];
+/// Keys of tools and messages that decide about money or reach into what the provider stores.
+const DECIDING_KEYS: [&str; 12] = [
+    "type",
+    "name",
+    "function",
+    "max_uses",
+    "tools",
+    "media_type",
+    "data",
+    "ttl",
+    "image",
+    "audio",
+    "inlineData",
+    "fileData",
+];
+
+/// `key` as servers see it that fold letters, if it is another one then: case, and the few letters
+/// beyond ASCII that fold into it (the Kelvin sign, the long s, ligatures).
+pub(super) fn folded(key: &str) -> Option<String> {
+    if key.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase()) {
+        return None;
+    }
+    let upper = key.chars().flat_map(char::to_uppercase);
+    let folded: String = upper.flat_map(char::to_lowercase).collect();
+    Some(folded).filter(|folded| folded != key)
+}
+
+/// Whether servers that fold letters take `key` for another one that decides, which it is not.
+fn is_misspelt(key: &str) -> bool {
+    let Some(seen) = folded(key) else { return false };
+    let lists: [&[&str]; 5] =
+        [&DECIDING_KEYS, &HANDLE_KEYS, &HANDLE_LIST_KEYS, &REMOTE_KEYS, &DOCUMENT_KEYS];
+    let known = || lists.into_iter().flatten();
+    known().all(|name| *name != key) && known().any(|name| name.eq_ignore_ascii_case(&seen))
 }
 
 /// The member `key` of the whole body.
@@ -172,6 +249,20 @@ impl<'de> DeserializeSeed<'de> for Member<'_> {
         let (seen, mut found) = value.deserialize_any(Walk(self.1))?;
         judge_member(self.0, &seen, &mut found);
         Ok(found.within(self.0))
+    }
+}
+
+impl Scan {
+    /// What stands under `key` of an object in such a place.
+    fn below(self, key: &str) -> Self {
+        match (self, key) {
+            // A namespace has tools of its own, and an item of the conversation may offer more.
+            (Self::Tool | Self::Message, "tools") => Self::Tools,
+            (Self::Tool, "function") => Self::Message,
+            (Self::Tool, "container") => Self::Container,
+            (Self::Message, key) if !FREE_KEYS.contains(&key) => Self::Message,
+            _ => Self::Part,
+        }
     }
 }
 
@@ -226,7 +317,11 @@ impl<'de> Visitor<'de> for Walk {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        let inner = if self.0 == Scan::Tools { Scan::Tool } else { Scan::Part };
+        let inner = match self.0 {
+            Scan::Tools => Scan::Tool,
+            Scan::Message => Scan::Message,
+            Scan::Tool | Scan::Container | Scan::Part => Scan::Part,
+        };
         let mut findings = Findings::default();
         let mut position = 0_usize;
         while let Some((_, found)) = items.next_element_seed(Walk(inner))? {
@@ -246,9 +341,19 @@ impl<'de> Visitor<'de> for Walk {
                 fields.next_value::<IgnoredAny>()?;
                 continue;
             }
-            let (seen, mut found) = fields.next_value_seed(Walk(Scan::Part))?;
+            let (seen, mut found) = fields.next_value_seed(Walk(self.0.below(&key)))?;
             judge_member(&key, &seen, &mut found);
-            object.read(&key, &seen);
+            // Larger containers cost more, and answers do not say how large they were.
+            if self.0 == Scan::Container
+                && key == "memory_limit"
+                && !matches!(&seen, Seen::Text(size) if size == "1g")
+            {
+                found.note(Kind::Charged(ToolCharge::Unknown), Vec::new());
+            }
+            if self.0 != Scan::Part && is_misspelt(&key) {
+                found.note(Kind::Misspelt, Vec::new());
+            }
+            object.read(self.0, &key, &seen);
             findings = findings.or(found.below(&key));
         }
         object.judge(self.0, &mut findings);
@@ -277,6 +382,7 @@ fn judge_member(key: &str, seen: &Seen<'_>, found: &mut Findings) {
             if key == "bytes" {
                 found.note(Kind::Unsized, here());
             }
+            found.hour_cache |= key == "ttl" && text == "1h";
             let drawn = key == "type" && text == "image_generation_call";
             if drawn || key == "image" || (REMOTE_KEYS.contains(&key) && inline) {
                 found.images = found.images.saturating_add(1);
@@ -298,23 +404,40 @@ struct Object {
     is_base64: bool,
     is_image: bool,
     is_no_image: bool,
-    /// Its type is one of a tool that does not run at the client.
-    is_server_tool: bool,
+    /// It has a name, or what else a tool has that the client runs.
+    is_declared: bool,
+    /// The types that no tool has that runs at the client; several where the key stands twice.
+    server_types: Vec<String>,
+    /// How often the key of the type stands there.
+    types: u32,
     is_mcp: bool,
+    /// Of a tool that makes images: the model that draws them, and how many.
+    model: Option<String>,
+    images: Option<u64>,
     has_data: bool,
     /// The key that says that it is a tool of Google's.
     google_tool: Option<String>,
     max_uses: Option<u64>,
+    /// A maximum stands there that is no number.
+    has_odd_maximum: bool,
 }
 
 impl Object {
-    fn read(&mut self, key: &str, seen: &Seen<'_>) {
+    fn read(&mut self, place: Scan, key: &str, seen: &Seen<'_>) {
         match (key, seen) {
             ("id", Seen::Text(_)) => self.has_id = true,
             ("type", Seen::Text(name)) => {
                 self.is_base64 |= name == "base64";
-                self.is_server_tool |= !CLIENT_TOOLS.iter().any(|tool| is_tool(name, tool));
                 self.is_mcp |= name.starts_with("mcp");
+                self.types = self.types.saturating_add(1);
+                if place == Scan::Tool && !CLIENT_TOOLS.iter().any(|tool| is_tool(name, tool)) {
+                    self.server_types.push(name.clone().into_owned());
+                }
+            }
+            ("type", Seen::Nothing) => {}
+            ("type", _) if place == Scan::Tool => self.server_types.push(String::new()),
+            (key, _) if place == Scan::Tool && DECLARATIONS.contains(&key) => {
+                self.is_declared = true;
             }
             ("media_type" | "mimeType" | "mime_type", Seen::Text(name)) => {
                 let is_image = name.starts_with("image/");
@@ -327,6 +450,12 @@ impl Object {
             ("data", Seen::Text(_)) => self.has_data = true,
             (key, _) if GOOGLE_TOOLS.contains(&key) => self.google_tool = Some(key.to_owned()),
             ("max_uses", Seen::Count(uses)) => self.max_uses = self.max_uses.max(Some(*uses)),
+            ("max_uses", Seen::Nothing) => {}
+            ("max_uses", _) => self.has_odd_maximum = true,
+            ("model", Seen::Text(name)) if place == Scan::Tool => {
+                self.model = Some(name.clone().into_owned());
+            }
+            ("n", Seen::Count(images)) => self.images = self.images.max(Some(*images)),
             _ => {}
         }
     }
@@ -343,29 +472,37 @@ impl Object {
             return;
         }
         findings.tools = findings.tools.saturating_add(1);
-        if self.is_server_tool || self.google_tool.is_some() {
-            let here = || vec![self.google_tool.clone().unwrap_or_else(|| "type".to_owned())];
-            findings.note(Kind::ServerTool, here());
-            if self.is_mcp {
-                findings.note(Kind::RemoteTool, here());
-            }
-            match self.max_uses.filter(|_| !self.is_mcp) {
-                Some(uses) => findings.tool_uses = findings.tool_uses.saturating_add(uses),
-                None => findings.note(Kind::UnlimitedTool, here()),
-            }
+        let is_clients = self.is_declared || self.types > 0;
+        if self.server_types.is_empty() && self.google_tool.is_none() && is_clients {
+            return;
+        }
+        let here = || vec![self.google_tool.clone().unwrap_or_else(|| "type".to_owned())];
+        findings.note(Kind::ServerTool, here());
+        if self.server_types.is_empty() && self.google_tool.is_none() {
+            findings.note(Kind::Charged(ToolCharge::Unknown), Vec::new());
+        }
+        for name in &self.server_types {
+            let charge = match name.as_str() {
+                "image_generation" => charge_of_images(self.model.as_deref(), self.images),
+                name => charge(name),
+            };
+            findings.note(Kind::Charged(charge), here());
+        }
+        if let Some(key) = &self.google_tool {
+            findings.note(Kind::Charged(charge_of_key(key)), here());
+        }
+        if self.is_mcp {
+            findings.note(Kind::RemoteTool, here());
+        }
+        let is_search = self.types == 1
+            && !self.has_odd_maximum
+            && self.server_types.iter().all(|name| is_tool(name, "web_search"));
+        match self.max_uses.filter(|_| !self.is_mcp) {
+            Some(uses) => findings.tool_uses = findings.tool_uses.saturating_add(uses),
+            None if is_search => findings.searches = findings.searches.saturating_add(1),
+            None => findings.note(Kind::UnlimitedTool, here()),
         }
     }
-}
-
-/// Whether `name` is the tool `tool`, or a version of it.
-fn is_tool(name: &str, tool: &str) -> bool {
-    name.strip_prefix(tool).is_some_and(|version| {
-        version.is_empty()
-            || version.starts_with("_preview")
-            || version
-                .strip_prefix('_')
-                .is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()))
-    })
 }
 
 /// A key, borrowed where it has no escapes.

@@ -3,9 +3,9 @@
 
 use super::Mount;
 use crate::dialect::{
-    ANTHROPIC, AZURE, AZURE_V1, BEDROCK, CHAT, CHAT_AND_EMBEDDINGS, COHERE, DEEPGRAM, DEEPINFRA,
-    Dialect, ELEVENLABS, FIREWORKS, GOOGLE, GROQ, MESSAGES, MISTRAL, MOONSHOT, NEBIUS, OPENAI,
-    OPENROUTER, PERPLEXITY, Rows, TOGETHER, XAI,
+    ANTHROPIC, AZURE, AZURE_V1, BEDROCK, CHAT, CHAT_ALONE, CHAT_AND_EMBEDDINGS, COHERE, DEEPGRAM,
+    DEEPINFRA, Dialect, ELEVENLABS, FIREWORKS, GOOGLE, GROQ, MESSAGES, MISTRAL, MOONSHOT, NEBIUS,
+    OPENAI, OPENROUTER, Rows, TOGETHER, XAI,
 };
 
 /// One row of the table.
@@ -17,6 +17,8 @@ pub(super) struct Row {
     pub(super) mounts: &'static [Mount],
     /// Whether `stream_options` may be inserted into a streamed body.
     pub(super) stream_options: bool,
+    /// Whether chat honours `max_completion_tokens` beside `max_tokens`. The others ignore it.
+    pub(super) max_completion_tokens: bool,
 }
 
 const fn at(path: &'static str, dialect: Dialect, rows: Rows) -> Mount {
@@ -28,8 +30,9 @@ pub(super) static BUILTIN: [Row; 23] = [
     Row {
         name: "anthropic",
         base_url: "https://api.anthropic.com/v1",
-        mounts: &[at("", Dialect::Anthropic, ANTHROPIC)],
-        stream_options: false,
+        mounts: &[at("", Dialect::Anthropic, ANTHROPIC), at("", Dialect::OpenAi, CHAT_ALONE)],
+        stream_options: true,
+        max_completion_tokens: true,
     },
     Row {
         name: "azure",
@@ -40,18 +43,21 @@ pub(super) static BUILTIN: [Row; 23] = [
         ],
         // From the api-version on that has it.
         stream_options: true,
+        max_completion_tokens: true,
     },
     Row {
         name: "bedrock",
         base_url: "https://bedrock-runtime.{region}.amazonaws.com",
         mounts: &[at("/openai/v1", Dialect::OpenAi, CHAT), at("", Dialect::Bedrock, BEDROCK)],
         stream_options: true,
+        max_completion_tokens: true,
     },
     Row {
         name: "cerebras",
         base_url: "https://api.cerebras.ai/v1",
         mounts: &[at("", Dialect::OpenAi, CHAT)],
         stream_options: true,
+        max_completion_tokens: false,
     },
     Row {
         name: "cohere",
@@ -62,18 +68,21 @@ pub(super) static BUILTIN: [Row; 23] = [
             at("/v1", Dialect::Cohere, COHERE),
         ],
         stream_options: true,
+        max_completion_tokens: false,
     },
     Row {
         name: "deepgram",
         base_url: "https://api.deepgram.com/v1",
         mounts: &[at("", Dialect::Deepgram, DEEPGRAM)],
         stream_options: false,
+        max_completion_tokens: false,
     },
     Row {
         name: "deepinfra",
         base_url: "https://api.deepinfra.com/v1/openai",
         mounts: &[at("", Dialect::OpenAi, DEEPINFRA)],
         stream_options: true,
+        max_completion_tokens: false,
     },
     Row {
         name: "deepseek",
@@ -85,18 +94,21 @@ pub(super) static BUILTIN: [Row; 23] = [
             at("/anthropic/v1", Dialect::Anthropic, MESSAGES),
         ],
         stream_options: true,
+        max_completion_tokens: false,
     },
     Row {
         name: "elevenlabs",
         base_url: "https://api.elevenlabs.io/v1",
         mounts: &[at("", Dialect::ElevenLabs, ELEVENLABS)],
         stream_options: false,
+        max_completion_tokens: false,
     },
     Row {
         name: "fireworks",
         base_url: "https://api.fireworks.ai/inference/v1",
         mounts: &[at("", Dialect::OpenAi, FIREWORKS)],
         stream_options: true,
+        max_completion_tokens: true,
     },
     Row {
         name: "google",
@@ -107,18 +119,21 @@ pub(super) static BUILTIN: [Row; 23] = [
             at("/v1", Dialect::Google, GOOGLE),
         ],
         stream_options: true,
+        max_completion_tokens: true,
     },
     Row {
         name: "groq",
         base_url: "https://api.groq.com/openai/v1",
         mounts: &[at("", Dialect::OpenAi, GROQ)],
         stream_options: true,
+        max_completion_tokens: true,
     },
     Row {
         name: "hyperbolic",
         base_url: "https://api.hyperbolic.xyz/v1",
         mounts: &[at("", Dialect::OpenAi, CHAT)],
         stream_options: true,
+        max_completion_tokens: false,
     },
     Row {
         name: "mistral",
@@ -126,6 +141,7 @@ pub(super) static BUILTIN: [Row; 23] = [
         mounts: &[at("", Dialect::OpenAi, MISTRAL)],
         // Reports usage unasked, and refuses fields that it does not know.
         stream_options: false,
+        max_completion_tokens: false,
     },
     Row {
         name: "moonshot",
@@ -135,12 +151,14 @@ pub(super) static BUILTIN: [Row; 23] = [
             at("/v1", Dialect::OpenAi, MOONSHOT),
         ],
         stream_options: true,
+        max_completion_tokens: false,
     },
     Row {
         name: "nebius",
         base_url: "https://api.tokenfactory.nebius.com/v1",
         mounts: &[at("", Dialect::OpenAi, NEBIUS)],
         stream_options: true,
+        max_completion_tokens: false,
     },
     Row {
         name: "novita",
@@ -151,12 +169,14 @@ pub(super) static BUILTIN: [Row; 23] = [
             at("/v3/openai", Dialect::OpenAi, CHAT_AND_EMBEDDINGS),
         ],
         stream_options: true,
+        max_completion_tokens: false,
     },
     Row {
         name: "openai",
         base_url: "https://api.openai.com/v1",
         mounts: &[at("", Dialect::OpenAi, OPENAI)],
         stream_options: true,
+        max_completion_tokens: true,
     },
     Row {
         name: "openrouter",
@@ -164,31 +184,36 @@ pub(super) static BUILTIN: [Row; 23] = [
         mounts: &[at("", Dialect::OpenAi, OPENROUTER)],
         // Reports usage and its own cost unasked.
         stream_options: false,
+        max_completion_tokens: true,
     },
     Row {
         name: "perplexity",
         base_url: "https://api.perplexity.ai",
-        mounts: &[at("", Dialect::OpenAi, PERPLEXITY), at("/v1", Dialect::OpenAi, PERPLEXITY)],
+        mounts: &[at("", Dialect::OpenAi, CHAT_ALONE), at("/v1", Dialect::OpenAi, CHAT_ALONE)],
         // Reports usage in every event.
         stream_options: false,
+        max_completion_tokens: false,
     },
     Row {
         name: "sambanova",
         base_url: "https://api.sambanova.ai/v1",
         mounts: &[at("", Dialect::OpenAi, CHAT_AND_EMBEDDINGS)],
         stream_options: true,
+        max_completion_tokens: false,
     },
     Row {
         name: "together",
         base_url: "https://api.together.xyz/v1",
         mounts: &[at("", Dialect::OpenAi, TOGETHER)],
         stream_options: true,
+        max_completion_tokens: false,
     },
     Row {
         name: "xai",
         base_url: "https://api.x.ai/v1",
         mounts: &[at("", Dialect::OpenAi, XAI)],
         stream_options: true,
+        max_completion_tokens: true,
     },
 ];
 

@@ -13,10 +13,14 @@ pub struct ProvidersDocument;
 impl fmt::Display for ProvidersDocument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(INTRODUCTION)?;
-        f.write_str("| provider | base URL | usage asked for in streams |\n|---|---|---|\n")?;
+        f.write_str(
+            "| provider | base URL | usage asked for in streams | `max_completion_tokens` |\n\
+             |---|---|---|---|\n",
+        )?;
         for row in &BUILTIN {
             let asked = if row.stream_options { "yes" } else { "no" };
-            writeln!(f, "| [{0}](#{0}) | `{1}` | {asked} |", row.name, row.base_url)?;
+            let bounds = if row.max_completion_tokens { "bounds" } else { "ignored" };
+            writeln!(f, "| [{0}](#{0}) | `{1}` | {asked} | {bounds} |", row.name, row.base_url)?;
         }
         f.write_str(NOTES)?;
         for row in &BUILTIN {
@@ -156,6 +160,11 @@ const NOTES: &str = "
 \"Usage asked for\" means that a streamed chat body that does not ask for usage is given
 `stream_options.include_usage`; the extra event that it brings is removed again. The other providers
 report usage unasked, or do not know the option.
+
+`max_tokens` bounds chat at every provider. \"bounds\" in the last column means that
+`max_completion_tokens` does, too. Where it is \"ignored\" the provider may answer with more tokens, so a
+call that states no other maximum has none: `max_completion_tokens = true` below `[providers.…]` says
+otherwise.
 
 - **azure** is called by the name of its resource: `[providers.azure]` with `resource = \"my-resource\"`.
   Below `/openai/deployments/…` the path names the deployment, not the model: prices follow the model

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use awc::http::header::HeaderValue;
 use awc::http::uri::Authority;
 use awc::http::{Method, Uri};
-use tollgate_domain::RequestShape;
+use tollgate_domain::RequestFormat;
 use tollgate_pricing::Unit;
 use url::Url;
 
 use super::{Mount, Provider, ProviderTable};
 use crate::client::pool_uri;
-use crate::dialect::{Api, Dialect, ModelIn, Operation, path_matches, path_model};
+use crate::dialect::{Api, Dialect, HiddenTokens, ModelIn, Operation, path_matches, path_model};
 
 /// Longer URLs are refused before they are parsed.
 const MAX_URL_BYTES: usize = 8 * 1024;
@@ -74,7 +74,26 @@ impl Endpoint {
     /// A parameter of the query that the managed key may not be used with: one that sends the answer
     /// elsewhere, chooses parts or forms of it in which usage need not stand, or is a key itself.
     pub(crate) fn forbidden_parameter(&self) -> Option<String> {
+        let model = match self.operation.map(|operation| operation.model) {
+            Some(ModelIn::Query(name)) => name,
+            _ => "",
+        };
+        // Some servers read from the query what they do not find in the body.
+        let is_of_body = |name: &str| {
+            const OF_BODY: [&str; 8] = [
+                "model",
+                "stream",
+                "stream_options",
+                "n",
+                "max_tokens",
+                "max_completion_tokens",
+                "max_output_tokens",
+                "_method",
+            ];
+            name != model && OF_BODY.contains(&name)
+        };
         let forbidden = |name: &str, value: &str| match self.dialect {
+            _ if is_of_body(name) => true,
             Dialect::Deepgram => name == "callback" || name == "callback_method",
             Dialect::Google => {
                 const KEYS: [&str; 4] = ["key", "$key", "access_token", "oauth_token"];
@@ -124,6 +143,20 @@ impl Endpoint {
         })
     }
 
+    /// Whether `max_completion_tokens` bounds an answer.
+    pub(crate) fn honours_max_completion_tokens(&self) -> bool {
+        let is_chat = self.operation.is_some_and(|row| row.path.ends_with("/chat/completions"));
+        is_chat && self.provider.max_completion_tokens
+    }
+
+    /// Tokens that the provider counts beyond those of the bytes of a body, at most. Where a provider
+    /// speaks OpenAI's format beside its own, its models count as they do there.
+    pub(crate) fn hidden_tokens(&self) -> HiddenTokens {
+        let own = self.dialect.hidden_tokens();
+        let mounts = self.provider.mounts.iter().filter(|_| self.dialect == Dialect::OpenAi);
+        mounts.fold(own, |most, mount| most.max(mount.dialect.hidden_tokens()))
+    }
+
     /// The value of a parameter of the query.
     pub(crate) fn query(&self, name: &str) -> Option<String> {
         let (_, value) = self.url.query_pairs().find(|(key, _)| key == name)?;
@@ -131,7 +164,7 @@ impl Endpoint {
     }
 
     /// The format of its requests, if it has any and the format is known.
-    pub fn shape(&self) -> Option<RequestShape> {
+    pub fn shape(&self) -> Option<RequestFormat> {
         let stated = self.operation.and_then(|operation| operation.api.shape());
         stated.or(self.dialect.shape()).filter(|_| self.method != Method::GET)
     }
@@ -161,9 +194,7 @@ impl Endpoint {
             provider: Arc::clone(provider),
             method: method.clone(),
             dialect: mount.dialect,
-            operation: mount
-                .operations()
-                .find(|row| row.method == *method && path_matches(row.path, path)),
+            operation: mount.operation(method, path),
             path: path.to_owned(),
             url: url.clone(),
         })
@@ -284,15 +315,12 @@ impl ProviderTable {
     /// As there.
     pub fn resolve(&self, method: &Method, u: &str) -> Result<Endpoint, EndpointError> {
         let url = &parse(u)?;
-        let same_origin = |provider: &&Arc<Provider>| same_origin(&provider.base_url, url);
-        let candidates = self.iter().filter(same_origin).flat_map(|provider| {
-            let mounts = provider.mounts.iter();
-            mounts.filter_map(move |mount| {
-                Some((provider, mount, relative_path(&provider.base_url, mount.path, url)?))
-            })
+        // Of two providers on a host the one with the longer prefix is meant, and of two with the same
+        // prefix the first.
+        let candidates = self.iter().filter_map(|provider| {
+            let (mount, path) = provider.part(method, url)?;
+            Some((provider, mount, path))
         });
-        // Of two providers, or two parts of one, on a host, the one with the longer prefix is meant;
-        // of two with the same prefix, the first.
         let (provider, mount, path) =
             candidates.min_by_key(|(.., path)| path.len()).ok_or(EndpointError::UnknownProvider)?;
         Endpoint::new(provider, mount, method, path, url)
@@ -300,6 +328,39 @@ impl ProviderTable {
 }
 
 impl Provider {
+    /// The part of its API in which `url` lies, and the path below that part: of several the one with
+    /// the longest prefix, and of those with the same prefix the first that lists the endpoint.
+    fn part<'a>(&self, method: &Method, url: &'a Url) -> Option<(&Mount, &'a str)> {
+        let at_home = same_origin(&self.base_url, url);
+        let mounts = self
+            .mounts
+            .iter()
+            .filter(|_| at_home)
+            .filter_map(|mount| Some((mount, relative_path(&self.base_url, mount.path, url)?)));
+        mounts.min_by_key(|(mount, path)| (path.len(), mount.operation(method, path).is_none()))
+    }
+
+    /// The endpoint at `path` below the base URL, listed or not. A path that repeats that of the base
+    /// URL, as SDKs add it, is taken from the origin on. Path and query come from the caller and are
+    /// held to the rules of [`ProviderTable::resolve`].
+    ///
+    /// # Errors
+    /// [`EndpointError`] says which rule they break.
+    pub fn endpoint_at(
+        self: &Arc<Self>,
+        method: &Method,
+        path: &str,
+        query: Option<&str>,
+    ) -> Result<Endpoint, EndpointError> {
+        let base = self.base_url.as_str().trim_end_matches('/');
+        let prefix = self.base_url.path().trim_end_matches('/');
+        let repeated = path.strip_prefix(prefix).filter(|rest| rest.starts_with('/'));
+        let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+        let url = parse(&format!("{base}{}{query}", repeated.unwrap_or(path)))?;
+        let (mount, path) = self.part(method, &url).ok_or(EndpointError::UnknownProvider)?;
+        Endpoint::new(self, mount, method, path, &url)
+    }
+
     /// The endpoint at `path` below one of its parts, if a row lists it. Path and query come from
     /// the caller and are held to the rules of [`ProviderTable::resolve`]: they cannot lead anywhere
     /// else, and `None` says as well that they break a rule.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use awc::http::Method;
-use tollgate_domain::{Issue, RequestShape};
+use tollgate_domain::{Issue, RequestFormat};
 use url::Url;
 
 use self::builtin::BUILTIN;
@@ -19,7 +19,7 @@ pub use self::endpoint::{Endpoint, EndpointError};
 use self::known::Known;
 pub use self::settings::ProviderSettings;
 pub(crate) use self::settings::is_header_value;
-use crate::dialect::{Dialect, Operation, Rows};
+use crate::dialect::{Dialect, Operation, Rows, path_matches};
 
 /// A part of a provider's API: what lies below a path of it, and how it speaks there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,11 @@ impl Mount {
     pub fn operations(&self) -> impl Iterator<Item = &'static Operation> + use<> {
         self.rows.iter().copied().flatten()
     }
+
+    /// The one of them that `path` below the mount is.
+    fn operation(&self, method: &Method, path: &str) -> Option<&'static Operation> {
+        self.operations().find(|row| row.method == *method && path_matches(row.path, path))
+    }
 }
 
 /// A provider to which calls may be forwarded.
@@ -61,6 +66,9 @@ pub struct Provider {
     pub allow_stored_state: bool,
     /// Whether `stream_options` may be inserted into a streamed body.
     pub stream_options: bool,
+    /// Whether chat honours `max_completion_tokens` beside `max_tokens`: where it does not, that field
+    /// bounds nothing.
+    pub max_completion_tokens: bool,
     /// Endpoints beyond those of the dialect on which the managed key may be used.
     pub managed_endpoints: Vec<(Method, String)>,
     api_key: Option<String>,
@@ -79,7 +87,7 @@ impl Provider {
     }
 
     /// Whether any of its endpoints takes requests of a format.
-    pub fn speaks(&self, shape: RequestShape) -> bool {
+    pub fn speaks(&self, shape: RequestFormat) -> bool {
         let mut rows = self.mounts.iter().flat_map(Mount::operations);
         rows.any(|row| row.api.shape() == Some(shape))
     }
@@ -100,6 +108,7 @@ impl fmt::Debug for Provider {
             .field("allow_private_network", &self.allow_private_network)
             .field("allow_stored_state", &self.allow_stored_state)
             .field("stream_options", &self.stream_options)
+            .field("max_completion_tokens", &self.max_completion_tokens)
             .field("managed_endpoints", &self.managed_endpoints)
             .field("has_api_key", &self.has_api_key())
             .finish()
@@ -133,6 +142,7 @@ impl ProviderTable {
                 allow_private_network: false,
                 allow_stored_state: false,
                 stream_options: row.stream_options,
+                max_completion_tokens: row.max_completion_tokens,
                 managed_endpoints: Vec::new(),
                 api_key: None,
             }))

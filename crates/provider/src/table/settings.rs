@@ -34,6 +34,8 @@ pub struct ProviderSettings {
     pub allow_stored_state: bool,
     /// Whether `stream_options` may be inserted.
     pub stream_options: Option<bool>,
+    /// Whether chat honours `max_completion_tokens`.
+    pub max_completion_tokens: Option<bool>,
 }
 
 /// Never prints the key.
@@ -50,6 +52,7 @@ impl fmt::Debug for ProviderSettings {
             .field("managed_endpoints", &self.managed_endpoints)
             .field("allow_stored_state", &self.allow_stored_state)
             .field("stream_options", &self.stream_options)
+            .field("max_completion_tokens", &self.max_completion_tokens)
             .finish()
     }
 }
@@ -99,10 +102,16 @@ impl ProviderSettings {
         };
         let speaks_openai = || mounts.iter().any(|mount| mount.dialect == Dialect::OpenAi);
         let stream_options = present.map(|p| p.stream_options).or(row.map(|r| r.stream_options));
+        let max_completion_tokens =
+            present.map(|p| p.max_completion_tokens).or(row.map(|r| r.max_completion_tokens));
         Ok(Provider {
             name: name.to_owned(),
             price_list: self.price_list.unwrap_or_else(|| name.to_owned()),
             stream_options: self.stream_options.or(stream_options).unwrap_or_else(speaks_openai),
+            max_completion_tokens: self
+                .max_completion_tokens
+                .or(max_completion_tokens)
+                .unwrap_or_default(),
             mounts,
             base_url,
             allow_private_network,

@@ -147,7 +147,7 @@ impl Google {
         match self.api {
             // Nothing comes out that is counted in tokens.
             Api::Predict | Api::EmbedContent => Some(PerUnit::default()),
-            _ => self.figures.output(),
+            _ => self.figures.output(self.text_bytes > 0),
         }
     }
 }

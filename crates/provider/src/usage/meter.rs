@@ -1,4 +1,5 @@
 use std::ops::Range;
+use std::sync::Arc;
 
 use awc::http::header::{self, HeaderMap};
 use bytes::{Bytes, BytesMut};
@@ -11,14 +12,12 @@ use super::events::{EventReader, MAX_EVENT_BYTES, Step};
 use super::excerpt::Excerpt;
 use super::extractor::{Extract, Opaque, extractor, may_end_stream};
 use super::frames::FrameReader;
+use super::kept::{AnswerMemory, Kept};
 use super::objects::ObjectReader;
 use super::{Ended, EventKind, Facts, Fed, Found, MAX_PARTS, Reading};
 use crate::dialect::Api;
 use crate::request::CallBody;
 use crate::table::Endpoint;
-
-/// A body beyond this is not kept to be read; only its beginning and end are.
-const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
 /// Providers that state what a call costs. A field of that name means nothing at any other.
 const STATE_COSTS: [&str; 4] = ["deepinfra", "openrouter", "perplexity", "xai"];
@@ -30,6 +29,7 @@ const MAX_WORD_BYTES: usize = 512;
 pub struct ResponseMeter {
     extractor: Box<dyn Extract>,
     form: Form,
+    memory: Arc<AnswerMemory>,
     decoder: Option<Decoder>,
     /// Bytes that passed unread, because the body cannot be unpacked or is too large.
     unread_bytes: u64,
@@ -52,7 +52,7 @@ enum Form {
     /// Not at all: nothing in it is billed, or it cannot be understood.
     Unread,
     /// As a whole, when it has ended.
-    Whole(Vec<u8>),
+    Whole(Kept),
     /// Only its beginning and end, for the usage that stands there: it turned out too large.
     Excerpt(Excerpt),
     /// Event by event.
@@ -111,6 +111,7 @@ impl ResponseMeter {
         let mut meter = Self {
             extractor: extractor(endpoint, headers, request),
             form: Form::Unread,
+            memory: Arc::default(),
             decoder: None,
             unread_bytes: 0,
             status,
@@ -133,6 +134,13 @@ impl ResponseMeter {
             meter.decoder = decoder;
         }
         meter
+    }
+
+    /// Has what it keeps of the answer count to what all answers may take together.
+    #[must_use]
+    pub fn within(mut self, memory: &Arc<AnswerMemory>) -> Self {
+        self.memory = Arc::clone(memory);
+        self
     }
 
     /// Takes the next piece of the body.
@@ -174,7 +182,9 @@ impl ResponseMeter {
             Form::Objects(_) => {}
             Form::Frames(frames) => complete &= !frames.broken(),
             // Neither JSON nor anything like it: all of it may be text.
-            Form::Whole(body) if !self.extractor.body(body) => self.unread_bytes = length(body),
+            Form::Whole(body) if !self.extractor.body(&body.bytes) => {
+                self.unread_bytes = length(&body.bytes);
+            }
             Form::Whole(_) => {}
             Form::Excerpt(excerpt) => {
                 if let Some(usage) = excerpt.object(self.extractor.usage_key()) {
@@ -294,16 +304,13 @@ impl ResponseMeter {
                     self.extractor.event(frames.name(), frames.payload());
                 }
             }
-            Form::Whole(body)
-                if tells_text && body.len().saturating_add(plain.len()) <= MAX_BODY_BYTES =>
-            {
-                body.extend_from_slice(plain);
-            }
             Form::Whole(body) if tells_text => {
-                let mut excerpt = Excerpt::of(body);
-                excerpt.push(plain);
-                self.unread_bytes = length(body).saturating_add(length(plain));
-                self.form = Form::Excerpt(excerpt);
+                if !body.push(plain, &self.memory) {
+                    let mut excerpt = Excerpt::of(&body.bytes);
+                    excerpt.push(plain);
+                    self.unread_bytes = length(&body.bytes).saturating_add(length(plain));
+                    self.form = Form::Excerpt(excerpt);
+                }
             }
             Form::Excerpt(excerpt) => {
                 excerpt.push(plain);
@@ -317,7 +324,7 @@ impl ResponseMeter {
     fn stop_reading(&mut self, passed_bytes: usize) {
         let mut passed = u64::try_from(passed_bytes).unwrap_or(u64::MAX);
         if let Form::Whole(body) = &self.form {
-            passed = passed.saturating_add(length(body));
+            passed = passed.saturating_add(length(&body.bytes));
         }
         self.form = Form::Unread;
         self.decoder = None;
@@ -329,7 +336,7 @@ impl ResponseMeter {
     pub(super) fn capacity(&self) -> usize {
         match &self.form {
             Form::Unread => 0,
-            Form::Whole(body) => body.capacity(),
+            Form::Whole(body) => body.bytes.capacity(),
             Form::Excerpt(excerpt) => excerpt.capacity(),
             Form::Events(events) => events.reader.capacity() + events.open.capacity(),
             Form::Objects(objects) => objects.capacity(),
@@ -355,7 +362,7 @@ impl Form {
                 Self::Objects(ObjectReader::default())
             }
             None if streams => events(),
-            _ => Self::Whole(Vec::new()),
+            _ => Self::Whole(Kept::default()),
         }
     }
 }

@@ -18,6 +18,7 @@ mod extractor;
 mod frames;
 mod google;
 mod json;
+mod kept;
 mod meter;
 mod objects;
 mod openai;
@@ -27,6 +28,7 @@ use tollgate_domain::UsageSource;
 use tollgate_pricing::{Amount, Part, PerUnit, Usage};
 
 pub use self::estimate::estimate_input;
+pub use self::kept::AnswerMemory;
 pub use self::meter::ResponseMeter;
 
 /// What to do with the bytes of one piece.

@@ -57,6 +57,8 @@ pub(super) struct OpenAi {
     /// what comes with or behind the end of the text is the whole.
     closed: bool,
     tools: PerUnit<u64>,
+    /// What images used that the answer made, by the model that drew them.
+    images: Option<Part>,
     pages: Figure,
     seconds: Option<u64>,
     cost: Option<Amount>,
@@ -76,6 +78,7 @@ impl OpenAi {
             malformed: false,
             closed: false,
             tools: PerUnit::default(),
+            images: None,
             pages: Figure::Absent,
             seconds: None,
             cost: None,
@@ -103,8 +106,9 @@ impl OpenAi {
         facts.provider_error |=
             answer.object("error").is_some() || answer.text("status").as_deref() == Some("failed");
         if answer.get("output").is_some() {
-            let seen = tools::calls(&answer.objects("output"));
-            self.tools = tools::most(&self.tools, &seen);
+            let items = answer.objects("output");
+            self.tools = tools::most(&self.tools, &tools::calls(&items));
+            self.images = tools::images(answer, &items).or(self.images.take());
         }
         if let Some(read) = answer.object("usage_info") {
             self.pages.take(read.get("pages_processed"));
@@ -282,8 +286,14 @@ impl Extract for OpenAi {
         answer.is_some() || self.text_bytes > 0
     }
 
-    fn found(self: Box<Self>) -> Found {
-        let (input, output) = self.reported();
+    fn found(mut self: Box<Self>) -> Found {
+        let (mut input, mut output) = self.reported();
+        if let Some(images) = self.images.take() {
+            let add = |side: PerUnit<u64>, more| PerUnit::sum(&side, &more);
+            input = input.map(|input| add(input, images.quantities.inputs()));
+            output = output.map(|output| add(output, images.quantities.outputs()));
+            self.parts.push(images);
+        }
         Found {
             is_final: self.closed && input.is_some() && output.is_some(),
             total_differs: self.figures.total_differs(self.api, self.thoughts),

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use diesel::prelude::*;
 
 use super::{Audit, CHUNK};
+use tollgate_pricing::Amount;
+
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::rows::{RequestRow, time};
@@ -25,10 +27,10 @@ pub(super) struct Recomputed {
 }
 
 impl Recomputed {
-    /// Adds a record.
-    pub(super) fn add(&mut self, row: &RequestRow) -> Result<(), StoreError> {
+    /// Adds a record, and answers what it cost: nothing while it is pending.
+    pub(super) fn add(&mut self, row: &RequestRow) -> Result<Amount, StoreError> {
         if row.is_pending() {
-            return Ok(());
+            return Ok(Amount::ZERO);
         }
         // What the meter was is shown, but not added up.
         let record = row.to_record(None)?;
@@ -59,7 +61,7 @@ impl Recomputed {
                 *sums += more;
             }
         }
-        Ok(())
+        Ok(record.quote.total_request_cost)
     }
 
     fn keep(&mut self, row: RollupRow, pairs_of: &HashMap<String, Vec<PairKey>>) {

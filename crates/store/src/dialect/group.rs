@@ -299,7 +299,8 @@ impl QueryFragment<Pg> for Basis {
                 &self.meters,
             ),
             (
-                ") UNION ALL SELECT 'mark', concat(wallet_id, ' ', overdraft_limit IS NOT NULL) \
+                ") UNION ALL SELECT 'mark', concat(wallet_id, ' ', \
+                 overdraft_limit IS NOT NULL OR balance <= -4000000000000000000) \
                  FROM wallets WHERE wallet_id = ANY(",
                 &self.accounts,
             ),

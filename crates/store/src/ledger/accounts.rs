@@ -9,7 +9,7 @@ use tollgate_domain::{
     CreditHold, MerchantId, News, PendingRecord, SpendKey, Subscription, Timestamp,
     TransactionKind, Wallet,
 };
-use tollgate_pricing::{Amount, Quote, Rate};
+use tollgate_pricing::{Amount, Rate};
 
 use super::Context;
 use super::parties::{Parties, Party};
@@ -19,7 +19,7 @@ use crate::dialect::group::{self, Basis, Needed};
 use crate::dialect::{self, Lock};
 use crate::entries::{Entries, Reason};
 use crate::error::StoreError;
-use crate::rows::{RequestRow, WalletRow, parsed, word};
+use crate::rows::{WalletRow, parsed, word};
 use crate::spend_keys::SpendCountersRow;
 use crate::subscriptions::{self, SubscriptionRow};
 
@@ -35,7 +35,7 @@ impl AccountIds {
     pub(super) fn add(&mut self, party: &Party<'_>) {
         self.spend_keys.extend(party.spend_key.map(|key| key.spend_key_id.clone()));
         self.wallets.extend(party.wallet_id());
-        self.wallets.extend(party.limited_account().map(str::to_owned));
+        self.wallets.extend(party.guarded_account().map(str::to_owned));
     }
 }
 
@@ -208,11 +208,11 @@ impl Accounts {
         party: &Party<'_>,
         service_charge_rate: Rate,
     ) -> Result<Result<Admission, Refusal>, StoreError> {
-        let limited = party.limited_account().map(|id| self.wallet(id)).transpose()?;
+        let guarded = party.guarded_account().map(|id| self.wallet(id)).transpose()?;
         let account = match party.account {
             Some((wallet_id, _)) => Some(Account {
                 wallet_id: parsed("merchants.wallet_id", wallet_id)?,
-                limited: limited.as_ref(),
+                guarded: guarded.as_ref(),
             }),
             None => None,
         };
@@ -280,20 +280,12 @@ impl Accounts {
         Ok(())
     }
 
-    /// Whether the balances that have to pay for a call can be told afterwards.
-    pub(super) fn have_room_for(&self, row: &RequestRow, quote: &Quote) -> bool {
-        let wallet_due = i128::from(quote.total_wallet_cost.units()) - i128::from(row.wallet_cost);
-        let merchant_due =
-            i128::from(quote.total_merchant_cost.units()) - i128::from(row.merchant_cost);
-        let both =
-            [(row.wallet_id.as_ref(), wallet_due), (Some(&row.merchant_wallet_id), merchant_due)];
-        both.iter().all(|(wallet_id, _)| {
-            let due = both.iter().filter(|(other, _)| other == wallet_id).map(|(_, due)| due);
-            let wallet = wallet_id.and_then(|id| self.wallets.get(id));
-            wallet.is_none_or(|wallet| {
-                i64::try_from(i128::from(wallet.balance) - due.sum::<i128>()).is_ok()
-            })
-        })
+    /// The part of `due` for which a balance has room: less than all of it only where a call cost far
+    /// more than it held.
+    pub(super) fn room_for(&self, wallet_id: &str, due: i64) -> i64 {
+        let balance = self.wallets.get(wallet_id).map_or(0, |wallet| wallet.balance);
+        // Sums that leave the range saturate at its edge: the difference is the room.
+        balance.saturating_sub(balance.saturating_sub(due))
     }
 
     /// Releases what a call held on a wallet and takes what is `due`, of credit before the balance,
@@ -376,7 +368,7 @@ impl Accounts {
             let wallet = party.wallet_id().map(|id| self.wallet(&id));
             Some(Remembered {
                 account: party.account?.0.parse().ok()?,
-                limited_account: party.limited_account().and_then(|id| self.wallet(id).ok()),
+                guarded_account: party.guarded_account().and_then(|id| self.wallet(id).ok()),
                 spend_key: spend_key.transpose().ok()?.cloned(),
                 connection: party.connection.cloned(),
                 key_connection: party.key_connection.cloned(),

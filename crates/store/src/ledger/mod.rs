@@ -22,11 +22,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use r2d2::ManageConnection;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::Report;
 use tollgate_domain::{
@@ -46,7 +47,9 @@ use books::Settlement;
 use parties::Versions;
 pub(crate) use reported::book as book_reported;
 pub use reported::{Reported, ReportedUsage};
-pub(crate) use rollups::{Series, rebuild as rebuild_rollups};
+pub(crate) use rollups::{
+    Series, rebuild as rebuild_rollups, rebuild_if_emptied as rebuild_emptied_rollups,
+};
 pub(crate) use storms::Storms;
 use writer::Writer;
 
@@ -58,7 +61,7 @@ const QUEUE_LENGTH: usize = 8_192;
 pub enum SettleOutcome {
     /// It is booked; the record in its final state.
     Settled(Box<RequestRecord>),
-    /// It is booked at nothing: what it costs, or a balance after it, would be beyond all amounts.
+    /// It is booked at nothing: what it costs is beyond all amounts.
     LetGo(Box<RequestRecord>),
     /// It had been settled before; nothing moved.
     AlreadySettled,
@@ -295,11 +298,19 @@ impl Ledger {
         let _ = self.jobs.try_send(Job::Write(Work { run, concerns_calls: false }));
     }
 
-    /// Has all that is booked written to the database, if that is possible.
-    pub(crate) async fn catch_up(&self) {
+    /// Has all that is booked written to the database.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when that is not possible soon: what is read would be out of date.
+    pub(crate) async fn catch_up(&self) -> Result<(), StoreError> {
+        const PATIENCE: Duration = Duration::from_secs(5);
         let (reply, done) = oneshot::channel();
-        if self.context.is_behind() && self.jobs.send(Job::CatchUp(reply)).await.is_ok() {
-            let _ = done.await;
+        if !self.context.is_behind() || self.jobs.send(Job::CatchUp(reply)).await.is_err() {
+            return Ok(());
+        }
+        match timeout(PATIENCE, done).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(StoreError::Unavailable("the database is behind the ledger".to_owned())),
         }
     }
 

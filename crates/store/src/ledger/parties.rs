@@ -48,14 +48,14 @@ pub(super) fn may_touch_merchant(
 struct Holder {
     merchant_id: String,
     wallet_id: String,
-    wallet_is_limited: bool,
+    wallet_is_guarded: bool,
 }
 
 impl Holder {
-    /// What tells whether the wallet still has a limit, or none.
+    /// What tells whether the wallet is still guarded, or not.
     fn mark(&self) -> Mark {
-        let limited = if self.wallet_is_limited { "t" } else { "f" };
-        format!("{} {limited}", self.wallet_id)
+        let guarded = if self.wallet_is_guarded { "t" } else { "f" };
+        format!("{} {guarded}", self.wallet_id)
     }
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Parties {
 
 /// What one call names.
 pub(super) struct Party<'a> {
-    /// The merchant's own wallet and whether it has a limit; absent when the key is not valid.
+    /// The merchant's own wallet and whether it is guarded; absent when the key is not valid.
     pub(super) account: Option<(&'a str, bool)>,
     pub(super) spend_key: Option<&'a SpendKeyRow>,
     pub(super) connection: Option<&'a Connection>,
@@ -98,10 +98,10 @@ impl Party<'_> {
         of_connection.or_else(|| self.spend_key.map(|key| key.wallet_id.clone()))
     }
 
-    /// The merchant's own wallet, if it has a limit: one without guards nothing, and is not locked
-    /// for an admission.
-    pub(super) fn limited_account(&self) -> Option<&str> {
-        self.account.filter(|(_, is_limited)| *is_limited).map(|(wallet_id, _)| wallet_id)
+    /// The merchant's own wallet, if admissions have to look at it: one that has neither a limit nor
+    /// almost no room guards nothing, and is not locked for them.
+    pub(super) fn guarded_account(&self) -> Option<&str> {
+        self.account.filter(|(_, is_guarded)| *is_guarded).map(|(wallet_id, _)| wallet_id)
     }
 }
 
@@ -233,7 +233,7 @@ impl Parties {
         let key_connection = spend_key.and_then(|key| key.row.connection_id.as_ref());
         Party {
             key_connection: key_connection.and_then(|id| self.connection(id)),
-            account: holder.map(|holder| (holder.wallet_id.as_str(), holder.wallet_is_limited)),
+            account: holder.map(|holder| (holder.wallet_id.as_str(), holder.wallet_is_guarded)),
             spend_key: spend_key.map(|key| &key.row),
             connection: connection.filter(|one| one.merchant_id == call.merchant_id),
             meter: self.meter(call, spend_key),
@@ -273,8 +273,8 @@ fn secret_keys(
     }
     let ids: Vec<_> = ids.into_iter().collect();
     let found = dialect::secret_key_facts(conn, &ids)?.into_iter();
-    let holders = found.map(|(id, merchant_id, wallet_id, limit)| {
-        (id, Holder { merchant_id, wallet_id, wallet_is_limited: limit.is_some() })
+    let holders = found.map(|(id, merchant_id, wallet_id, wallet_is_guarded)| {
+        (id, Holder { merchant_id, wallet_id, wallet_is_guarded })
     });
     Ok(holders.collect())
 }
@@ -288,9 +288,9 @@ fn spend_keys(
     }
     let ids: Vec<_> = ids.iter().map(SpendKeyId::to_string).collect();
     let found = dialect::spend_key_facts(conn, &ids)?.into_iter();
-    let keys = found.map(|(row, wallet_id, limit, mark)| {
+    let keys = found.map(|(row, wallet_id, wallet_is_guarded, mark)| {
         let merchant_id = row.merchant_id.clone();
-        let holder = Holder { merchant_id, wallet_id, wallet_is_limited: limit.is_some() };
+        let holder = Holder { merchant_id, wallet_id, wallet_is_guarded };
         let mark = format!("{} {mark}", row.spend_key_id);
         let id = parsed("spend_keys.spend_key_id", &row.spend_key_id)?;
         Ok((id, KnownKey { row, holder, mark }))

@@ -17,7 +17,7 @@ use crate::conn::Conn;
 use crate::dialect::group::Basis;
 use crate::error::StoreError;
 use crate::rows::{RequestMetadataRow, RequestRow};
-use crate::{connections, dialect, merchants, meters, requests, subscriptions};
+use crate::{connections, dialect, merchants, meters, requests, subscriptions, wallets};
 
 /// What a merchant reports.
 #[derive(Clone, Debug)]
@@ -80,6 +80,9 @@ pub(crate) fn book(
     let Some(merchant) = merchants::find(conn, merchant_id)? else {
         return Err(StoreError::missing("merchant", &merchant_id.to_string()));
     };
+    let Some(wallet) = wallets::find(conn, merchant_id, connection.wallet_id)? else {
+        return Err(StoreError::missing("wallet", &connection.wallet_id.to_string()));
+    };
     let draws = subscriptions::lets_draw(conn, connection.wallet_id, meter.meter_id, now)?;
     let pending = PendingRecord {
         request_id: RequestId::generate(now),
@@ -96,6 +99,7 @@ pub(crate) fn book(
         wallet_hold: Amount::ZERO,
         credit_hold: draws.then(CreditHold::default),
         merchant_hold: Amount::ZERO,
+        enforcement: None,
         created_at: now,
     };
     let row = RequestRow::pending(&pending, &context.node_id.to_string());
@@ -117,21 +121,29 @@ pub(crate) fn book(
         applied: reported.applied.clone(),
         missing: reported.missing.clone(),
         timestamp: now,
+        suspicious: false,
     };
     let settlement = Settlement { request_id: pending.request_id, report: Some(Arc::new(report)) };
     let items = [Item::Settle(Box::new(settlement))];
     let mut books = Books::new(context);
     let answers = books.book(conn, &items, context, &mut Versions::new())?;
+    let record = match answers.into_iter().next() {
+        Some(Answer::Settled(SettleOutcome::Settled(record))) => record,
+        Some(Answer::Settled(SettleOutcome::LetGo(_))) => return Ok(Reported::OutOfRange),
+        _ => {
+            return Err(StoreError::Corrupt {
+                what: "request (it was not booked)",
+                value: pending.request_id.to_string(),
+            });
+        }
+    };
+    // What was reported can be refused, unlike a call that was made.
+    if !wallet.has_room_for(record.quote.total_wallet_cost) {
+        return Ok(Reported::OutOfRange);
+    }
     books.take_changed();
     books.take().write(conn, &Basis::default())?;
-    match answers.into_iter().next() {
-        Some(Answer::Settled(SettleOutcome::Settled(record))) => Ok(Reported::Booked(record)),
-        Some(Answer::Settled(SettleOutcome::LetGo(_))) => Ok(Reported::OutOfRange),
-        _ => Err(StoreError::Corrupt {
-            what: "request (it was not booked)",
-            value: pending.request_id.to_string(),
-        }),
-    }
+    Ok(Reported::Booked(record))
 }
 
 /// What was reported under the same reference before.

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use diesel::dsl::exists;
 use diesel::prelude::*;
 use sha2::{Digest, Sha256};
 use tollgate_domain::RequestRecord;
@@ -231,6 +232,21 @@ impl Rollups {
     pub(super) fn written(self, known: &Series) {
         known.learn(self.series.into_iter().map(|row| row.series_id));
     }
+}
+
+/// Adds up all records if a migration has left that to be done. Call it while nothing else is booked.
+pub(crate) fn rebuild_if_emptied(conn: &mut Conn) -> Result<(), StoreError> {
+    conn.write(|conn| {
+        let has_sums = diesel::select(exists(usage_rollups::table.select(usage_rollups::width)))
+            .get_result::<bool>(conn)?;
+        let ended = requests::table.filter(requests::outcome.is_not_null());
+        let has_records = diesel::select(exists(ended)).get_result::<bool>(conn)?;
+        if has_sums || !has_records {
+            return Ok(());
+        }
+        log::info!("adding up all records");
+        rebuild(conn)
+    })
 }
 
 /// Adds up all records anew. Call it in a write transaction, while nothing else is booked.

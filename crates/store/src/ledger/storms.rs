@@ -48,7 +48,7 @@ impl Who {
 /// The facts by which calls were refused.
 pub(super) struct Remembered {
     pub(super) account: WalletId,
-    pub(super) limited_account: Option<Wallet>,
+    pub(super) guarded_account: Option<Wallet>,
     pub(super) spend_key: Option<SpendKey>,
     pub(super) connection: Option<Connection>,
     pub(super) key_connection: Option<Connection>,
@@ -109,7 +109,7 @@ impl Storms {
         let facts = Facts {
             account: Some(Account {
                 wallet_id: known.account,
-                limited: known.limited_account.as_ref(),
+                guarded: known.guarded_account.as_ref(),
             }),
             spend_key: known.spend_key.as_ref(),
             connection: known.connection.as_ref(),

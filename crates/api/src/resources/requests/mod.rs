@@ -50,6 +50,10 @@ pub(crate) fn find(
     merchant_id: MerchantId,
     id: &str,
 ) -> Result<RequestRecord, ApiError> {
+    // No text in the database has such a letter, and PostgreSQL takes none.
+    if id.contains('\0') {
+        return Err(ApiError::not_found(ErrorCode::RequestNotFound, "request"));
+    }
     let ours = match id.parse() {
         Ok(id) => requests::find(conn, merchant_id, id)?,
         Err(_) => None,
@@ -115,6 +119,9 @@ pub(super) fn filter(query: &Query, issues: &mut Vec<Issue>) -> RequestFilter {
     }
 }
 
+/// No record has more pairs of metadata.
+const MOST_FILTERS: usize = 100;
+
 /// A JSON array of `[key, value]` pairs of strings.
 fn metadata_filters(text: Option<&str>, issues: &mut Vec<Issue>) -> Vec<(String, String)> {
     const NAME: &str = "metadata_filters";
@@ -123,6 +130,11 @@ fn metadata_filters(text: Option<&str>, issues: &mut Vec<Issue>) -> Vec<(String,
         issues.push(Issue::at([NAME], "must be a JSON array of [key, value] pairs"));
         return Vec::new();
     };
+    if pairs.len() > MOST_FILTERS {
+        let message = format!("may have at most {MOST_FILTERS} pairs");
+        issues.push(Issue::at([NAME], message));
+        return Vec::new();
+    }
     let mut filters = Vec::new();
     for (place, pair) in pairs.into_iter().enumerate() {
         let place = place.to_string();

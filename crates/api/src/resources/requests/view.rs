@@ -52,7 +52,18 @@ pub(crate) struct RecordView {
     #[schema(value_type = CurrentCost)]
     cost: CostView,
     metadata: Metadata,
+    /// Anything unusual.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    flags: Vec<RecordFlag>,
     created_at: Timestamp,
+}
+
+/// Something unusual about a record.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum RecordFlag {
+    /// The provider claimed more than a hundred times of what the call could use.
+    SuspiciousUsage,
 }
 
 /// The customer, by the name that the shape has for it.
@@ -164,6 +175,7 @@ impl RecordView {
             price_source: record.priced.price_source,
             cost: CostView::of(&record.quote, record.rate_type, record.token_basis, shape),
             metadata: record.metadata.clone(),
+            flags: record.suspicious.then_some(RecordFlag::SuspiciousUsage).into_iter().collect(),
             created_at: record.created_at,
         }
     }

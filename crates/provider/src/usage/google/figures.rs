@@ -76,12 +76,16 @@ impl Figures {
         Some(PerUnit::sum(&prompt, &tools))
     }
 
-    pub(super) fn output(&self) -> Option<PerUnit<u64>> {
+    /// `answered` is whether text came back.
+    pub(super) fn output(&self, answered: bool) -> Option<PerUnit<u64>> {
         // Absent when there were none but thoughts, and when the prompt was refused.
         let mut rest = match self.candidates.count() {
             Some(candidates) => candidates,
-            // Thoughts alone are an answer.
-            None if self.total.count().is_none() => self.thoughts.count().map(|_| 0)?,
+            // A prompt alone, or thoughts alone, are the whole of it where no text came back.
+            None if self.total.count().is_none() => {
+                let thought = self.thoughts.count().is_some();
+                (thought || (self.prompt.count().is_some() && !answered)).then_some(0)?
+            }
             None => self.total.count()?.checked_sub(self.stated_without_candidates())?,
         };
         Some(PerUnit {
@@ -158,7 +162,7 @@ mod tests {
             let mut figures = Figures::default();
             figures.take(&Object::of(usage.as_bytes()).unwrap());
             let quantities =
-                PerUnit::sum(&figures.input().unwrap(), &figures.output().unwrap());
+                PerUnit::sum(&figures.input().unwrap(), &figures.output(true).unwrap());
             let usage = tollgate_pricing::Usage { quantities, provider_cost: None };
             prop_assert_eq!(usage.input_tokens(), u64::from(prompt) + u64::from(tools));
             prop_assert_eq!(usage.output_tokens(), u64::from(candidates) + u64::from(thoughts));

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 
 use tollgate_domain::settlement::{self, Ending, Report, Settled};
-use tollgate_domain::{MerchantId, News, PendingRecord, RequestId, RequestStatus, TransactionKind};
+use tollgate_domain::{
+    MerchantId, News, PendingRecord, RequestRecord, RequestStatus, TransactionKind,
+};
 use tollgate_pricing::Amount;
 
 use super::{Books, Entered, Settlement, Stands};
@@ -57,12 +59,7 @@ impl Books {
         let used = key.as_ref().and_then(|key| self.counters.get(key)).copied().unwrap_or(0);
         let before = used.saturating_sub(row.counted_units).max(0).unsigned_abs();
         let model = version.map(|(_, version)| &version.model);
-        let mut settled =
-            settlement::settle(&pending, report, model, before, self.service_charge_rate);
-        if !self.accounts.have_room_for(&row, &settled.record.quote) {
-            // Settling never fails, whatever a balance has come to.
-            settled = settlement::let_go(&pending, report, model);
-        }
+        let settled = settlement::settle(&pending, report, model, before, self.service_charge_rate);
         let Settled { mut record, counter_moves, overflowed } = settled;
         record.settled_at = Some(self.now);
         record.swept = settlement.report.is_none();
@@ -80,14 +77,35 @@ impl Books {
         }
         self.spend(&pending, record.quote.total_request_cost, row.request_cost())?;
         let kind = if corrects { TransactionKind::Correction } else { TransactionKind::Usage };
+        // What a balance has no room for is not booked; the record keeps the whole cost.
+        let (mut wallet_due, mut missing) = (0, 0_i64);
         if let Some(wallet_id) = &row.wallet_id {
             let due = record.quote.total_wallet_cost.units().saturating_sub(row.wallet_cost);
+            wallet_due = self.accounts.room_for(wallet_id, due);
+            missing = due.saturating_sub(wallet_due);
             let held = Held { on_balance: row.wallet_hold, on_credit: row.credit_hold() };
-            self.accounts.debit(wallet_id, held, due, kind, &request_id, "wallet")?;
+            self.accounts.debit(wallet_id, held, wallet_due, kind, &request_id, "wallet")?;
         }
         let due = record.quote.total_merchant_cost.units().saturating_sub(row.merchant_cost);
+        let merchant_due = self.accounts.room_for(&row.merchant_wallet_id, due);
+        missing = missing.saturating_add(due.saturating_sub(merchant_due));
         let held = Held { on_balance: row.merchant_hold, on_credit: None };
-        self.accounts.debit(&row.merchant_wallet_id, held, due, kind, &request_id, "merchant")?;
+        self.accounts.debit(
+            &row.merchant_wallet_id,
+            held,
+            merchant_due,
+            kind,
+            &request_id,
+            "merchant",
+        )?;
+        if missing != 0 {
+            let missing = Amount::from_units(missing);
+            log::error!("{request_id}: the balances have no room for {missing} USD of its cost");
+        }
+        let booked = (
+            row.wallet_cost.saturating_add(wallet_due),
+            row.merchant_cost.saturating_add(merchant_due),
+        );
 
         if let Some(missing) = &report.missing
             && !context.told.is_told(pending.merchant_id, missing, self.now)
@@ -100,7 +118,7 @@ impl Books {
             self.rollups.add(&context.series, &row, &before, Sums::default() - Sums::of(&before));
         }
         self.rollups.add(&context.series, &row, &record, Sums::of(&record));
-        row.finish(&record, counted);
+        row.finish(&record, booked, counted);
         let stands = match stands {
             Stands::Written => {
                 self.unwritten.push(settlement.request_id);
@@ -109,7 +127,7 @@ impl Books {
             stands => stands,
         };
         self.requests.insert(settlement.request_id, Entered { row, pending: None, stands });
-        self.tell_of_call(pending.merchant_id, pending.request_id, record.status);
+        self.tell_of_call(pending.merchant_id, &record);
         Ok(match overflowed {
             true => SettleOutcome::LetGo(Box::new(record)),
             false => SettleOutcome::Settled(Box::new(record)),
@@ -117,20 +135,20 @@ impl Books {
     }
 
     /// Writes down that a call has ended, for a merchant with a webhook that asks for it.
-    fn tell_of_call(
-        &mut self,
-        merchant_id: MerchantId,
-        request_id: RequestId,
-        status: RequestStatus,
-    ) {
-        if self.told_of_calls.as_ref().is_some_and(|told| told.contains(&merchant_id)) {
-            let news = match status {
-                RequestStatus::Error => News::RequestFailed { request_id },
-                RequestStatus::Pending | RequestStatus::Completed => {
-                    News::RequestCompleted { request_id }
-                }
-            };
-            self.accounts.tell(merchant_id, &news);
+    fn tell_of_call(&mut self, merchant_id: MerchantId, record: &RequestRecord) {
+        if !self.told_of_calls.as_ref().is_some_and(|told| told.contains(&merchant_id)) {
+            return;
+        }
+        let request_id = record.request_id;
+        let news = match record.status {
+            RequestStatus::Error => News::RequestFailed { request_id },
+            RequestStatus::Pending | RequestStatus::Completed => {
+                News::RequestCompleted { request_id }
+            }
+        };
+        self.accounts.tell(merchant_id, &news);
+        if record.suspicious {
+            self.accounts.tell(merchant_id, &News::RequestSuspicious { request_id });
         }
     }
 

@@ -1,0 +1,107 @@
+//! Tools that the provider runs: the charge for a call of each, and how often it runs at most.
+//!
+//! Sources: the price pages and API references of OpenAI ("Built-in tools"), Anthropic ("Tool use
+//! with server tools"), xAI ("Tools pricing"), Groq and Google ("Grounding").
+
+use tollgate_pricing::Unit;
+
+use crate::dialect::Api;
+
+/// The charge for a call of a tool at the provider, beside the tokens that usage reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ToolCharge {
+    /// None.
+    Tokens,
+    /// The price of this unit.
+    Each(Unit),
+    /// The tokens of an image, at the prices of this model, which draws it.
+    Image(&'static str),
+    /// Not known. A call that offers such a tool has no price.
+    Unknown,
+}
+
+/// Charges by the type of the tool, and by the key that stands for it where tools have no type
+/// (Google).
+const CHARGES: [(&str, ToolCharge); 25] = [
+    ("web_search", ToolCharge::Each(Unit::WebSearch)),
+    ("x_search", ToolCharge::Each(Unit::WebSearch)),
+    ("browser_search", ToolCharge::Each(Unit::WebSearch)),
+    ("googleSearch", ToolCharge::Each(Unit::WebSearch)),
+    ("google_search", ToolCharge::Each(Unit::WebSearch)),
+    ("googleSearchRetrieval", ToolCharge::Each(Unit::WebSearch)),
+    ("google_search_retrieval", ToolCharge::Each(Unit::WebSearch)),
+    ("googleMaps", ToolCharge::Each(Unit::WebSearch)),
+    ("google_maps", ToolCharge::Each(Unit::WebSearch)),
+    ("file_search", ToolCharge::Each(Unit::FileSearch)),
+    ("collections_search", ToolCharge::Each(Unit::FileSearch)),
+    ("code_interpreter", ToolCharge::Each(Unit::CodeSession)),
+    ("code_execution", ToolCharge::Each(Unit::CodeSession)),
+    ("web_fetch", ToolCharge::Tokens),
+    ("mcp", ToolCharge::Tokens),
+    ("mcp_toolset", ToolCharge::Tokens),
+    ("tool_search", ToolCharge::Tokens),
+    ("tool_search_tool_bm25", ToolCharge::Tokens),
+    ("tool_search_tool_regex", ToolCharge::Tokens),
+    // Google bills these by the tokens they bring into the prompt.
+    ("codeExecution", ToolCharge::Tokens),
+    ("urlContext", ToolCharge::Tokens),
+    ("url_context", ToolCharge::Tokens),
+    ("fileSearch", ToolCharge::Tokens),
+    ("googleFileSearch", ToolCharge::Tokens),
+    ("google_file_search", ToolCharge::Tokens),
+];
+
+/// The charge for a tool that has this key (Google).
+pub(super) fn charge_of_key(key: &str) -> ToolCharge {
+    // Other vendors have types of these names.
+    match key {
+        "code_execution" | "file_search" => ToolCharge::Tokens,
+        key => charge(key),
+    }
+}
+
+/// The charge for a tool of this type, but for `image_generation`.
+pub(super) fn charge(name: &str) -> ToolCharge {
+    let known = CHARGES.iter().find(|(tool, _)| is_tool(name, tool));
+    known.map_or(ToolCharge::Unknown, |(_, charge)| *charge)
+}
+
+/// How often a search of the web runs in a call that states no maximum. Anthropic pauses a turn after
+/// ten rounds. The other providers state no figure: this one is an assumption, which
+/// docs/SPEND_CONTROL.md names.
+pub(super) const fn most_searches(api: Api) -> u64 {
+    match api {
+        Api::Messages => 10,
+        _ => 5,
+    }
+}
+
+/// Whether `name` is the tool `tool`, or a version of it.
+pub(super) fn is_tool(name: &str, tool: &str) -> bool {
+    name.strip_prefix(tool).is_some_and(|version| {
+        version.is_empty()
+            || version.starts_with("_preview")
+            || version
+                .strip_prefix('_')
+                .is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()))
+    })
+}
+
+/// The charge for a tool of the type `image_generation` that names this model, and makes so many images
+/// in a call.
+pub(super) fn charge_of_images(model: Option<&str>, images: Option<u64>) -> ToolCharge {
+    match images {
+        None | Some(1) => ToolCharge::Image(image_model(model)),
+        Some(_) => ToolCharge::Unknown,
+    }
+}
+
+/// Models that draw the images of `image_generation`, each before those whose names begin with its own.
+const IMAGE_MODELS: [&str; 4] = ["gpt-image-1-mini", "gpt-image-1.5", "gpt-image-2", "gpt-image-1"];
+
+/// The model whose prices hold for the images of `image_generation`: the one that is named, else the
+/// dearest, which was the first.
+pub(crate) fn image_model(named: Option<&str>) -> &'static str {
+    let named = named.unwrap_or_default();
+    IMAGE_MODELS.into_iter().find(|model| named.starts_with(model)).unwrap_or("gpt-image-1")
+}

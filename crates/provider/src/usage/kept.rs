@@ -1,0 +1,107 @@
+//! Answers that are kept to be read as a whole, and how much memory they may take.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// An answer beyond this is not kept to be read; only its beginning and end are.
+const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// So much of an answer counts for nothing: beginning and end take as much.
+const FREE_BYTES: usize = 128 * 1024;
+
+/// How much memory all answers that are kept take together, and may take.
+#[derive(Debug)]
+pub struct AnswerMemory {
+    most: usize,
+    taken: AtomicUsize,
+}
+
+/// Without a bound.
+impl Default for AnswerMemory {
+    fn default() -> Self {
+        Self::new(usize::MAX)
+    }
+}
+
+impl AnswerMemory {
+    /// At most so many bytes, which the first 128 KiB of each answer do not count to.
+    pub fn new(most: usize) -> Self {
+        Self { most, taken: AtomicUsize::new(0) }
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let more = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= self.most);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+}
+
+/// An answer that is kept.
+#[derive(Default)]
+pub(super) struct Kept {
+    pub(super) bytes: Vec<u8>,
+    /// What it has taken of the memory of all.
+    room: Option<Room>,
+}
+
+struct Room {
+    memory: Arc<AnswerMemory>,
+    bytes: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.memory.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Kept {
+    /// Keeps a piece; answers whether there was room for it.
+    pub(super) fn push(&mut self, piece: &[u8], memory: &Arc<AnswerMemory>) -> bool {
+        let length = self.bytes.len().saturating_add(piece.len());
+        if length > MAX_BODY_BYTES {
+            return false;
+        }
+        if length > self.bytes.capacity() && length > FREE_BYTES {
+            // A buffer that has to grow doubles.
+            let capacity = length.max(self.bytes.capacity().saturating_mul(2));
+            let room =
+                self.room.get_or_insert_with(|| Room { memory: Arc::clone(memory), bytes: 0 });
+            let more = capacity.saturating_sub(room.bytes);
+            if !room.memory.take(more) {
+                return false;
+            }
+            room.bytes = capacity;
+            self.bytes.reserve_exact(capacity.saturating_sub(self.bytes.len()));
+        }
+        self.bytes.extend_from_slice(piece);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_keep_is_bounded_and_comes_back_when_one_is_dropped() {
+        static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
+        let memory = Arc::new(AnswerMemory::new(4 * 1024 * 1024));
+        let fill = || {
+            let mut kept = Kept::default();
+            while kept.push(&PIECE, &memory) {}
+            kept
+        };
+        let first = fill();
+        assert!(first.bytes.len() >= 2 * 1024 * 1024, "{}", first.bytes.len());
+        assert!(first.bytes.capacity() <= 4 * 1024 * 1024);
+        let second = fill();
+        let left = 4 * 1024 * 1024 - first.bytes.capacity();
+        assert!(second.bytes.capacity() <= left.max(FREE_BYTES), "{}", second.bytes.capacity());
+        drop((first, second));
+        assert_eq!(memory.taken.load(Ordering::Relaxed), 0);
+        let unbounded = Arc::default();
+        let mut kept = Kept::default();
+        while kept.push(&PIECE, &unbounded) {}
+        assert_eq!(kept.bytes.len(), MAX_BODY_BYTES);
+    }
+}
