@@ -363,6 +363,25 @@ fn models_that_search_unasked_have_no_bound() {
 }
 
 #[test]
+fn of_cohere_only_a_ranking_leaves_its_cost_without_bound() {
+    for (path, output, field) in [
+        ("chat", OutputBound::Unstated, None),
+        ("embed", OutputBound::None, None),
+        ("rerank", OutputBound::None, Some("documents")),
+    ] {
+        for version in ["v1", "v2"] {
+            let url = format!("https://api.cohere.com/{version}/{path}");
+            let body = json!({"model": "m", "messages": [{"role": "user", "content": "Say hi."}]});
+            assert_eq!(unbounded(&url, body.clone()).as_deref(), field, "{url}");
+            assert_eq!(accepted(&url, body).1.output, output, "{url}");
+        }
+    }
+    let stated = json!({"model": "m", "max_tokens": 64, "messages": []});
+    let url = "https://api.cohere.com/v2/chat";
+    assert_eq!(accepted(url, stated).1.output, OutputBound::Stated(64));
+}
+
+#[test]
 fn a_body_of_very_many_keys_costs_no_more_than_its_length() {
     let keys: Vec<_> = (0..400_000).map(|key| format!("\"k{key}\":0")).collect();
     let body = format!("{{\"model\":\"m\",\"input\":\"x\",{}}}", keys.join(","));

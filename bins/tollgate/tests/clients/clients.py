@@ -31,6 +31,7 @@ class Client:
     whole: str = ""  # what is added for an answer that is not streamed
     counted: str = ""  # what is added to see the usage
     read: object = None  # text and usage, from what it prints then
+    refused_within: int = 10  # seconds until it has shown a refusal and ended, its start included
 
 
 def _lines(out):
@@ -101,6 +102,8 @@ CLIENTS = [
         command="codex exec --skip-git-repo-check 'Say hi.'",
         counted="--json",
         read=codex,
+        # It opens a WebSocket six times with growing pauses before it sends the call at all.
+        refused_within=30,
     ),
     Client(
         *("Gemini CLI", "@google/gemini-cli", "", "`GOOGLE_GEMINI_BASE_URL`: `$BASE`", "node"),
@@ -216,6 +219,7 @@ EXCEPTIONS = {
     ("Codex", "429 requests"): ("message", QUOTA),
     ("Codex (its own provider)", "429 requests"): ("message", QUOTA),
     ("opencode (OpenAI)", "429 requests"): ("silent", OPENCODE_429),
+    ("opencode (OpenAI)", "429 rate"): ("silent", OPENCODE_429),
     ("opencode (Anthropic)", "429 requests"): ("silent", OPENCODE_429),
     ("opencode (Anthropic)", "429 rate"): ("silent", OPENCODE_429),
     ("Gemini CLI", "429 requests"): ("retries", GEMINI_429),

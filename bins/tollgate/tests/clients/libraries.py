@@ -117,10 +117,12 @@ def groq(job):
     from groq import Groq
 
     chats = Groq(api_key=job.key, base_url=f"{job.url}/v1/providers/groq").chat.completions
+    # A strict key wants it where no list says how long the model's longest answer is.
+    bound = {"max_tokens": 64}
     if not job.streamed:
-        chat = chats.create(model=job.model, messages=MESSAGES)
+        chat = chats.create(model=job.model, messages=MESSAGES, **bound)
         return chat.choices[0].message.content, chat.usage.prompt_tokens, chat.usage.completion_tokens
-    chunks = list(chats.create(model=job.model, messages=MESSAGES, stream=True))
+    chunks = list(chats.create(model=job.model, messages=MESSAGES, stream=True, **bound))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     used = next(chunk.x_groq.usage for chunk in chunks if chunk.x_groq and chunk.x_groq.usage)
     return text, used.prompt_tokens, used.completion_tokens

@@ -82,11 +82,11 @@ impl CallBody {
         let unsized_part = self.findings.first(Kind::Unsized);
         let unbounded = unsized_part.or(tireless).or(self.open_ended.as_ref()).cloned();
         let of_model = || searches_unasked(endpoint, self.model.as_deref());
-        let field = self.unmeasured(api).or_else(|| of_model().then_some("model"));
+        let field = self.unmeasured(endpoint).or_else(|| of_model().then_some("model"));
         let unbounded = unbounded.or_else(|| field.map(|field| vec![field.to_owned()]));
         UsageBound {
             input_tokens: self.input_tokens(endpoint, tool_calls),
-            output: self.output(api),
+            output: self.output(endpoint),
             answers: self.choices.max(1),
             tool_calls,
             tool_charges: self.findings.charges().map(|(one, path)| (one, path.clone())).collect(),
@@ -95,8 +95,9 @@ impl CallBody {
         }
     }
 
-    fn output(&self, api: Api) -> OutputBound {
-        match (api, self.max_output_tokens) {
+    fn output(&self, endpoint: &Endpoint) -> OutputBound {
+        match (endpoint.api(), self.max_output_tokens) {
+            (Api::Cohere, _) if !endpoint.is("/chat") => OutputBound::None,
             (
                 Api::Embeddings
                 | Api::EmbedContent
@@ -145,15 +146,15 @@ impl CallBody {
     }
 
     /// The field of which the length is not known, where an endpoint bills by it.
-    fn unmeasured(&self, api: Api) -> Option<&'static str> {
-        match api {
+    fn unmeasured(&self, endpoint: &Endpoint) -> Option<&'static str> {
+        match endpoint.api() {
             Api::Transcription if !self.audio_is_exact => Some("file"),
             Api::ElevenLabs if self.audio_micros > 0 && !self.audio_is_exact => Some("file"),
             // Channels and options multiply what a second costs.
             Api::Deepgram if self.characters == 0 => Some("audio"),
             Api::Ocr => Some("document"),
             Api::Rerank => Some("documents"),
-            Api::Cohere if self.max_output_tokens.is_none() => Some("documents"),
+            Api::Cohere if endpoint.is("/rerank") => Some("documents"),
             _ => None,
         }
     }

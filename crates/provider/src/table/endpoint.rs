@@ -108,9 +108,14 @@ impl Endpoint {
         Some(found.0.into_owned())
     }
 
+    /// Whether this is the listed endpoint with this path.
+    pub(crate) fn is(&self, path: &str) -> bool {
+        self.operation.is_some_and(|row| row.path == path)
+    }
+
     /// Whether sound may be the whole body.
     pub(crate) fn takes_sound(&self) -> bool {
-        self.operation.is_some_and(|row| row.api == Api::Deepgram && row.path == "/listen")
+        self.is("/listen") && self.api() == Api::Deepgram
     }
 
     /// Units of which a price list must know one in each set, if it is to price what is billed here:
