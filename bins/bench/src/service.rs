@@ -107,7 +107,6 @@ impl Commands {
         let text = format!(
             "listen = \"127.0.0.1:0\"
 database_url = \"{}\"
-journal_dir = \"{}\"
 standard_rate_per_minute = 0
 webhook_allow_http = true
 webhook_allow_private_network = true
@@ -116,8 +115,7 @@ base_url = \"http://{provider}/v1\"
 api_key = \"simulated\"
 allow_private_network = true
 ",
-            database.url,
-            folder.join("journal").display()
+            database.url
         );
         std::fs::write(&config, text)?;
         Ok(Self { program: program.to_owned(), config })

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use tollgate_domain::{MerchantId, SecretKeyId, WalletId};
@@ -67,6 +69,13 @@ Examples:
 Examples:
   tollgate audit                                  Also beside a service that runs
   TOLLGATE_DATABASE_URL=sqlite:backup.db tollgate audit --json";
+    pub(super) const BACKUP: &str = "\
+Examples:
+  tollgate backup backup.db                       Also beside a service that runs
+  TOLLGATE_DATABASE_URL=sqlite:backup.db tollgate audit";
+    pub(super) const RESTORE: &str = "\
+Example, when the service is stopped:
+  tollgate restore backup.db";
     pub(super) const QUOTE: &str = "\
 Examples:
   tollgate quote --provider openai --model gpt-4o-mini --input-tokens 12000 --output-tokens 800
@@ -153,6 +162,20 @@ pub(crate) enum Command {
     /// Recompute balances, counters and holds from the ledger; exit with 1 on a difference.
     #[command(after_help = examples::AUDIT)]
     Audit,
+    /// Copy a SQLite database to a new file, with every call that was answered before, and check the copy.
+    #[command(after_help = examples::BACKUP)]
+    Backup {
+        /// The new file.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Put a backup in the place of the SQLite database, which is kept beside it.
+    #[command(after_help = examples::RESTORE)]
+    Restore {
+        /// The backup.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
     /// Say what a usage costs, or what a call would hold, without a server or database.
     #[command(arg_required_else_help = true, after_help = examples::QUOTE)]
     Quote(Box<QuoteArgs>),

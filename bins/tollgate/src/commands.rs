@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -10,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tollgate_api::probe;
 use tollgate_domain::{Clock, MerchantId, TransactionKind};
 use tollgate_simulator::{Behavior, Simulator};
+use tollgate_store::backup;
 use tollgate_store::merchants::{self, Deletion};
 use tollgate_store::wallets::{self, Moved, Movement};
 use tollgate_store::{DatabaseUrl, Options, Page, Store, StoreError};
@@ -97,6 +99,46 @@ pub(crate) fn migrate(config: &Config, json: bool) -> anyhow::Result<()> {
     let database = format!("{:?}", config.database_url);
     let text = format!("{database} is up to date; {ran} migrations ran.");
     print(json, &json!({"database": database, "migrations": ran}), &text)
+}
+
+/// Copies a SQLite database, and audits the copy.
+pub(crate) async fn back_up(config: &Config, file: &Path, json: bool) -> anyhow::Result<()> {
+    let mut progress = Progress::new();
+    progress.say("copying the database, and checking the copy …");
+    let bytes = backup::back_up(&config.database_url, file)?;
+    let copy = DatabaseUrl::Sqlite(file.to_owned());
+    let options = Options { migrate: false, ..config.store_options(false) };
+    let copy = Store::open(&copy, &options)?;
+    let audit = copy.audit().await?;
+    copy.close().await?;
+    progress.clear();
+    let (differences, path) = (audit.differences.len(), file.display().to_string());
+    let value = json!({
+        "file": path,
+        "bytes": bytes,
+        "requests": audit.requests,
+        "pending": audit.pending,
+        "differences": differences,
+    });
+    let text = format!(
+        "{path}: {bytes} bytes, {} requests ({} pending), {differences} differences.",
+        audit.requests, audit.pending
+    );
+    print(json, &value, &text)?;
+    match differences {
+        0 => Ok(()),
+        _ => bail!("the database does not agree with itself: `tollgate audit` says where"),
+    }
+}
+
+/// Puts a backup in the place of the SQLite database.
+pub(crate) fn restore(config: &Config, file: &Path, json: bool) -> anyhow::Result<()> {
+    let replaced = backup::restore(&config.database_url, file)?;
+    let replaced = replaced.map(|path| path.display().to_string());
+    let database = format!("{:?}", config.database_url);
+    let kept = replaced.as_ref().map(|path| format!(" What was there is kept in {path}."));
+    let text = format!("{database} is restored.{}", kept.unwrap_or_default());
+    print(json, &json!({"database": database, "replaced": replaced}), &text)
 }
 
 /// Recomputes everything; fails on a difference.

@@ -65,6 +65,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Migrate => commands::migrate(&Config::read(file)?, cli.json),
         Command::Audit => commands::audit(&Config::read(file)?, cli.json).await,
+        Command::Backup { file: to } => {
+            commands::back_up(&Config::read(file)?, &to, cli.json).await
+        }
+        Command::Restore { file: from } => commands::restore(&Config::read(file)?, &from, cli.json),
         Command::Quote(what) => quote::run(&Config::read(file)?, *what, cli.json).await,
         Command::Prices { command } => prices::run(&Config::read(file)?, command, cli.json),
         Command::Reprice(what) => reprice::run(&Config::read(file)?, *what, cli.json).await,

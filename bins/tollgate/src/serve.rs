@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use actix_web::dev::ServerHandle;
 use actix_web::web;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -153,10 +153,11 @@ impl Service {
     pub(crate) async fn until_signal(self, config: &Config) -> anyhow::Result<()> {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        let is_overtaken = tokio::select! {
+            _ = terminate.recv() => false,
+            _ = interrupt.recv() => false,
+            () = self.store.overtaken() => true,
+        };
         log::info!("ending: {} calls on their way", self.app.calls().running());
         let courier = tokio::time::timeout(config.drain_timeout, self.courier.stop());
         // Messages that are cut off then are sent again by whoever comes next.
@@ -169,11 +170,16 @@ impl Service {
         let closed = tokio::time::timeout(CLOSE_WITHIN, self.store.close()).await;
         let Ok(closed) = closed else {
             // Threads that wait for a silent database would be waited for.
-            log::error!("the store does not close; what is not booked is in the journal");
+            log::error!(
+                "the store does not close; what is not booked is in the journal, if there is one"
+            );
             std::process::exit(1);
         };
         closed?;
         log::info!("ended");
-        Ok(())
+        match is_overtaken {
+            true => bail!("another process serves from this SQLite file"),
+            false => Ok(()),
+        }
     }
 }

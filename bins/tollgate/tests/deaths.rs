@@ -9,11 +9,23 @@ use tollgate_testkit::postgres;
 use tollgate_testkit::random::Random;
 
 use crate::site::load::Load;
-use crate::site::{Site, assert_audit_clean, each_site, merchant_key};
+use crate::site::{Service, Site, assert_audit_clean, each_site, merchant_key};
 
 /// How often it is killed: `KILLS` of the environment, or a few times.
 fn kills() -> u64 {
     std::env::var("KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+/// Fails unless calls are paid as the provider reported them: the last bytes of an answer leave when it is booked.
+async fn are_paid(service: &Service, key: &str, answered: &[String]) {
+    for id in answered {
+        let record = service.call("GET", &format!("/v1/requests/{id}"), key).send().await;
+        let record = record.expect(200);
+        assert_eq!(
+            (&record["status"], &record["usage_source"]),
+            (&json!("completed"), &json!("reported"))
+        );
+    }
 }
 
 /// Kills one of so many nodes after the other, at moments of chance; nothing is lost by it.
@@ -62,15 +74,7 @@ async fn survives(site: &Site, nodes: usize) {
     println!("{} answered, {reached} reached the provider, {audit}", answered.len());
     assert!(answered.len() > 20, "there was load: {}", answered.len());
     assert!(audit["requests"].as_u64().unwrap() >= reached, "{reached} reached the provider");
-    // The last bytes of an answer leave when it is booked: whoever has them has paid.
-    for id in &answered {
-        let record = services[0].call("GET", &format!("/v1/requests/{id}"), &key).send().await;
-        let record = record.expect(200);
-        assert_eq!(
-            (&record["status"], &record["usage_source"]),
-            (&json!("completed"), &json!("reported"))
-        );
-    }
+    are_paid(&services[0], &key, &answered).await;
     // What was on its way says so.
     let mut cursor = String::new();
     let mut sent = 0;
@@ -113,4 +117,38 @@ fn of_two_nodes_either_may_be_killed_at_any_moment() {
     let site = Site::new(&url, Some(database));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(survives(&site, 2));
+}
+
+/// The lock file is removed, and a second service starts on the file that the first serves from.
+#[test]
+fn a_service_that_is_overtaken_ends_itself_and_loses_nothing() {
+    let site = Site::new("sqlite:DIR/tollgate.db", None);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let key = merchant_key(&site);
+        let mut services = vec![site.serve()];
+        let token = services[0].customer(&key, "1000").await;
+        let load = Load::start(&services, &[&token], &site.chat_url(), |_| {});
+        let reach = async |count: usize| {
+            let (before, deadline) = (load.counts().0, Instant::now() + Duration::from_secs(30));
+            while load.counts().0 < before + count {
+                assert!(Instant::now() < deadline, "nothing is answered");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        reach(20).await;
+        std::fs::remove_file(site.path().join("tollgate.db.lock")).unwrap();
+        let second = site.serve();
+        assert_eq!(services[0].exit_code(), Some(1), "the first ends by itself");
+        load.moved(0, &second);
+        services[0] = second;
+        reach(20).await;
+        let answered = load.stop().await;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while assert_audit_clean(&site)["pending"] != 0 {
+            assert!(Instant::now() < deadline, "something is pending");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        are_paid(&services[0], &key, &answered).await;
+    });
 }

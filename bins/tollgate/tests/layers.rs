@@ -58,7 +58,10 @@ fn arrows_point_one_way() {
 #[test]
 fn each_library_lives_in_its_room() {
     let rooms: [(&[&str], &[&str]); 10] = [
-        (&["diesel", "diesel_migrations", "r2d2", "libsqlite3-sys", "pq-sys"], &["crates/store"]),
+        (
+            &["diesel", "diesel_migrations", "r2d2", "libsqlite3-sys", "pq-sys", "rusqlite"],
+            &["crates/store"],
+        ),
         (&["askama", "utoipa"], &["crates/api"]),
         (&["socket2"], &["crates/api"]),
         (&["actix-web"], &["crates/api", "bins/simulator", "bins/tollgate"]),

@@ -233,14 +233,14 @@ impl App {
         let owner = match key.kind() {
             KeyKind::Secret => {
                 let find = move |conn: &mut _| merchants::find_secret_key(conn, &hash);
-                self.store.read_apart(find).await?.map(|found| KeyOwner {
+                self.store.read(find).await?.map(|found| KeyOwner {
                     merchant_id: found.merchant_id,
                     key: CallKey::Secret(found.secret_key_id),
                 })
             }
             KeyKind::Spend => {
                 let find = move |conn: &mut _| spend_keys::find_by_hash(conn, &hash);
-                self.store.read_apart(find).await?.map(|found| KeyOwner {
+                self.store.read(find).await?.map(|found| KeyOwner {
                     merchant_id: found.merchant_id,
                     key: CallKey::Spend(found.spend_key_id, hash),
                 })

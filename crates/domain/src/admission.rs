@@ -210,9 +210,12 @@ pub fn decide(
         }
     }
     let wallet = facts.wallet.filter(|_| facts.draws_on_credit && !call.disable_billing);
-    let credit_hold = wallet.map(|wallet| { wallet.credits }.reserve(hold.wallet));
-    let on_credit = credit_hold.map(|credit| credit.cycle.saturating_add(credit.bundle));
-    let on_balance = hold.wallet.saturating_sub(on_credit.unwrap_or_default());
+    let credit_hold = wallet.map(|wallet| { wallet.credits }.reserve(hold.wallet)).transpose();
+    let credit_hold = credit_hold.map_err(|Overflow| Refusal::BoundTooLarge)?;
+    let on_credit = credit_hold.unwrap_or_default();
+    let on_balance = hold.wallet.checked_sub(on_credit.cycle);
+    let on_balance = on_balance.and_then(|rest| rest.checked_sub(on_credit.bundle));
+    let on_balance = on_balance.map_err(|Overflow| Refusal::BoundTooLarge)?;
     let pending = PendingRecord {
         request_id: call.request_id,
         merchant_id: call.merchant_id,

@@ -2,7 +2,7 @@
 //! and is drawn before it: first what a cycle included, then what was bought in bundles.
 
 use serde::{Deserialize, Serialize};
-use tollgate_pricing::Amount;
+use tollgate_pricing::{Amount, Overflow};
 
 /// What a movement of money moves on a wallet. Each has a running sum of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -44,20 +44,25 @@ impl Credit {
         self.remaining.saturating_sub(self.held)
     }
 
-    fn reserve(&mut self, most: Amount) -> Amount {
+    fn reserve(&mut self, most: Amount) -> Result<Amount, Overflow> {
         let reserved = most.min(self.free());
-        self.held = self.held.saturating_add(reserved);
-        reserved
+        self.held = self.held.checked_add(reserved)?;
+        Ok(reserved)
     }
 
     /// Ends a reservation made in `cycle`: what is drawn of `cost`, and what expires.
-    fn settle(&mut self, reserved: Amount, cycle: i64, cost: Amount) -> (Amount, Amount) {
-        let drawn = cost.min(self.free().saturating_add(reserved));
-        let unused = reserved.saturating_sub(drawn.min(reserved));
+    fn settle(
+        &mut self,
+        reserved: Amount,
+        cycle: i64,
+        cost: Amount,
+    ) -> Result<(Amount, Amount), Overflow> {
+        let drawn = cost.min(self.free().checked_add(reserved)?);
+        let unused = reserved.checked_sub(drawn.min(reserved))?;
         let expired = if cycle <= self.expired_cycle { unused } else { Amount::ZERO };
-        self.held = self.held.saturating_sub(reserved);
-        self.remaining = self.remaining.saturating_sub(drawn).saturating_sub(expired);
-        (drawn, expired)
+        self.held = self.held.checked_sub(reserved)?;
+        self.remaining = self.remaining.checked_sub(drawn)?.checked_sub(expired)?;
+        Ok((drawn, expired))
     }
 }
 
@@ -115,21 +120,27 @@ impl Credits {
     }
 
     /// Reserves up to `most` for a call, of what cycles included first.
-    pub fn reserve(&mut self, most: Amount) -> CreditHold {
-        let cycle = self.cycle.reserve(most);
-        let bundle = self.bundle.reserve(most.saturating_sub(cycle));
-        CreditHold { cycle, bundle, in_cycle: self.cycles }
+    ///
+    /// # Errors
+    /// [`Overflow`] when a sum would leave the range of an amount.
+    pub fn reserve(&mut self, most: Amount) -> Result<CreditHold, Overflow> {
+        let cycle = self.cycle.reserve(most)?;
+        let bundle = self.bundle.reserve(most.checked_sub(cycle)?)?;
+        Ok(CreditHold { cycle, bundle, in_cycle: self.cycles })
     }
 
     /// Ends a call that costs `cost`: what cycles included is drawn first, then what was bought, and
     /// the rest is for the balance. What other calls have reserved is not touched.
-    pub fn settle(&mut self, hold: CreditHold, cost: Amount) -> Drawn {
+    ///
+    /// # Errors
+    /// [`Overflow`] when a sum would leave the range of an amount.
+    pub fn settle(&mut self, hold: CreditHold, cost: Amount) -> Result<Drawn, Overflow> {
         let wanted = cost.max(Amount::ZERO);
-        let (cycle, cycle_expired) = self.cycle.settle(hold.cycle, hold.in_cycle, wanted);
-        let wanted = wanted.saturating_sub(cycle);
-        let (bundle, bundle_expired) = self.bundle.settle(hold.bundle, hold.in_cycle, wanted);
-        let balance = cost.saturating_sub(cycle).saturating_sub(bundle);
-        Drawn { cycle, bundle, balance, cycle_expired, bundle_expired }
+        let (cycle, cycle_expired) = self.cycle.settle(hold.cycle, hold.in_cycle, wanted)?;
+        let wanted = wanted.checked_sub(cycle)?;
+        let (bundle, bundle_expired) = self.bundle.settle(hold.bundle, hold.in_cycle, wanted)?;
+        let balance = cost.checked_sub(cycle)?.checked_sub(bundle)?;
+        Ok(Drawn { cycle, bundle, balance, cycle_expired, bundle_expired })
     }
 }
 
@@ -150,9 +161,9 @@ mod tests {
     fn a_cost_is_paid_by_cycle_credit_then_bundles_then_the_balance() {
         for (cost, paid) in [(4, (4, 0, 0)), (10, (10, 0, 0)), (13, (10, 3, 0)), (20, (10, 5, 5))] {
             let mut credits = credits(10, 5);
-            let hold = credits.reserve(usd(20));
+            let hold = credits.reserve(usd(20)).unwrap();
             assert_eq!((hold.cycle, hold.bundle, credits.free()), (usd(10), usd(5), usd(0)));
-            let drawn = credits.settle(hold, usd(cost));
+            let drawn = credits.settle(hold, usd(cost)).unwrap();
             assert_eq!((drawn.cycle, drawn.bundle, drawn.balance), {
                 let (cycle, bundle, balance) = paid;
                 (usd(cycle), usd(bundle), usd(balance))
@@ -165,24 +176,24 @@ mod tests {
     #[test]
     fn nobody_draws_what_another_call_has_reserved() {
         let mut credits = credits(10, 0);
-        let first = credits.reserve(usd(6));
-        let second = credits.reserve(usd(6));
+        let first = credits.reserve(usd(6)).unwrap();
+        let second = credits.reserve(usd(6)).unwrap();
         assert_eq!((first.cycle, second.cycle), (usd(6), usd(4)));
-        let drawn = credits.settle(second, usd(9));
+        let drawn = credits.settle(second, usd(9)).unwrap();
         assert_eq!((drawn.cycle, drawn.balance), (usd(4), usd(5)));
-        let drawn = credits.settle(first, usd(6));
+        let drawn = credits.settle(first, usd(6)).unwrap();
         assert_eq!((drawn.cycle, drawn.balance), (usd(6), usd(0)));
     }
 
     #[test]
     fn what_was_reserved_of_an_expired_cycle_serves_its_call_and_then_expires() {
         let mut credits = credits(10, 0);
-        let hold = credits.reserve(usd(6));
+        let hold = credits.reserve(usd(6)).unwrap();
         // The cycle ends: 4 expire at once, 25 are granted.
         credits.cycle = Credit { remaining: usd(31), held: usd(6), expired_cycle: 1 };
         credits.cycles = 2;
         assert_eq!(credits.free(), usd(25));
-        let drawn = credits.settle(hold, usd(2));
+        let drawn = credits.settle(hold, usd(2)).unwrap();
         assert_eq!((drawn.cycle, drawn.cycle_expired), (usd(2), usd(4)));
         assert_eq!((credits.remaining(), credits.held()), (usd(25), usd(0)));
     }

@@ -129,6 +129,22 @@ pub struct PendingRecord {
     pub created_at: Timestamp,
 }
 
+impl PendingRecord {
+    /// The call when it has ended: it holds nothing any more.
+    #[must_use]
+    pub fn without_holds(self) -> Self {
+        let none =
+            |hold: CreditHold| CreditHold { in_cycle: hold.in_cycle, ..CreditHold::default() };
+        Self {
+            spend_hold: Amount::ZERO,
+            wallet_hold: Amount::ZERO,
+            credit_hold: self.credit_hold.map(none),
+            merchant_hold: Amount::ZERO,
+            ..self
+        }
+    }
+}
+
 /// A meter as it was when a call began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MeterVersion {

@@ -79,18 +79,30 @@ impl SpendCounters {
 
     /// Ends a call that was admitted at `admitted_at`: gives back what it held and counts what it
     /// cost; the difference, where something was counted before.
-    pub fn settle(&mut self, admitted_at: Timestamp, hold: Amount, cost: Amount) {
+    ///
+    /// A sum of what was spent that has reached the end of the range stays there: nothing more is
+    /// admitted then, and what was admitted before must end all the same.
+    ///
+    /// # Errors
+    /// [`Overflow`] when so much was not held.
+    pub fn settle(
+        &mut self,
+        admitted_at: Timestamp,
+        hold: Amount,
+        cost: Amount,
+    ) -> Result<(), Overflow> {
         let last = self.last_used_at.unwrap_or(admitted_at);
         for (cycle, held) in self.held.each_mut() {
             if cycle.is_same(admitted_at, last) {
-                *held = held.saturating_sub(hold);
+                *held = held.checked_sub(hold)?;
             }
         }
         for (cycle, spent) in self.spent.each_mut() {
             if cycle.is_same(admitted_at, last) {
-                *spent = spent.saturating_add(cost);
+                *spent = spent.checked_add(cost).unwrap_or(Amount::MAX);
             }
         }
+        Ok(())
     }
 
     /// The thresholds of `limit` that are reached and were not told of in this cycle, in percent

@@ -1,7 +1,7 @@
 //! Spend keys: what a restricted key may do, and what was done with it.
 
 use serde::{Deserialize, Serialize};
-use tollgate_pricing::Amount;
+use tollgate_pricing::{Amount, Overflow};
 
 use crate::cycle::Cycle;
 use crate::event::News;
@@ -209,9 +209,17 @@ pub struct SpendKeyChanges {
 impl SpendKey {
     /// Ends a call that was admitted at `admitted_at`: gives back what it held, counts what it cost
     /// (the difference, where something was counted before), and answers what is to be told.
-    pub fn settle(&mut self, admitted_at: Timestamp, hold: Amount, cost: Amount) -> Vec<News> {
-        self.counters.settle(admitted_at, hold, cost);
-        let Some(limit) = self.rules.spend_limit else { return Vec::new() };
+    ///
+    /// # Errors
+    /// As [`SpendCounters::settle`].
+    pub fn settle(
+        &mut self,
+        admitted_at: Timestamp,
+        hold: Amount,
+        cost: Amount,
+    ) -> Result<Vec<News>, Overflow> {
+        self.counters.settle(admitted_at, hold, cost)?;
+        let Some(limit) = self.rules.spend_limit else { return Ok(Vec::new()) };
         let reached: Vec<_> = self.counters.tell(limit).collect();
         let told = reached.into_iter().map(|percent| {
             let spend_key = Box::new(self.clone());
@@ -220,7 +228,7 @@ impl SpendKey {
                 threshold => News::SpendKeyThresholdReached { spend_key, threshold },
             }
         });
-        told.collect()
+        Ok(told.collect())
     }
 }
 

@@ -93,8 +93,8 @@ impl Account {
     }
 
     fn use_up(&mut self, cost: &str) -> Drawn {
-        let hold = self.credits.reserve(amount(cost));
-        let drawn = self.credits.settle(hold, amount(cost));
+        let hold = self.credits.reserve(amount(cost)).unwrap();
+        let drawn = self.credits.settle(hold, amount(cost)).unwrap();
         for (account, drawn, credit) in [
             (LedgerAccount::CycleCredit, drawn.cycle, self.credits.cycle),
             (LedgerAccount::BundleCredit, drawn.bundle, self.credits.bundle),
@@ -319,10 +319,10 @@ fn a_cancellation_takes_effect_when_the_cycle_ends_and_all_credit_expires() {
 fn credit_reserved_by_a_call_survives_a_renewal_until_the_call_ends() {
     for (rollover, after) in [(Rollover::None, "25"), (Rollover::Full, "48")] {
         let mut account = Account::of(monthly("25", rollover));
-        let hold = account.credits.reserve(amount("10"));
+        let hold = account.credits.reserve(amount("10")).unwrap();
         account.pass_to("2026-02-28T12:00:00Z");
         assert_eq!(account.credits.held(), amount("10"));
-        let drawn = account.credits.settle(hold, amount("2"));
+        let drawn = account.credits.settle(hold, amount("2")).unwrap();
         assert_eq!((drawn.cycle, drawn.balance), (amount("2"), Amount::ZERO));
         assert_eq!(account.credits.remaining(), amount(after), "{rollover:?}");
     }

@@ -306,7 +306,10 @@ const SQLITE_PRAGMAS: &str = "
 
 /// A process that stops in the middle of a transaction, alive or not, must not keep what it has locked
 /// from all others for as long as PostgreSQL believes in it.
-const POSTGRES_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '10s'";
+///
+/// What is committed is durable, whatever the server's own setting: with a synchronous standby on that, too.
+const POSTGRES_SETTINGS: &str =
+    "SET idle_in_transaction_session_timeout = '10s'; SET synchronous_commit = on";
 
 impl r2d2::ManageConnection for Manager {
     type Connection = Conn;

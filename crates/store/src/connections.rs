@@ -8,12 +8,11 @@ use tollgate_domain::{
 
 use crate::conn::Conn;
 use crate::dialect;
-use crate::entries::Entries;
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{ConnectionRow, to_json};
 use crate::schema::connections;
-use crate::{subscriptions, wallets};
+use crate::{events, subscriptions, wallets};
 
 /// A connection that was made, or that already had the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,10 +64,8 @@ pub fn create(
     };
     diesel::insert_into(connections::table).values(&row).execute(conn)?;
     let connection = Connection::try_from(row)?;
-    let mut entries = Entries::new(now);
     let news = News::ConnectionCreated { connection: Box::new(connection.clone()) };
-    entries.tell(merchant_id, &news);
-    entries.write(conn)?;
+    events::write(conn, merchant_id, &news, now)?;
     Ok(Created { connection, is_new: true })
 }
 
@@ -164,9 +161,7 @@ pub fn delete(
         return Ok(false);
     }
     connection.status = ConnectionStatus::Deleted;
-    let mut entries = Entries::new(now);
-    let connection = Box::new(connection);
-    entries.tell(merchant_id, &News::ConnectionDeleted { connection });
-    entries.write(conn)?;
+    let news = News::ConnectionDeleted { connection: Box::new(connection) };
+    events::write(conn, merchant_id, &news, now)?;
     Ok(true)
 }

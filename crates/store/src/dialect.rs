@@ -112,8 +112,7 @@ pub(crate) enum Lock {
     Rows,
 }
 
-/// What changes when another connection has written to a SQLite file. It changes before that has committed, too, if
-/// SQLite's log was empty and more is written than its page cache holds.
+/// What changes when another connection has written to a SQLite file.
 pub(crate) fn version(conn: &mut Conn) -> QueryResult<i32> {
     match conn {
         Conn::Sqlite(conn) => DataVersion.get_result(conn),
@@ -130,12 +129,26 @@ pub(crate) fn without_checkpoints_of_its_own(conn: &mut Conn) -> QueryResult<()>
     }
 }
 
-/// Moves what SQLite has committed from its log to where it belongs, as far as nobody reads it there.
-pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<()> {
+/// Moves committed pages from SQLite's log to the database file, as far as no reader needs them there. Answers
+/// how many pages SQLite cannot write over yet: those of the whole log, unless all of it was moved.
+pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<u64> {
     match conn {
-        Conn::Sqlite(conn) => conn.batch_execute("PRAGMA wal_checkpoint(PASSIVE)"),
-        Conn::Postgres(_) => Ok(()),
+        Conn::Sqlite(conn) => {
+            let checkpoint = diesel::sql_query("PRAGMA wal_checkpoint(PASSIVE)");
+            let Checkpoint { log, checkpointed } = checkpoint.get_result(conn)?;
+            Ok(if log == checkpointed { 0 } else { log.try_into().unwrap_or_default() })
+        }
+        Conn::Postgres(_) => Ok(0),
     }
+}
+
+/// What SQLite answers to a checkpoint, in pages.
+#[derive(QueryableByName)]
+struct Checkpoint {
+    #[diesel(sql_type = diesel::sql_types::Integer)]
+    log: i32,
+    #[diesel(sql_type = diesel::sql_types::Integer)]
+    checkpointed: i32,
 }
 
 /// Whether a lock on rows keeps others waiting, so that a look comes first. On SQLite whoever may

@@ -5,6 +5,7 @@ use diesel::prelude::*;
 use tollgate_domain::{Event, EventId, MerchantId, News, Timestamp};
 
 use crate::conn::Conn;
+use crate::dialect;
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{from_json, parsed, time, to_json};
@@ -55,6 +56,16 @@ impl TryFrom<EventRow> for Event {
             created_at: time(row.created_at),
         })
     }
+}
+
+/// Writes an event down. Call it in the transaction that causes it.
+pub(crate) fn write(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    news: &News,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    Ok(dialect::insert_events(conn, &[EventRow::new(merchant_id, news, now, now)])?)
 }
 
 /// What happened to a merchant, newest first.

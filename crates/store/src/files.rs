@@ -49,8 +49,3 @@ pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
-
-/// Whether nothing is in it, or it is not there.
-pub(crate) fn is_empty(path: &Path) -> bool {
-    path.metadata().map_or(true, |file| file.len() == 0)
-}

@@ -9,11 +9,11 @@
 //! the tests run on both.
 
 pub mod audit;
+pub mod backup;
 mod conn;
 pub mod connections;
 pub mod deliveries;
 mod dialect;
-mod entries;
 mod error;
 pub mod events;
 mod files;
@@ -32,6 +32,7 @@ pub mod repricings;
 pub mod requests;
 mod rows;
 mod schema;
+mod serving;
 pub mod sessions;
 pub mod spend_keys;
 mod statements;
@@ -42,6 +43,7 @@ pub mod usage;
 mod vitals;
 pub mod wallets;
 pub mod webhooks;
+mod write_set;
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -77,7 +79,9 @@ struct Inner {
     context: Arc<Context>,
     lease_ms: u32,
     renewals: Mutex<Renewals>,
-    lock: Mutex<Option<Vec<File>>>,
+    lock: Mutex<Option<File>>,
+    /// Whether no other process can have a call on its way.
+    alone: bool,
     has_one_writer: bool,
     _temporary: Option<tempfile::TempDir>,
 }
@@ -98,24 +102,6 @@ impl Store {
     /// # Errors
     /// What `work` returned, or [`StoreError::Unavailable`].
     pub async fn read<T, E>(
-        &self,
-        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
-    ) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<StoreError> + Send + 'static,
-    {
-        if let Ok(ledger) = self.ledger() {
-            ledger.catch_up().await?;
-        }
-        self.read_apart(work).await
-    }
-
-    /// As [`Store::read`], for what calls do not change: what they have just booked may be missing.
-    ///
-    /// # Errors
-    /// What `work` returned, or [`StoreError::Unavailable`].
-    pub async fn read_apart<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>
@@ -148,8 +134,7 @@ impl Store {
 
     /// As [`Store::write`], for work that changes nothing by which calls are admitted, and that none
     /// may wait for: on PostgreSQL it is done beside the ledger, and waits two seconds at most for what
-    /// others have locked. On SQLite it takes turns with what the ledger has booked, which is written beside
-    /// the ledger, too.
+    /// others have locked. On SQLite it takes turns with the ledger.
     ///
     /// # Errors
     /// What `work` returned, or [`StoreError::Unavailable`].
@@ -333,7 +318,7 @@ impl Store {
     /// # Errors
     /// Those of the store.
     pub async fn ready(&self) -> Result<(), StoreError> {
-        self.read_apart(|conn| conn.ping()).await?;
+        self.read(|conn| conn.ping()).await?;
         let until = held(&self.0.renewals).last.plus_millis(i64::from(self.0.lease_ms));
         match self.0.context.clock.now() <= until {
             true => Ok(()),
@@ -344,12 +329,11 @@ impl Store {
     /// Whether this process may take another's silence for its death. While the database was away
     /// nobody could renew, so after such a time everybody has one lease to come back.
     fn may_judge(&self, now: Timestamp) -> bool {
-        let alone = held(&self.0.lock).is_some();
         let renewals = held(&self.0.renewals);
         let lease = i64::from(self.0.lease_ms);
         // A process that stood still finds its own lease lapsed, too.
         let is_kept = now <= renewals.last.plus_millis(lease);
-        alone || (is_kept && renewals.unbroken_since.plus_millis(lease) <= now)
+        self.0.alone || (is_kept && renewals.unbroken_since.plus_millis(lease) <= now)
     }
 
     /// Ends the calls of processes whose lease has lapsed: their holds are released and what they
@@ -458,12 +442,20 @@ impl Store {
         tokio::task::spawn_blocking(move || journal.size()).await.map_err(std::io::Error::other)?
     }
 
-    /// Counts what is open in the database, as it is there: what the ledger has just booked may be missing.
+    /// Counts what is open in the database.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn count_open(&self) -> Result<Open, StoreError> {
-        self.read_apart(vitals::open).await
+        self.read(vitals::open).await
+    }
+
+    /// Returns when another process has begun to serve from the same SQLite file. This one admits nothing
+    /// more then; the calls that it has admitted can be settled.
+    pub async fn overtaken(&self) {
+        let mut overtaken = self.0.context.overtaken.subscribe();
+        // The sender lives as long as this store.
+        let _ = overtaken.wait_for(|is_overtaken| *is_overtaken).await;
     }
 
     /// Ends this process's life in the store: the queue is emptied, the writers stop, the lease and
@@ -476,8 +468,12 @@ impl Store {
             log::error!("what waits in memory is not booked: {cause}");
         }
         let Some(ledger) = held(&self.0.ledger).take() else { return Ok(()) };
-        let node_id = self.0.context.node_id;
-        let retired = ledger.write(move |conn| nodes::retire(conn, node_id)).await;
+        let (node_id, epoch) = (self.0.context.node_id, self.0.context.epoch);
+        let retired = ledger.write(move |conn| {
+            epoch.map_or(Ok(()), |epoch| serving::end(conn, epoch))?;
+            nodes::retire(conn, node_id)
+        });
+        let retired = retired.await;
         drop(ledger);
         let writers = std::mem::take(&mut *held(&self.0.writers));
         let joined = tokio::task::spawn_blocking(move || {

@@ -2,25 +2,28 @@
 
 use std::fmt;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use r2d2::ManageConnection;
+use tokio::sync::watch;
 use tollgate_domain::{Clock, NodeId};
 use tollgate_pricing::Rate;
 
+use crate::backup::damage;
 use crate::conn::{Conn, DatabaseUrl, Manager};
 use crate::error::StoreError;
 use crate::files::{beside, private};
 use crate::journal::Journal;
-use crate::ledger::{self, Context, Ledger, Series, Storms};
+use crate::ledger::{Context, Ledger, Series, Storms};
 use crate::migrations::{self, MigrationError};
 use crate::missing_prices::Told;
 use crate::readers::Readers;
+use crate::serving::Begun;
 use crate::vitals::Vitals;
-use crate::{Inner, Renewals, Store, deliveries, nodes};
+use crate::{Inner, Renewals, Store, deliveries, nodes, serving};
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -33,7 +36,7 @@ pub struct Options {
     pub service_charge_rate: Rate,
     /// Where the time comes from.
     pub clock: Clock,
-    /// Where settlements wait while the database is away; it must survive restarts.
+    /// Where settlements wait while PostgreSQL is away; it must survive restarts. SQLite has none.
     pub journal: Option<PathBuf>,
     /// How long this process may be silent before others end its calls, in milliseconds.
     pub lease_ms: u32,
@@ -62,6 +65,8 @@ pub enum OpenError {
     Migration(MigrationError),
     /// Another process serves from the same SQLite file.
     InUse,
+    /// The SQLite file is damaged: what SQLite says of it.
+    Damaged(String),
     /// The journal cannot be kept in this folder.
     Journal(PathBuf, std::io::Error),
     /// The operating system refused something.
@@ -76,6 +81,10 @@ impl fmt::Display for OpenError {
             Self::InUse => f.write_str(
                 "another tollgate serves from this SQLite file: stop it, or use PostgreSQL to run \
                  several",
+            ),
+            Self::Damaged(what) => write!(
+                f,
+                "the SQLite file is damaged ({what}), and nothing is served from it: restore a backup"
             ),
             Self::Journal(folder, cause) => write!(
                 f,
@@ -129,31 +138,25 @@ impl Store {
             Some(file) => lock_file_soon(file, || Ok(true))?,
             None => None,
         };
-        prepare(&manager, options, lock.is_some())?;
         let opened = options.clock.now();
+        let node_id = NodeId::generate(opened);
+        let begun = prepare(&manager, options, lock.as_ref(), node_id)?;
+        // What SQLite cannot write now has no other place to wait than memory.
+        let journal = options.journal.as_deref().filter(|_| manager.file().is_none());
         let context = Arc::new(Context {
-            node_id: NodeId::generate(opened),
+            node_id,
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
             storms: Storms::default(),
             series: Series::default(),
             told: Told::default(),
-            journal: options.journal.as_deref().map(journal_in).transpose()?,
+            journal: journal.map(journal_in).transpose()?,
             unkept: Mutex::default(),
             on_their_way: Mutex::default(),
-            log: manager.file().filter(|_| options.serve).map(log_of),
-            behind: AtomicBool::new(false),
+            epoch: begun.as_ref().map(|begun| begun.epoch),
+            overtaken: watch::Sender::new(false),
             vitals: Vitals::default(),
         });
-        if let Some(file) = manager.file() {
-            // A process that died has left what a command, too, must see; one that lives writes it itself.
-            let log = log_of(file);
-            let is_left = ledger::is_left(&log);
-            let alone = (!options.serve && is_left).then(|| lock_file(file).ok()).flatten();
-            if options.serve || alone.is_some() {
-                ledger::recover(&manager, &log, &context)?;
-            }
-        }
         let (ledger, writers) = Ledger::start(&manager, writers, &context)?;
         Ok(Self(Arc::new(Inner {
             readers: Readers::new(&manager, readers),
@@ -163,6 +166,7 @@ impl Store {
             lease_ms: options.lease_ms,
             renewals: Mutex::new(Renewals { last: opened, unbroken_since: opened }),
             lock: Mutex::new(lock),
+            alone: begun.is_some_and(|begun| begun.alone),
             has_one_writer: manager.file().is_some(),
             _temporary: temporary,
         })))
@@ -186,25 +190,21 @@ fn journal_in(folder: &Path) -> Result<Journal, OpenError> {
     Journal::open(folder).map_err(|cause| OpenError::Journal(folder.to_owned(), cause))
 }
 
-/// Takes a SQLite file for this process alone, until it ends. The files of the ledger's log are taken, too:
-/// somebody may remove the file that is there for the lock alone.
-fn lock_file(path: &Path) -> Result<Vec<File>, OpenError> {
-    let lock = |file: PathBuf| {
-        let file = private().create(true).truncate(false).open(file)?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse),
-            Err(std::fs::TryLockError::Error(cause)) => Err(OpenError::Io(cause)),
-        }
-    };
-    [beside(path, ".lock")].into_iter().chain(log_of(path)).map(lock).collect()
+/// Takes a SQLite file for this process alone, until it ends.
+pub(crate) fn lock_file(path: &Path) -> Result<File, OpenError> {
+    let file = private().create(true).truncate(false).open(beside(path, ".lock"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse),
+        Err(std::fs::TryLockError::Error(cause)) => Err(OpenError::Io(cause)),
+    }
 }
 
 /// The same, as long as that is needed; whoever has it for a short time is waited for.
 fn lock_file_soon(
     path: &Path,
     mut is_needed: impl FnMut() -> Result<bool, OpenError>,
-) -> Result<Option<Vec<File>>, OpenError> {
+) -> Result<Option<File>, OpenError> {
     const PAUSE: Duration = Duration::from_millis(50);
     const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();
@@ -217,46 +217,62 @@ fn lock_file_soon(
     Ok(None)
 }
 
-/// Where the ledger of a process that serves from a SQLite file logs what it books.
-fn log_of(path: &Path) -> [PathBuf; 2] {
-    ["-ledger-0", "-ledger-1"].map(|suffix| beside(path, suffix))
-}
-
-/// Brings the schema up to date, but not of a SQLite file that another process serves from, nor with a log
-/// beside it that this program cannot read: the one that wrote it would not know the schema any more.
-fn migrate(manager: &Manager, conn: &mut Conn, alone: bool) -> Result<usize, OpenError> {
+/// Brings the schema up to date, but not of a SQLite file that another process serves from: it would not know
+/// the schema any more.
+fn migrate(manager: &Manager, conn: &mut Conn, is_locked: bool) -> Result<usize, OpenError> {
     let mut lock = None;
-    if let Some(file) = manager.file() {
-        if !alone {
-            // Whoever holds it may just be bringing the schema up to date.
-            lock = lock_file_soon(file, || Ok(migrations::are_missing(conn)?))?;
-        }
-        let log = log_of(file);
-        if ledger::is_left(&log) && migrations::are_missing(conn)? {
-            ledger::read_through(&log)?;
-        }
+    if let Some(file) = manager.file()
+        && !is_locked
+    {
+        // The process that holds it may be bringing the schema up to date just now.
+        lock = lock_file_soon(file, || Ok(migrations::are_missing(conn)?))?;
     }
     let ran = migrations::run(conn)?;
     drop(lock);
     Ok(ran)
 }
 
-/// Looks after the schema, and forgets lives that cannot be any more.
-fn prepare(manager: &Manager, options: &Options, alone: bool) -> Result<(), OpenError> {
+/// Brings the schema up to date, or checks it. With the `lock`, this process begins to serve, and ends the leases of
+/// processes that have ended.
+fn prepare(
+    manager: &Manager,
+    options: &Options,
+    lock: Option<&File>,
+    node_id: NodeId,
+) -> Result<Option<Begun>, OpenError> {
     let mut conn = manager.connect()?;
     if options.migrate {
-        let ran = migrate(manager, &mut conn, alone)?;
+        let ran = migrate(manager, &mut conn, lock.is_some())?;
         if ran > 0 {
             log::info!("the schema is up to date after {ran} migrations");
         }
     } else {
         migrations::check(&mut conn)?;
     }
-    if alone {
-        conn.write(|conn| {
-            nodes::retire_all(conn)?;
-            deliveries::release_all(conn)
-        })?;
+    let Some(lock) = lock else { return Ok(None) };
+    let metadata = lock.metadata()?;
+    let lock = format!("{}:{}", metadata.dev(), metadata.ino());
+    let has_ended = serving::has_ended(&mut conn)?;
+    if has_ended != Some(true) {
+        if has_ended == Some(false) {
+            log::info!("the process that served last did not end by itself: the file is checked");
+        }
+        if let Some(what) = damage(&mut conn)? {
+            return Err(OpenError::Damaged(what));
+        }
     }
-    Ok(())
+    let begun = conn.write(|conn| {
+        let begun = serving::begin(conn, node_id, &lock, options.clock.now())?;
+        if begun.alone {
+            nodes::retire_all(conn)?;
+            deliveries::release_all(conn)?;
+        }
+        Ok::<_, StoreError>(begun)
+    })?;
+    if !begun.alone {
+        log::warn!(
+            "the lock file is another one than before: lost calls are ended when leases lapse"
+        );
+    }
+    Ok(Some(begun))
 }

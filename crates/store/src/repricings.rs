@@ -12,18 +12,18 @@ use diesel::prelude::*;
 use time::Date;
 use tollgate_domain::repricing::{Repriced, Shares, is_priced_by_list, price_again, reprice};
 use tollgate_domain::{
-    MerchantId, PendingRecord, RequestId, RequestRecord, Timestamp, TransactionKind,
+    MerchantId, PendingRecord, RequestId, RequestRecord, Timestamp, TransactionKind, WalletId,
 };
 use tollgate_pricing::{Amount, AppliedPrices, ModelPattern, Overflow, PriceBook, PriceSource};
 
 use crate::Store;
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
-use crate::entries::{Entries, Reason};
 use crate::error::StoreError;
 use crate::requests::to_records;
-use crate::rows::{RequestRow, WalletRow, to_json};
+use crate::rows::{RequestRow, optional, parsed, to_json};
 use crate::schema::{repricings, requests};
+use crate::write_set::{LedgerWallets, Reason, WriteSet, lock_wallets, out_of_range};
 
 /// How many records are read at a time.
 const READ: i64 = 1_000;
@@ -321,16 +321,14 @@ fn write(
             false => Outcome::Same,
         };
         if let Outcome::Differs(change) = &outcome {
-            let moves = moves(row, change.more);
-            wallet_ids.extend(moves.iter().map(|one| one.wallet_id.to_owned()));
+            let moves = moves(row, change.more)?;
+            wallet_ids.extend(moves.iter().map(|one| one.wallet_id));
         }
         reckoned.push((row, earlier.number.saturating_add(1), repricing(record, outcome)));
     }
-    let wallet_ids: Vec<_> = wallet_ids.into_iter().collect();
-    let wallets = dialect::wallets(conn, &wallet_ids, Lock::Rows)?;
     let mut books = Books {
-        wallets: wallets.into_iter().map(|row| (row.wallet_id.clone(), row)).collect(),
-        entries: Entries::new(now),
+        wallets: lock_wallets(conn, wallet_ids)?,
+        changes: WriteSet::new(now),
         rows: Vec::new(),
     };
     let mut done = Vec::with_capacity(reckoned.len());
@@ -347,26 +345,25 @@ fn write(
 }
 
 /// What a wallet has to pay more.
-struct Move<'a> {
-    wallet_id: &'a str,
-    part: &'a str,
-    more: i64,
+struct Move {
+    wallet_id: WalletId,
+    part: &'static str,
+    more: Amount,
 }
 
-fn moves(row: &RequestRow, more: Shares) -> Vec<Move<'_>> {
-    let wallet = row.wallet_id.as_deref().map(|id| (id, "wallet", more.wallet));
-    let merchant = (row.merchant_wallet_id.as_str(), "merchant", more.merchant);
+fn moves(row: &RequestRow, more: Shares) -> Result<Vec<Move>, StoreError> {
+    let wallet_id = optional("requests.wallet_id", row.wallet_id.as_deref())?;
+    let merchants = parsed("requests.merchant_wallet_id", &row.merchant_wallet_id)?;
+    let wallet = wallet_id.map(|wallet_id| Move { wallet_id, part: "wallet", more: more.wallet });
+    let merchant = Move { wallet_id: merchants, part: "merchant", more: more.merchant };
     let moves = wallet.into_iter().chain([merchant]);
-    moves
-        .filter(|(_, _, more)| !more.is_zero())
-        .map(|(wallet_id, part, more)| Move { wallet_id, part, more: more.units() })
-        .collect()
+    Ok(moves.filter(|one| !one.more.is_zero()).collect())
 }
 
 /// What a transaction changes: read under lock, changed in memory, written back once.
 struct Books {
-    wallets: BTreeMap<String, WalletRow>,
-    entries: Entries,
+    wallets: LedgerWallets,
+    changes: WriteSet,
     rows: Vec<RepricingRow>,
 }
 
@@ -379,42 +376,38 @@ impl Books {
         change: &Change,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let moves = moves(row, change.more);
-        let has_room = |one: &Move<'_>| {
-            let balance = self.wallets.get(one.wallet_id).map_or(0, |wallet| wallet.balance);
-            let on_same = moves.iter().filter(|other| other.wallet_id == one.wallet_id);
+        let moves = moves(row, change.more)?;
+        let has_room = |one: &Move| {
+            let balance = self.wallets.get(&one.wallet_id).map(|locked| locked.wallet.balance);
+            let mut on_same = moves.iter().filter(|other| other.wallet_id == one.wallet_id);
             // The lines are booked one after the other, and each must leave a balance.
-            let lines = on_same.map(|other| i128::from(other.more));
-            let after = lines.scan(i128::from(balance), |balance, more| {
-                *balance -= more;
-                Some(*balance)
+            let after = on_same.try_fold(balance.unwrap_or_default(), |balance, other| {
+                balance.checked_sub(other.more)
             });
-            one.more.checked_neg().is_some()
-                && after.into_iter().all(|balance| i64::try_from(balance).is_ok())
+            one.more.checked_neg().and(after).is_ok()
         };
         if !moves.iter().all(has_room) {
             return Ok(false);
         }
-        let request_id = &row.request_id;
+        let request_id: RequestId = parsed("requests.request_id", &row.request_id)?;
         for one in &moves {
-            let wallet = self
-                .wallets
-                .get_mut(one.wallet_id)
-                .ok_or_else(|| StoreError::missing("wallet", one.wallet_id))?;
+            let id = one.wallet_id;
+            let Some(locked) = self.wallets.get_mut(&id) else {
+                return Err(StoreError::missing("wallet", &id.to_string()));
+            };
             let reason = Reason {
                 kind: TransactionKind::Correction,
                 request_id: Some(request_id),
-                description: Some("repriced".to_owned()),
+                description: Some("repriced"),
                 idempotency_key: Some(format!("repricing:{request_id}:{number}:{}", one.part)),
             };
-            let booked = self.entries.move_balance(wallet, one.more.saturating_neg(), reason)?;
-            booked.ok_or_else(|| StoreError::Corrupt {
-                what: "balance (it would leave the range of an amount)",
-                value: one.wallet_id.to_owned(),
-            })?;
+            let out_of_range = |Overflow| out_of_range("wallet", id);
+            let amount = one.more.checked_neg().map_err(out_of_range)?;
+            let booked = self.changes.move_balance(locked, amount, reason)?;
+            booked.ok_or_else(|| out_of_range(Overflow))?;
         }
         self.rows.push(RepricingRow {
-            request_id: request_id.clone(),
+            request_id: row.request_id.clone(),
             number,
             base_before: change.base_before.units(),
             base_after: change.base_after.units(),
@@ -427,13 +420,9 @@ impl Books {
     }
 
     fn write(self, conn: &mut Conn) -> Result<(), StoreError> {
-        let wallets: Vec<_> = self.wallets.into_values().collect();
-        if !wallets.is_empty() {
-            dialect::save_wallets(conn, &wallets)?;
-        }
         if !self.rows.is_empty() {
             dialect::insert_repricings(conn, &self.rows)?;
         }
-        self.entries.write(conn)
+        self.changes.commit(conn, &self.wallets)
     }
 }

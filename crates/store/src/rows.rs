@@ -164,17 +164,6 @@ impl WalletRow {
             cycles: self.cycles,
         }
     }
-
-    pub(crate) const fn set_credits(&mut self, credits: &Credits) {
-        let Credits { cycle, bundle, cycles } = credits;
-        self.cycle_credit = cycle.remaining.units();
-        self.cycle_held = cycle.held.units();
-        self.cycle_expired = cycle.expired_cycle;
-        self.bundle_credit = bundle.remaining.units();
-        self.bundle_held = bundle.held.units();
-        self.bundle_expired = bundle.expired_cycle;
-        self.cycles = *cycles;
-    }
 }
 
 impl TryFrom<&WalletRow> for Wallet {
@@ -448,9 +437,9 @@ impl RequestRow {
         (owner, meter_id.to_owned(), period.key(time(self.created_at)))
     }
 
-    /// What the call was counted at on its spend key so far: nothing while it is pending.
-    pub(crate) const fn request_cost(&self) -> i64 {
-        self.wallet_cost.saturating_add(self.merchant_cost)
+    /// What was taken so far of the call's wallet and of the merchant's own: nothing while it is pending.
+    pub(crate) const fn costs(&self) -> (Amount, Amount) {
+        (Amount::from_units(self.wallet_cost), Amount::from_units(self.merchant_cost))
     }
 
     /// Whether the call is not settled yet.
@@ -463,7 +452,7 @@ impl RequestRow {
     pub(crate) fn finish(
         &mut self,
         record: &RequestRecord,
-        booked: (i64, i64),
+        booked: (Amount, Amount),
         counted_units: i64,
     ) {
         self.status = word(&record.status);
@@ -473,7 +462,7 @@ impl RequestRow {
         self.cycle_hold = 0;
         self.bundle_hold = 0;
         self.merchant_hold = 0;
-        (self.wallet_cost, self.merchant_cost) = booked;
+        (self.wallet_cost, self.merchant_cost) = (booked.0.units(), booked.1.units());
         self.counted_units = counted_units;
         self.swept = record.swept;
         self.outcome = Some(to_json(&Outcome::of(record)));

@@ -370,6 +370,16 @@ diesel::table! {
 }
 
 diesel::table! {
+    serving (epoch) {
+        epoch -> BigInt,
+        node_id -> Text,
+        lock_file -> Text,
+        since -> BigInt,
+        has_ended -> Bool,
+    }
+}
+
+diesel::table! {
     nodes (node_id) {
         node_id -> Text,
         lease_until -> BigInt,

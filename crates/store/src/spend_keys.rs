@@ -39,7 +39,7 @@ impl SpendKeyRow {
         self.deleted_at.is_none() && bool::from(self.key_hash.as_slice().ct_eq(hash.as_slice()))
     }
 
-    pub(crate) fn with_counters(self, counters: &SpendCountersRow) -> Result<SpendKey, StoreError> {
+    pub(crate) fn with_counters(self, counters: SpendCounters) -> Result<SpendKey, StoreError> {
         Ok(SpendKey {
             spend_key_id: parsed("spend_keys.spend_key_id", &self.spend_key_id)?,
             merchant_id: parsed("spend_keys.merchant_id", &self.merchant_id)?,
@@ -48,7 +48,7 @@ impl SpendKeyRow {
             name: self.name,
             key_preview: self.key_preview,
             rules: from_json::<SpendRules>("spend_keys.rules", &self.rules)?,
-            counters: counters.into(),
+            counters,
             created_at: time(self.created_at),
         })
     }
@@ -195,14 +195,14 @@ pub fn create(
     let counters = SpendCountersRow::new(row.spend_key_id.clone(), &SpendCounters::default());
     diesel::insert_into(spend_keys::table).values(&row).execute(conn)?;
     diesel::insert_into(spend_counters::table).values(&counters).execute(conn)?;
-    Ok(Ok((row.with_counters(&counters)?, key)))
+    Ok(Ok((row.with_counters((&counters).into())?, key)))
 }
 
 /// A key with its counters.
 type WithCounters = (SpendKeyRow, SpendCountersRow);
 
 fn spend_key((row, counters): WithCounters) -> Result<SpendKey, StoreError> {
-    row.with_counters(&counters)
+    row.with_counters((&counters).into())
 }
 
 macro_rules! present {

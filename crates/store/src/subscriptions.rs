@@ -12,11 +12,11 @@ use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
-use crate::entries::Entries;
 use crate::error::StoreError;
 use crate::page::Page;
-use crate::rows::{WalletRow, from_word, parsed, time, word};
+use crate::rows::{WalletRow, from_word, optional, parsed, time, word};
 use crate::schema::{subscriptions, transactions, wallets};
+use crate::write_set::{LedgerWallet, LedgerWallets, WriteSet, lock_wallets};
 use crate::{connections, subscription_configs};
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, AsChangeset, Identifiable)]
@@ -116,52 +116,48 @@ pub(crate) fn with_configs(
 pub(crate) fn bring_up_to(
     now: Timestamp,
     subscription: &mut Subscription,
-    wallet: &mut WalletRow,
-    entries: &mut Entries,
+    locked: &mut LedgerWallet,
+    changes: &mut WriteSet,
 ) -> Result<bool, StoreError> {
     if !subscription.is_due(now) {
         return Ok(false);
     }
-    let mut credits = wallet.credits();
-    let steps = subscription.bring_up_to(now, &mut credits);
-    wallet.set_credits(&credits);
-    wallet.note(subscription);
-    entries.add_steps(wallet, steps)?;
+    changes.change(locked);
+    let steps = subscription.bring_up_to(now, &mut locked.wallet.credits);
+    note(locked, subscription);
+    changes.add_steps(locked, steps)?;
     Ok(true)
 }
 
-impl WalletRow {
-    /// Notes whether the subscription fills this wallet's credits.
-    fn note(&mut self, subscription: &Subscription) {
-        self.subscription_id = match subscription.status {
-            SubscriptionStatus::Active => Some(subscription.subscription_id.to_string()),
-            SubscriptionStatus::Cancelled => None,
-        };
-    }
+/// Notes whether the subscription fills this wallet's credits.
+fn note(locked: &mut LedgerWallet, subscription: &Subscription) {
+    locked.subscription_id = match subscription.status {
+        SubscriptionStatus::Active => Some(subscription.subscription_id),
+        SubscriptionStatus::Cancelled => None,
+    };
 }
 
 /// A wallet under lock and its active subscription, both as of now, to be changed.
 struct Locked {
-    wallet: WalletRow,
+    wallet: LedgerWallet,
     subscription: Option<Subscription>,
     /// One that has ended when it was brought up to now. Like all else it is written by
     /// [`Locked::save`] or not at all.
     ended: Option<SubscriptionRow>,
-    entries: Entries,
+    changes: WriteSet,
     now: Timestamp,
 }
 
 impl Locked {
-    fn lock(conn: &mut Conn, wallet_id: &str, now: Timestamp) -> Result<Self, StoreError> {
-        let found = dialect::wallets(conn, &[wallet_id.to_owned()], Lock::Rows)?;
-        let Some(wallet) = found.into_iter().next() else {
-            return Err(StoreError::missing("wallet", wallet_id));
+    fn lock(conn: &mut Conn, wallet_id: WalletId, now: Timestamp) -> Result<Self, StoreError> {
+        let Some(wallet) = lock_wallets(conn, [wallet_id])?.remove(&wallet_id) else {
+            return Err(StoreError::missing("wallet", &wallet_id.to_string()));
         };
         let subscription = active_on(conn, &wallet)?;
-        let entries = Entries::new(now);
-        let mut locked = Self { wallet, subscription, ended: None, entries, now };
+        let changes = WriteSet::new(now);
+        let mut locked = Self { wallet, subscription, ended: None, changes, now };
         if let Some(subscription) = &mut locked.subscription {
-            bring_up_to(now, subscription, &mut locked.wallet, &mut locked.entries)?;
+            bring_up_to(now, subscription, &mut locked.wallet, &mut locked.changes)?;
             if subscription.status == SubscriptionStatus::Cancelled {
                 locked.ended = Some(SubscriptionRow::from(&*subscription));
                 locked.subscription = None;
@@ -176,12 +172,12 @@ impl Locked {
         work: impl FnOnce(&mut Subscription, &mut Credits, Timestamp) -> Option<Step>,
     ) -> Result<Option<SubscriptionState>, StoreError> {
         let Some(subscription) = &mut self.subscription else { return Ok(None) };
-        let mut credits = self.wallet.credits();
-        let step = work(subscription, &mut credits, self.now);
-        self.wallet.set_credits(&credits);
-        self.wallet.note(subscription);
-        let state = subscription.state(&credits);
-        self.entries.add_steps(&mut self.wallet, step)?;
+        self.changes.change(&self.wallet);
+        let credits = &mut self.wallet.wallet.credits;
+        let step = work(subscription, credits, self.now);
+        let state = subscription.state(credits);
+        note(&mut self.wallet, subscription);
+        self.changes.add_steps(&mut self.wallet, step)?;
         Ok(Some(state))
     }
 
@@ -189,8 +185,8 @@ impl Locked {
         let active = self.subscription.as_ref().map(SubscriptionRow::from);
         let rows: Vec<_> = self.ended.into_iter().chain(active).collect();
         save(conn, &rows)?;
-        dialect::save_wallets(conn, std::slice::from_ref(&self.wallet))?;
-        self.entries.write(conn)
+        let wallets = LedgerWallets::from([(self.wallet.wallet.wallet_id, self.wallet)]);
+        self.changes.commit(conn, &wallets)
     }
 }
 
@@ -235,7 +231,7 @@ pub fn create(
         return Ok(Started::ConnectionNotFound);
     };
     let wallet_id = connection.wallet_id;
-    let mut locked = Locked::lock(conn, &wallet_id.to_string(), now)?;
+    let mut locked = Locked::lock(conn, wallet_id, now)?;
     // What is not there is said before what state the rest is in.
     let Some(config) = subscription_configs::find(conn, merchant_id, config_id)? else {
         return Ok(Started::ConfigNotFound);
@@ -249,12 +245,12 @@ pub fn create(
         return Ok(Started::Exists);
     }
     let subscriber = Subscriber { merchant_id, connection_id, wallet_id };
-    let mut credits = locked.wallet.credits();
-    let (subscription, step) = Subscription::start(subscriber, config.config, &mut credits, now);
-    locked.wallet.set_credits(&credits);
-    locked.wallet.note(&subscription);
-    let state = subscription.state(&credits);
-    locked.entries.add_steps(&mut locked.wallet, [step])?;
+    locked.changes.change(&locked.wallet);
+    let credits = &mut locked.wallet.wallet.credits;
+    let (subscription, step) = Subscription::start(subscriber, config.config, credits, now);
+    let state = subscription.state(credits);
+    note(&mut locked.wallet, &subscription);
+    locked.changes.add_steps(&mut locked.wallet, [step])?;
     locked.subscription = Some(subscription);
     locked.save(conn)?;
     Ok(Started::Subscription(Box::new(state)))
@@ -265,13 +261,14 @@ fn wallet_of(
     conn: &mut Conn,
     merchant_id: MerchantId,
     id: SubscriptionId,
-) -> Result<Option<String>, StoreError> {
-    Ok(subscriptions::table
+) -> Result<Option<WalletId>, StoreError> {
+    let wallet_id: Option<String> = subscriptions::table
         .find(id.to_string())
         .filter(subscriptions::merchant_id.eq(merchant_id.to_string()))
         .select(subscriptions::wallet_id)
         .first(conn)
-        .optional()?)
+        .optional()?;
+    optional("subscriptions.wallet_id", wallet_id.as_deref())
 }
 
 /// What became of an order on a subscription.
@@ -299,7 +296,7 @@ fn lock(
     let Some(wallet_id) = wallet_of(conn, merchant_id, id)? else {
         return Ok(Err(Changed::NotFound));
     };
-    let locked = Locked::lock(conn, &wallet_id, now)?;
+    let locked = Locked::lock(conn, wallet_id, now)?;
     if locked.subscription.as_ref().is_some_and(|found| found.subscription_id == id) {
         return Ok(Ok(locked));
     }
@@ -404,16 +401,17 @@ pub(crate) fn lets_draw(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let found = dialect::wallets(conn, &[wallet_id.to_string()], Lock::No)?;
-    let Some(mut wallet) = found.into_iter().next() else { return Ok(false) };
+    let Some(row) = found.first() else { return Ok(false) };
+    let mut wallet = LedgerWallet::try_from(row)?;
     let Some(mut subscription) = active_on(conn, &wallet)? else { return Ok(false) };
-    bring_up_to(now, &mut subscription, &mut wallet, &mut Entries::new(now))?;
+    bring_up_to(now, &mut subscription, &mut wallet, &mut WriteSet::new(now))?;
     Ok(subscription.lets_draw(meter_id))
 }
 
 /// The subscription that a wallet names.
-fn active_on(conn: &mut Conn, wallet: &WalletRow) -> Result<Option<Subscription>, StoreError> {
-    let Some(id) = &wallet.subscription_id else { return Ok(None) };
-    let rows = dialect::subscriptions(conn, std::slice::from_ref(id))?;
+fn active_on(conn: &mut Conn, wallet: &LedgerWallet) -> Result<Option<Subscription>, StoreError> {
+    let Some(id) = wallet.subscription_id else { return Ok(None) };
+    let rows = dialect::subscriptions(conn, &[id.to_string()])?;
     Ok(with_configs(conn, rows)?.into_iter().next())
 }
 
@@ -423,7 +421,7 @@ pub(crate) fn end_of_connection(
     wallet_id: WalletId,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let mut locked = Locked::lock(conn, &wallet_id.to_string(), now)?;
+    let mut locked = Locked::lock(conn, wallet_id, now)?;
     locked.step(|subscription, credits, now| Some(subscription.end(credits, now)))?;
     locked.save(conn)
 }
@@ -583,7 +581,7 @@ pub(crate) fn renew(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     for wallet_id in wallet_ids {
-        Locked::lock(conn, wallet_id, now)?.save(conn)?;
+        Locked::lock(conn, parsed("subscriptions.wallet_id", wallet_id)?, now)?.save(conn)?;
     }
     Ok(())
 }

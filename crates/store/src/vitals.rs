@@ -1,8 +1,7 @@
 //! How the store does, for whoever watches it: what the ledger counts of itself, and what is read of the
 //! database when somebody asks.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use diesel::prelude::*;
 use tollgate_domain::Timestamp;
@@ -31,12 +30,8 @@ pub struct Vitals {
     pub admissions: Histogram,
     /// How long settlements took, from the queue to their answer.
     pub settlements: Histogram,
-    /// How many bytes of the ledger's log are not on their way to the database.
-    pub log_bytes: Gauge,
-    started: Instant,
-    /// When the first thing was booked that the database lacks, in microseconds since the start; 0 when it
-    /// lacks nothing.
-    behind_since: AtomicU64,
+    /// How many pages of 4 KiB SQLite's log had after the last checkpoint that SQLite cannot write over yet.
+    pub sqlite_log_pages: Arc<Gauge>,
 }
 
 impl Default for Vitals {
@@ -45,36 +40,8 @@ impl Default for Vitals {
             groups: Histogram::of_numbers(GROUPS),
             admissions: Histogram::of_times(WAITS),
             settlements: Histogram::of_times(WAITS),
-            log_bytes: Gauge::default(),
-            started: Instant::now(),
-            behind_since: AtomicU64::new(0),
+            sqlite_log_pages: Arc::default(),
         }
-    }
-}
-
-impl Vitals {
-    /// How far the database is behind what is booked.
-    pub fn behind(&self) -> Duration {
-        match self.behind_since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => self.started.elapsed().saturating_sub(Duration::from_micros(since)),
-        }
-    }
-
-    /// Something is booked that the database lacks, and may have been before.
-    pub(crate) fn fell_behind(&self) {
-        if self.behind_since.load(Ordering::Relaxed) == 0 {
-            self.is_behind_since(Some(Instant::now()));
-        }
-    }
-
-    /// The database lacks what was booked since then, or nothing.
-    pub(crate) fn is_behind_since(&self, since: Option<Instant>) {
-        let since = since.map_or(0, |since| {
-            let micros = since.saturating_duration_since(self.started).as_micros();
-            u64::try_from(micros).unwrap_or(u64::MAX).max(1)
-        });
-        self.behind_since.store(since, Ordering::Relaxed);
     }
 }
 

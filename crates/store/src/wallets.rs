@@ -8,12 +8,12 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
-use crate::dialect::{self, Lock};
-use crate::entries::{Entries, Reason};
+use crate::dialect;
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::rows::{TransactionRow, WalletRow, parsed};
 use crate::schema::{merchants, transactions, wallets};
+use crate::write_set::{LedgerWallet, LedgerWallets, Reason, WriteSet, lock_wallets};
 
 /// Makes an empty wallet: a connection's may not be overdrawn, a merchant's own has no limit.
 pub(crate) fn create(
@@ -101,15 +101,16 @@ pub fn update(
     wallet_id: WalletId,
     changes: WalletChanges,
 ) -> Result<Option<Wallet>, StoreError> {
-    let Some(mut row) = locked(conn, merchant_id, wallet_id)? else { return Ok(None) };
+    let mut wallets = lock_wallets(conn, [wallet_id])?;
+    let Some(locked) = of_merchant(&mut wallets, merchant_id, wallet_id) else { return Ok(None) };
     if let Some(limit) = changes.overdraft_limit {
-        row.overdraft_limit = limit.map(Amount::units);
+        locked.wallet.overdraft_limit = limit;
     }
     if let Some(threshold) = changes.low_balance_threshold {
-        row.low_balance_threshold = threshold.map(Amount::units);
+        locked.wallet.low_balance_threshold = threshold;
     }
-    dialect::save_wallets(conn, std::slice::from_ref(&row))?;
-    Ok(Some(Wallet::try_from(&row)?))
+    dialect::save_wallets(conn, &[WalletRow::from(&*locked)])?;
+    Ok(Some(locked.wallet.clone()))
 }
 
 /// Money that somebody puts in or takes out.
@@ -145,42 +146,42 @@ pub fn book(
     movement: &Movement,
     now: Timestamp,
 ) -> Result<Moved, StoreError> {
-    let Some(mut row) = locked(conn, merchant_id, wallet_id)? else { return Ok(Moved::NotFound) };
-    let units = movement.amount.units();
-    let signed =
-        if movement.kind == TransactionKind::Debit { units.checked_neg() } else { Some(units) };
+    let mut wallets = lock_wallets(conn, [wallet_id])?;
+    let Some(locked) = of_merchant(&mut wallets, merchant_id, wallet_id) else {
+        return Ok(Moved::NotFound);
+    };
+    let is_debit = movement.kind == TransactionKind::Debit;
+    let signed = if is_debit { movement.amount.checked_neg() } else { Ok(movement.amount) };
+    let after = signed.and_then(|signed| Ok((signed, locked.wallet.balance.checked_add(signed)?)));
+    let Ok((signed, after)) = after else { return Ok(Moved::OutOfRange) };
+    // A balance that is beyond may come back.
+    let is_allowed = match signed < Amount::ZERO {
+        true => after >= Wallet::LEAST_BALANCE,
+        false => after <= Wallet::MOST_BALANCE,
+    };
+    if !is_allowed {
+        return Ok(Moved::OutOfRange);
+    }
     let reason = Reason {
         kind: movement.kind,
         request_id: None,
-        description: movement.description.clone(),
+        description: movement.description.as_deref(),
         idempotency_key: None,
     };
-    let Some(signed) = signed else { return Ok(Moved::OutOfRange) };
-    let bounds = [Wallet::LEAST_BALANCE, Wallet::MOST_BALANCE].map(Amount::units);
-    let after = row.balance.checked_add(signed);
-    // A balance that is beyond may come back.
-    let is_allowed = |after: &i64| match signed.is_negative() {
-        true => *after >= bounds[0],
-        false => *after <= bounds[1],
-    };
-    if !after.is_some_and(|after| is_allowed(&after)) {
+    let mut change = WriteSet::new(now);
+    let Some(line) = change.move_balance(locked, signed, reason)? else {
         return Ok(Moved::OutOfRange);
-    }
-    let mut entries = Entries::new(now);
-    let booked = entries.move_balance(&mut row, signed, reason)?;
-    let Some(transaction) = booked.cloned() else { return Ok(Moved::OutOfRange) };
-    dialect::save_wallets(conn, std::slice::from_ref(&row))?;
-    entries.write(conn)?;
-    Ok(Moved::Booked(transaction.try_into()?))
+    };
+    change.commit(conn, &wallets)?;
+    Ok(Moved::Booked(line.try_into()?))
 }
 
-fn locked(
-    conn: &mut Conn,
+fn of_merchant(
+    wallets: &mut LedgerWallets,
     merchant_id: MerchantId,
     wallet_id: WalletId,
-) -> Result<Option<WalletRow>, StoreError> {
-    let found = dialect::wallets(conn, &[wallet_id.to_string()], Lock::Rows)?;
-    Ok(found.into_iter().find(|row| row.merchant_id == merchant_id.to_string()))
+) -> Option<&mut LedgerWallet> {
+    wallets.get_mut(&wallet_id).filter(|locked| locked.wallet.merchant_id == merchant_id)
 }
 
 /// The movements of a wallet, newest first; a page begins after a number. The caller has made sure

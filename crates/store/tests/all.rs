@@ -1,13 +1,14 @@
 //! All tests of this package from outside, in one program: it is linked once, and its tests run beside
 //! each other. A test of `layers.rs` looks that every file here is part of it.
 
-mod ahead;
+mod backup;
 mod deliveries;
 mod ledger;
 mod missing_prices;
 mod reference;
 mod repricings;
 mod sessions;
+mod single_writer;
 mod spend_keys;
 mod sqlite;
 mod subscription_model;

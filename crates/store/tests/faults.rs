@@ -4,17 +4,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use diesel::connection::{Instrumentation, InstrumentationEvent, SimpleConnection};
-use diesel::dsl::sql;
-use diesel::sql_types::Integer;
 use diesel::sqlite::SqliteConnection;
 use diesel::{Connection, RunQueryDsl};
-use futures_util::StreamExt;
 use tollgate_domain::admission::Call;
 use tollgate_domain::settlement::Report;
 use tollgate_domain::*;
@@ -129,24 +125,19 @@ impl<'a> Customer<'a> {
         (request_id, Became::NotSent)
     }
 
-    /// Lets SQLite catch up with what is booked, if it can.
-    async fn is_written(&self, store: &Store) {
-        if self.store.database.is_none() {
-            let _ = store.read(|_| Ok::<_, StoreError>(())).await;
-        }
-    }
-
-    async fn settles(&self, store: &Store, request_id: RequestId) {
+    async fn settles(&self, store: &Store, request_id: RequestId) -> SettleOutcome {
         let outcome = store.settle(request_id, answered(1_000, "0.5")).await;
         assert!(
             matches!(
                 outcome,
                 SettleOutcome::Settled(_)
                     | SettleOutcome::Journaled
+                    | SettleOutcome::NotSettled
                     | SettleOutcome::AlreadySettled
             ),
             "{outcome:?}"
         );
+        outcome
     }
 
     /// Fails unless, soon, nothing is held, and so many calls have been paid since `before`, once each.
@@ -200,7 +191,6 @@ impl<'a> Customer<'a> {
         let (before, told) = (self.balance().await, self.told().await);
         fail();
         let (first, became) = self.asks(store).await;
-        self.is_written(store).await;
         let met_first = heal();
         if became == Became::Answered {
             self.settles(store, first).await;
@@ -220,7 +210,6 @@ impl<'a> Customer<'a> {
         assert_eq!(became, Became::Answered, "{what}: the next call");
         fail();
         self.settles(store, second).await;
-        self.is_written(store).await;
         let met_second = heal();
         let what = what.replace("admission", "settlement");
         self.has_paid(paid + 1, before, &what).await;
@@ -373,24 +362,21 @@ fn whichever_table_cannot_be_written_a_call_is_booked_once() {
                 let before = customer.balance().await;
                 let (first, became) = customer.asks(&store.store).await;
                 assert_eq!(became, Became::Answered);
-                if change == "UPDATE" {
-                    customer.is_written(&store.store).await;
-                }
                 conn.batch_execute(&format!(
                     "CREATE TRIGGER fault BEFORE {change} ON {table} \
                      BEGIN SELECT RAISE(ABORT, 'no {change} of {table}'); END"
                 ))
                 .unwrap();
-                // What is booked is durable whatever the database says; while it lacks something, no
-                // more calls are let in.
-                customer.settles(&store.store, first).await;
-                customer.is_written(&store.store).await;
+                // What cannot be written waits in memory.
+                let settled = customer.settles(&store.store, first).await;
                 let (second, became) = customer.asks(&store.store).await;
                 conn.batch_execute("DROP TRIGGER fault").unwrap();
                 let what = format!("{change} of {table}");
-                match became {
-                    Became::NotSent => met.push(format!("{change} {table}")),
-                    Became::Answered => customer.settles(&store.store, second).await,
+                if settled == SettleOutcome::NotSettled || became == Became::NotSent {
+                    met.push(format!("{change} {table}"));
+                }
+                if became == Became::Answered {
+                    customer.settles(&store.store, second).await;
                 }
                 let paid = 1 + usize::from(became == Became::Answered);
                 customer.has_paid(paid, before, &what).await;
@@ -449,86 +435,6 @@ fn whichever_statement_panics_a_call_is_booked_once() {
         assert!((8..MANY - 1).contains(&statements), "{statements} statements");
     });
     diesel::connection::set_default_instrumentation(|| None).unwrap();
-}
-
-/// SQLite shows others another version of the database as soon as it begins its log anew, long before the
-/// commit: that must not be taken for somebody else's, nor for one that is about to be done.
-#[test]
-fn calls_are_decided_while_the_database_is_written_however_long_that_takes() {
-    // So many, and a checkpoint of SQLite's log comes before they are written, and they do not find room in memory.
-    const CALLS: usize = 3_000;
-    let _turn = turn();
-    diesel::connection::set_default_instrumentation(held_at_commit).unwrap();
-    each_store(async |store| {
-        let DatabaseUrl::Sqlite(file) = &store.url else { return };
-        let customer = Customer::of(store).await;
-        let before = customer.balance().await;
-        let mut keeper = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
-        keeper.batch_execute("PRAGMA busy_timeout = 10000; BEGIN IMMEDIATE").unwrap();
-        // What waits for the keeper is this one alone; all others are written at once, after him.
-        assert_eq!(customer.calls(&store.store).await, Became::Answered);
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let many = (0..CALLS).map(|_| customer.calls(&store.store));
-        let became = futures_util::stream::iter(many).buffer_unordered(64);
-        became.for_each(async |became| assert_eq!(became, Became::Answered)).await;
-        HOLDS.store(true, Ordering::SeqCst);
-        let mut versions = BTreeSet::from([version(&mut keeper)]);
-        keeper.batch_execute("ROLLBACK").unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !IS_AT_COMMIT.load(Ordering::SeqCst) {
-            assert!(Instant::now() < deadline, "nothing is committed");
-            versions.insert(version(&mut keeper));
-            tokio::task::yield_now().await;
-        }
-        versions.insert(version(&mut keeper));
-        assert!(
-            versions.len() > 2,
-            "one call is committed, and others are seen to come: {versions:?}"
-        );
-        for _ in 0..5 {
-            let one = tokio::time::timeout(Duration::from_secs(5), customer.calls(&store.store));
-            assert_eq!(one.await, Ok(Became::Answered));
-        }
-        HOLDS.store(false, Ordering::SeqCst);
-        customer.has_paid(1 + CALLS + 5, before, "beside a commit").await;
-    });
-    diesel::connection::set_default_instrumentation(|| None).unwrap();
-}
-
-fn version(conn: &mut SqliteConnection) -> i32 {
-    diesel::select(sql::<Integer>("data_version FROM pragma_data_version"))
-        .get_result(conn)
-        .unwrap()
-}
-
-static HOLDS: AtomicBool = AtomicBool::new(false);
-static IS_AT_COMMIT: AtomicBool = AtomicBool::new(false);
-
-/// A transaction of many statements ends when nobody [holds](HOLDS) it, or after so long that a test has failed.
-#[derive(Default)]
-struct HeldAtCommit {
-    statements: usize,
-}
-
-fn held_at_commit() -> Option<Box<dyn Instrumentation>> {
-    Some(Box::<HeldAtCommit>::default())
-}
-
-impl Instrumentation for HeldAtCommit {
-    fn on_connection_event(&mut self, event: InstrumentationEvent<'_>) {
-        match event {
-            InstrumentationEvent::BeginTransaction { .. } => self.statements = 0,
-            InstrumentationEvent::StartQuery { .. } => self.statements += 1,
-            InstrumentationEvent::CommitTransaction { .. } if self.statements > 500 => {
-                IS_AT_COMMIT.store(true, Ordering::SeqCst);
-                let deadline = Instant::now() + Duration::from_secs(30);
-                while HOLDS.load(Ordering::SeqCst) && Instant::now() < deadline {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
-            _ => {}
-        }
-    }
 }
 
 /// Which statement from now on panics; 0 for none.

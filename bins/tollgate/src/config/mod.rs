@@ -41,7 +41,9 @@ pub(crate) struct Config {
     /// Without it plain HTTP is spoken.
     pub(crate) tls: Option<Tls>,
     pub(crate) database_url: DatabaseUrl,
+    /// Where settlements wait while PostgreSQL is away.
     pub(crate) journal_dir: Option<PathBuf>,
+    has_unused_journal_dir: bool,
     pub(crate) migrate_on_start: bool,
     pub(crate) service_charge_rate: Rate,
     pub(crate) drain_timeout: Duration,
@@ -122,6 +124,7 @@ impl Config {
     fn take_all(root: &mut Section<'_>, folder: Option<PathBuf>) -> Option<Self> {
         let database_url =
             root.take("database_url").unwrap_or(DatabaseUrl::Sqlite("tollgate.db".into()));
+        let is_postgres = matches!(database_url, DatabaseUrl::Postgres(_));
         let journal_dir: Option<PathBuf> = root.take("journal_dir");
         let settings = settings(root);
         let providers = providers(root);
@@ -134,7 +137,13 @@ impl Config {
             listen: address(root, "listen").unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             dashboard_listen: address(root, "dashboard_listen"),
             is_readable_by_all: false,
-            journal_dir: journal_dir.or_else(|| journal_beside(&database_url, folder)),
+            has_unused_journal_dir: journal_dir.is_some() && !is_postgres,
+            journal_dir: match is_postgres {
+                // It must survive restarts, so it is kept where the operator keeps other things.
+                true => journal_dir
+                    .or_else(|| Some(folder.unwrap_or_default().join("tollgate-journal"))),
+                false => None,
+            },
             database_url,
             migrate_on_start: root.take("migrate_on_start").unwrap_or(true),
             service_charge_rate: root.take("service_charge_rate").unwrap_or(Rate::ZERO),
@@ -170,7 +179,10 @@ impl Config {
             "every user of this machine can read the configuration file: take that away with chmod o-r"
                 .to_owned()
         });
-        weak.into_iter().chain(dear).chain(open).collect()
+        let unused = self.has_unused_journal_dir.then(|| {
+            "journal_dir is not used with SQLite, which has what was settled in its file".to_owned()
+        });
+        [weak, dear, open, unused].into_iter().flatten().collect()
     }
 
     /// How the store is to be opened.
@@ -191,17 +203,6 @@ fn not_toml(file: &Path, text: &str, cause: &toml::de::Error) -> anyhow::Error {
     let before = cause.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count().saturating_add(1);
     anyhow!("{} is not TOML: line {line}: {}", file.display(), cause.message())
-}
-
-/// The journal must survive restarts, so it is kept where the operator keeps other things. What is lost with
-/// the process needs none.
-fn journal_beside(database: &DatabaseUrl, folder: Option<PathBuf>) -> Option<PathBuf> {
-    let beside_database = match database {
-        DatabaseUrl::Sqlite(path) => path.parent().map(Path::to_owned),
-        DatabaseUrl::SqliteTemporary => return None,
-        DatabaseUrl::Postgres(_) => None,
-    };
-    Some(folder.or(beside_database).unwrap_or_default().join("tollgate-journal"))
 }
 
 /// `ADDRESS:PORT`, where the address may be a name.
@@ -588,8 +589,9 @@ mod tests {
     fn an_empty_configuration_is_a_good_one() {
         let config = read("", &[]).unwrap();
         assert_eq!(config.database_url, DatabaseUrl::Sqlite("tollgate.db".into()));
-        assert_eq!(config.journal_dir, Some("tollgate-journal".into()));
-        let temporary = read("database_url = \"sqlite::memory:\"", &[]).unwrap();
-        assert_eq!(temporary.journal_dir, None);
+        assert_eq!(config.journal_dir, None);
+        let postgres = read("database_url = \"postgres://localhost/tollgate\"", &[]).unwrap();
+        assert_eq!(postgres.journal_dir, Some("tollgate-journal".into()));
+        assert_eq!(read("journal_dir = \"journal\"", &[]).unwrap().doubts().len(), 1);
     }
 }

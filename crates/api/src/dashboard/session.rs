@@ -57,7 +57,7 @@ impl FromRequest for Visitor {
             let token = token(&http).ok_or_else(ApiError::auth_invalid)?;
             let (hash, now) = (token.hash(), app.clock.now());
             let find = move |conn: &mut _| sessions::find(conn, &hash, now);
-            let session = app.store.read_apart(find).await?.ok_or_else(ApiError::auth_invalid)?;
+            let session = app.store.read(find).await?.ok_or_else(ApiError::auth_invalid)?;
             let key = CallKey::Secret(session.secret_key_id);
             recognised(&http);
             Access::of(&http).caller(session.merchant.merchant_id, key);

@@ -293,6 +293,6 @@ impl Served {
 /// The rules of a spend key as they stand; a merchant's own key has none.
 async fn rules_of(owner: KeyOwner, app: &App) -> Result<SpendRules, ApiError> {
     let CallKey::Spend(_, hash) = owner.key else { return Ok(SpendRules::default()) };
-    let key = app.store.read_apart(move |conn| spend_keys::find_by_hash(conn, &hash)).await?;
+    let key = app.store.read(move |conn| spend_keys::find_by_hash(conn, &hash)).await?;
     Ok(key.ok_or_else(ApiError::auth_invalid)?.rules)
 }

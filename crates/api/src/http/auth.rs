@@ -55,7 +55,7 @@ impl FromRequest for Caller {
             let hash = key.hash();
             if key.kind() == KeyKind::Spend {
                 let known = move |conn: &mut _| spend_keys::find_by_hash(conn, &hash);
-                return Err(match app.store.read_apart(known).await? {
+                return Err(match app.store.read(known).await? {
                     Some(_) => ApiError::new(
                         ErrorCode::OperationNotAllowed,
                         "A spend key only forwards calls. Use a secret key of the merchant here.",
@@ -63,8 +63,7 @@ impl FromRequest for Caller {
                     None => ApiError::auth_invalid(),
                 });
             }
-            let found =
-                app.store.read_apart(move |conn| merchants::find_secret_key(conn, &hash)).await?;
+            let found = app.store.read(move |conn| merchants::find_secret_key(conn, &hash)).await?;
             let key = found.ok_or_else(ApiError::auth_invalid)?;
             recognised(&http);
             Access::of(&http).caller(key.merchant_id, CallKey::Secret(key.secret_key_id));

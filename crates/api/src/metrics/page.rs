@@ -193,11 +193,9 @@ fn about_ledger(store: &Store, page: &mut Exposition) {
         "How long a settlement takes, from the ledger's queue to its answer",
         &vitals.settlements,
     );
-    let behind = u64::try_from(vitals.behind().as_micros()).unwrap_or(u64::MAX);
-    let help = "How long the oldest of what is booked has waited for the database";
-    page.gauge("ledger_behind_seconds", help, Seconds(behind));
-    let help = "What of the ledger's log is not on its way to the database";
-    page.gauge("ledger_log_bytes", help, vitals.log_bytes.get());
+    let help = "What SQLite cannot write over yet of its own log (the file PATH-wal)";
+    let bytes = vitals.sqlite_log_pages.get().saturating_mul(4_096);
+    page.gauge("sqlite_log_bytes", help, bytes);
     let help = "Settlements in memory that neither the database nor the journal took";
     page.gauge("unkept_settlements", help, store.unkept());
 }

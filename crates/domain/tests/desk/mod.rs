@@ -106,7 +106,7 @@ impl Desk {
         let more = cost.checked_sub(counted).unwrap();
         call.cost = Some(cost);
         let admitted_at = call.admitted_at;
-        for news in self.key.settle(admitted_at, hold, more) {
+        for news in self.key.settle(admitted_at, hold, more).unwrap() {
             let percent = match news {
                 News::SpendKeyThresholdReached { threshold, .. } => threshold,
                 News::SpendKeyLimitReached { .. } => 100,

@@ -6,10 +6,10 @@ use std::mem;
 
 use tollgate_domain::admission::{self, Account, Admission, Call, Facts, Refusal};
 use tollgate_domain::{
-    CreditHold, MerchantId, News, PendingRecord, SpendKey, Subscription, Timestamp,
-    TransactionKind, Wallet,
+    CreditHold, MerchantId, News, PendingRecord, RequestId, SpendKey, SpendKeyId, Subscription,
+    Timestamp, TransactionKind, Wallet, WalletId,
 };
-use tollgate_pricing::{Amount, Rate};
+use tollgate_pricing::{Amount, Overflow, Rate};
 
 use super::Context;
 use super::parties::{Parties, Party};
@@ -17,43 +17,40 @@ use super::storms::{Changed, Remembered, Storms};
 use crate::conn::Conn;
 use crate::dialect::group::{self, Basis, Needed};
 use crate::dialect::{self, Lock};
-use crate::entries::{Entries, Reason};
 use crate::error::StoreError;
-use crate::rows::{WalletRow, parsed, word};
+use crate::rows::{TransactionRow, WalletRow, parsed, word};
 use crate::spend_keys::SpendCountersRow;
 use crate::subscriptions::{self, SubscriptionRow};
+use crate::write_set::{LedgerWallet, LedgerWallets, Reason, WriteSet, out_of_range};
 
 /// Which accounts.
 #[derive(Default)]
 pub(super) struct AccountIds {
-    pub(super) wallets: BTreeSet<String>,
-    pub(super) spend_keys: BTreeSet<String>,
+    pub(super) wallets: BTreeSet<WalletId>,
+    pub(super) spend_keys: BTreeSet<SpendKeyId>,
 }
 
 impl AccountIds {
     /// Those that an admission of such a call needs.
     pub(super) fn add(&mut self, party: &Party<'_>) {
-        self.spend_keys.extend(party.spend_key.map(|key| key.spend_key_id.clone()));
+        self.spend_keys.extend(party.spend_key.map(|key| key.spend_key_id));
         self.wallets.extend(party.wallet_id());
-        self.wallets.extend(party.guarded_account().map(str::to_owned));
+        self.wallets.extend(party.guarded_account());
     }
 }
 
 /// What a call holds on a wallet.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    pub(super) on_balance: i64,
+    pub(super) on_balance: Amount,
     /// None for a call that may not draw on credit.
     pub(super) on_credit: Option<CreditHold>,
 }
 
 impl Held {
-    const fn is_nothing(&self) -> bool {
-        let on_credit = match self.on_credit {
-            Some(hold) => hold.cycle.units() | hold.bundle.units(),
-            None => 0,
-        };
-        self.on_balance | on_credit == 0
+    fn is_nothing(&self) -> bool {
+        let on_credit = self.on_credit.unwrap_or_default();
+        self.on_balance.is_zero() && on_credit.cycle.is_zero() && on_credit.bundle.is_zero()
     }
 }
 
@@ -61,17 +58,13 @@ impl Held {
 pub(super) struct Accounts {
     /// When what is decided now is booked.
     now: Timestamp,
-    wallets: BTreeMap<String, WalletRow>,
+    wallets: LedgerWallets,
     /// The active subscriptions that fill the wallets' credits, by wallet.
-    subscriptions: BTreeMap<String, Subscription>,
-    spend_keys: BTreeMap<String, SpendKey>,
-    /// What was changed since somebody last [asked](Accounts::take_changed).
-    changed: Changed,
-    /// What is changed and not written.
-    unwritten: Changed,
-    renewed: BTreeMap<String, SubscriptionRow>,
-    /// The movements and events that the changes bring.
-    entries: Entries,
+    subscriptions: BTreeMap<WalletId, Subscription>,
+    spend_keys: BTreeMap<SpendKeyId, SpendKey>,
+    renewed: BTreeMap<WalletId, SubscriptionRow>,
+    /// What was changed since the group began.
+    changes: WriteSet,
     /// As of which epoch of the storms the accounts stand.
     epoch: u64,
 }
@@ -84,18 +77,16 @@ impl Accounts {
             wallets: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
             spend_keys: BTreeMap::new(),
-            changed: Changed::default(),
-            unwritten: Changed::default(),
             renewed: BTreeMap::new(),
-            entries: Entries::new(now),
+            changes: WriteSet::new(now),
             epoch: 0,
         }
     }
 
-    /// From here on, things are booked at `now`.
+    /// A group begins, which is booked at `now`. What was changed before must be [taken](Accounts::take).
     pub(super) fn begin(&mut self, now: Timestamp, context: &Context) {
         self.now = now;
-        self.entries.begin(now);
+        self.changes = WriteSet::new(now);
         self.epoch = context.storms.epoch();
     }
 
@@ -111,13 +102,12 @@ impl Accounts {
         accounts.begin(now, context);
         let needed = accounts.needed(&ids);
         let found = group::read(conn, &needed, &Basis::default(), Lock::No)?;
-        accounts.know(conn, found.spend_counters, found.wallets, parties)?;
+        accounts.know(conn, &found.spend_counters, &found.wallets, parties)?;
         if !accounts.subscriptions.is_empty() {
             // A renewal may have come between wallets and subscriptions. Wallets that are read after
             // their subscriptions are as new as those, or the subscription is seen to be due.
-            let ids: Vec<_> = accounts.wallets.keys().cloned().collect();
-            let again = dialect::wallets(conn, &ids, Lock::No)?;
-            accounts.wallets = again.into_iter().map(|row| (row.wallet_id.clone(), row)).collect();
+            let ids: Vec<_> = accounts.wallets.keys().map(WalletId::to_string).collect();
+            accounts.know_wallets(&dialect::wallets(conn, &ids, Lock::No)?)?;
         }
         Ok(accounts)
     }
@@ -127,8 +117,8 @@ impl Accounts {
         let unknown_keys = ids.spend_keys.iter().filter(|id| !self.spend_keys.contains_key(*id));
         let unknown_wallets = ids.wallets.iter().filter(|id| !self.wallets.contains_key(*id));
         Needed {
-            spend_keys: unknown_keys.cloned().collect(),
-            wallets: unknown_wallets.cloned().collect(),
+            spend_keys: unknown_keys.map(SpendKeyId::to_string).collect(),
+            wallets: unknown_wallets.map(WalletId::to_string).collect(),
             ..Needed::default()
         }
     }
@@ -137,49 +127,56 @@ impl Accounts {
     pub(super) fn know(
         &mut self,
         conn: &mut Conn,
-        counters: Vec<SpendCountersRow>,
-        wallets: Vec<WalletRow>,
+        counters: &[SpendCountersRow],
+        wallets: &[WalletRow],
         parties: &Parties,
     ) -> Result<(), StoreError> {
         for counters in counters {
-            if let Some(row) = parties.spend_key(&counters.spend_key_id) {
-                let key = row.clone().with_counters(&counters)?;
-                self.spend_keys.insert(counters.spend_key_id, key);
+            let id = parsed("spend_counters.spend_key_id", &counters.spend_key_id)?;
+            if let Some(key) = parties.spend_key(id) {
+                let key = SpendKey { counters: counters.into(), ..key.clone() };
+                self.spend_keys.insert(id, key);
             }
         }
         let ids: Vec<_> = wallets.iter().filter_map(|row| row.subscription_id.clone()).collect();
         if !ids.is_empty() {
             let rows = dialect::subscriptions(conn, &ids)?;
             let found = subscriptions::with_configs(conn, rows)?.into_iter();
-            self.subscriptions.extend(found.map(|found| (found.wallet_id.to_string(), found)));
+            self.subscriptions.extend(found.map(|found| (found.wallet_id, found)));
         }
-        self.wallets.extend(wallets.into_iter().map(|row| (row.wallet_id.clone(), row)));
+        self.know_wallets(wallets)
+    }
+
+    fn know_wallets(&mut self, rows: &[WalletRow]) -> Result<(), StoreError> {
+        for row in rows {
+            let wallet = LedgerWallet::try_from(row)?;
+            self.wallets.insert(wallet.wallet.wallet_id, wallet);
+        }
         Ok(())
     }
 
     /// Brings the subscriptions on these wallets whose cycle has ended up to now.
-    pub(super) fn renew(&mut self, wallet_ids: &BTreeSet<String>) -> Result<(), StoreError> {
+    pub(super) fn renew(&mut self, wallet_ids: &BTreeSet<WalletId>) -> Result<(), StoreError> {
         if self.subscriptions.is_empty() {
             return Ok(());
         }
-        let Self { now, wallets, subscriptions, renewed, entries, changed, .. } = self;
+        let Self { now, wallets, subscriptions, renewed, changes, .. } = self;
         for wallet_id in wallet_ids {
             let Some(subscription) = subscriptions.get_mut(wallet_id) else { continue };
             let Some(wallet) = wallets.get_mut(wallet_id) else { continue };
-            if subscriptions::bring_up_to(*now, subscription, wallet, entries)? {
-                renewed.insert(wallet_id.clone(), SubscriptionRow::from(&*subscription));
-                changed.wallets.insert(wallet_id.clone());
+            if subscriptions::bring_up_to(*now, subscription, wallet, changes)? {
+                renewed.insert(*wallet_id, SubscriptionRow::from(&*subscription));
             }
         }
         Ok(())
     }
 
-    /// What was changed since this was last asked.
-    pub(super) fn take_changed(&mut self) -> Changed {
-        let changed = mem::take(&mut self.changed);
-        self.unwritten.spend_keys.extend(changed.spend_keys.iter().cloned());
-        self.unwritten.wallets.extend(changed.wallets.iter().cloned());
-        changed
+    /// The accounts that were changed since the group began.
+    pub(super) fn changed(&self) -> Changed {
+        Changed {
+            spend_keys: self.changes.spend_keys().collect(),
+            wallets: self.changes.wallets().collect(),
+        }
     }
 
     /// How many accounts are known.
@@ -209,21 +206,13 @@ impl Accounts {
         service_charge_rate: Rate,
     ) -> Result<Result<Admission, Refusal>, StoreError> {
         let guarded = party.guarded_account().map(|id| self.wallet(id)).transpose()?;
-        let account = match party.account {
-            Some((wallet_id, _)) => Some(Account {
-                wallet_id: parsed("merchants.wallet_id", wallet_id)?,
-                guarded: guarded.as_ref(),
-            }),
-            None => None,
-        };
-        let wallet = party.wallet_id().map(|id| self.wallet(&id)).transpose()?;
-        let spend_key = party.spend_key.map(|key| self.spend_key(&key.spend_key_id)).transpose()?;
+        let account = party.account.map(|(wallet_id, _)| Account { wallet_id, guarded });
         let facts = Facts {
             account,
-            spend_key,
+            spend_key: party.spend_key.map(|key| self.spend_key(key.spend_key_id)).transpose()?,
             connection: party.connection,
             key_connection: party.key_connection,
-            wallet: wallet.as_ref(),
+            wallet: party.wallet_id().map(|id| self.wallet(id)).transpose()?,
             meter: party.meter,
             draws_on_credit: self.subscription(party).is_some(),
         };
@@ -232,58 +221,42 @@ impl Accounts {
 
     /// Books an admission: its holds, and its place in the counters of its spend key.
     pub(super) fn admit(&mut self, admission: &Admission) -> Result<(), StoreError> {
-        let PendingRecord { spend_key_id, wallet_id, merchant_wallet_id, .. } = &admission.pending;
-        if let (Some(id), Some(counters)) = (spend_key_id, admission.counters) {
-            self.change_spend_key(&id.to_string())?.counters = counters;
+        let pending = &admission.pending;
+        self.changes.opened(pending)?;
+        if let (Some(id), Some(counters)) = (pending.spend_key_id, admission.counters) {
+            self.change_spend_key(id)?.counters = counters;
         }
-        if let Some(wallet_id) = wallet_id {
-            let wallet_id = wallet_id.to_string();
-            if let Some(hold) = admission.pending.credit_hold {
-                self.hold_credit(&wallet_id, &hold)?;
-            }
-            self.hold(&wallet_id, admission.pending.wallet_hold)?;
+        if let Some(wallet_id) = pending.wallet_id {
+            self.hold(wallet_id, pending.wallet_hold, pending.credit_hold)?;
         }
-        self.hold(&merchant_wallet_id.to_string(), admission.pending.merchant_hold)
+        self.hold(pending.merchant_wallet_id, pending.merchant_hold, None)
     }
 
-    /// Books an admission that was booked before, on accounts that others may have changed since.
-    pub(super) fn admit_again(&mut self, admission: &Admission) -> Result<(), StoreError> {
-        let PendingRecord { spend_key_id, spend_hold, created_at, .. } = admission.pending;
-        let mut counters = admission.counters;
-        if let (Some(id), Some(then)) = (spend_key_id, &mut counters) {
-            let mut now = self.spend_key(&id.to_string())?.counters;
-            now.bucket = then.bucket;
-            let at = now.admitted_at(created_at);
-            now.admit(at, spend_hold).map_err(|_| out_of_range(&id.to_string()))?;
-            *then = now;
-        }
-        self.admit(&Admission { pending: admission.pending.clone(), counters })
-    }
-
-    fn hold(&mut self, wallet_id: &str, amount: Amount) -> Result<(), StoreError> {
-        if amount == Amount::ZERO {
+    fn hold(
+        &mut self,
+        wallet_id: WalletId,
+        on_balance: Amount,
+        on_credit: Option<CreditHold>,
+    ) -> Result<(), StoreError> {
+        if (Held { on_balance, on_credit }).is_nothing() {
             return Ok(());
         }
-        let wallet = self.change_wallet(wallet_id)?;
-        wallet.held =
-            wallet.held.checked_add(amount.units()).ok_or_else(|| out_of_range(wallet_id))?;
-        Ok(())
-    }
-
-    fn hold_credit(&mut self, wallet_id: &str, hold: &CreditHold) -> Result<(), StoreError> {
-        if hold.cycle.is_zero() && hold.bundle.is_zero() {
-            return Ok(());
+        let Wallet { held, credits, .. } = &mut self.change_wallet(wallet_id)?.wallet;
+        let hold = on_credit.unwrap_or_default();
+        for (held, more) in [
+            (held, on_balance),
+            (&mut credits.cycle.held, hold.cycle),
+            (&mut credits.bundle.held, hold.bundle),
+        ] {
+            *held = held.checked_add(more).map_err(|Overflow| out_of_range("wallet", wallet_id))?;
         }
-        let wallet = self.change_wallet(wallet_id)?;
-        wallet.cycle_held = wallet.cycle_held.saturating_add(hold.cycle.units());
-        wallet.bundle_held = wallet.bundle_held.saturating_add(hold.bundle.units());
         Ok(())
     }
 
     /// The part of `due` for which a balance has room: less than all of it only where a call cost far
     /// more than it held.
-    pub(super) fn room_for(&self, wallet_id: &str, due: i64) -> i64 {
-        let balance = self.wallets.get(wallet_id).map_or(0, |wallet| wallet.balance);
+    pub(super) fn room_for(&self, wallet_id: WalletId, due: Amount) -> Amount {
+        let balance = self.wallets.get(&wallet_id).map_or(Amount::ZERO, |one| one.wallet.balance);
         // Sums that leave the range saturate at its edge: the difference is the room.
         balance.saturating_sub(balance.saturating_sub(due))
     }
@@ -292,29 +265,27 @@ impl Accounts {
     /// each as a ledger line of its own.
     pub(super) fn debit(
         &mut self,
-        wallet_id: &str,
+        wallet_id: WalletId,
         held: Held,
-        due: i64,
+        due: Amount,
         kind: TransactionKind,
-        request_id: &str,
+        request_id: RequestId,
         part: &str,
     ) -> Result<(), StoreError> {
-        if held.is_nothing() && due == 0 {
+        if held.is_nothing() && due.is_zero() {
             return Ok(());
         }
-        self.changed.wallets.insert(wallet_id.to_owned());
-        let wallet = self
-            .wallets
-            .get_mut(wallet_id)
-            .ok_or_else(|| StoreError::missing("wallet", wallet_id))?;
-        let entries = &mut self.entries;
-        let out_of_range = || out_of_range(wallet_id);
-        wallet.held = wallet.held.checked_sub(held.on_balance).ok_or_else(out_of_range)?;
+        let out_of_range = |Overflow| out_of_range("wallet", wallet_id);
+        let Self { wallets, changes, .. } = self;
+        let wallet = wallets.get_mut(&wallet_id).ok_or_else(|| missing_wallet(wallet_id))?;
+        changes.change(wallet);
+        let still_held = wallet.wallet.held.checked_sub(held.on_balance);
+        wallet.wallet.held = still_held.map_err(out_of_range)?;
         let due = match held.on_credit {
-            Some(hold) => entries.draw_on_credit(wallet, hold, due, kind, request_id),
+            Some(hold) => changes.draw_on_credit(wallet, hold, due, kind, request_id)?,
             None => due,
         };
-        if due == 0 {
+        if due.is_zero() {
             return Ok(());
         }
         let reason = Reason {
@@ -323,56 +294,61 @@ impl Accounts {
             description: None,
             idempotency_key: Some(format!("{}:{request_id}:{part}", word(&kind))),
         };
-        let amount = due.checked_neg().ok_or_else(out_of_range)?;
-        entries.move_balance(wallet, amount, reason)?.ok_or_else(out_of_range)?;
-        Ok(())
+        let amount = due.checked_neg().map_err(out_of_range)?;
+        let booked = changes.move_balance(wallet, amount, reason)?;
+        booked.map(drop).ok_or_else(|| out_of_range(Overflow))
+    }
+
+    /// A call has ended: see [`WriteSet::ended`].
+    pub(super) fn ended(
+        &mut self,
+        call: &PendingRecord,
+        taken: Amount,
+        spent: Amount,
+    ) -> Result<(), StoreError> {
+        self.changes.ended(call, taken, spent)
     }
 
     /// An event.
     pub(super) fn tell(&mut self, merchant_id: MerchantId, news: &News) {
-        self.entries.tell(merchant_id, news);
+        self.changes.tell(merchant_id, news);
     }
 
     /// A wallet, to change it.
-    fn change_wallet(&mut self, wallet_id: &str) -> Result<&mut WalletRow, StoreError> {
-        let wallet = self
-            .wallets
-            .get_mut(wallet_id)
-            .ok_or_else(|| StoreError::missing("wallet", wallet_id))?;
-        self.changed.wallets.insert(wallet_id.to_owned());
+    fn change_wallet(&mut self, wallet_id: WalletId) -> Result<&mut LedgerWallet, StoreError> {
+        let wallet = self.wallets.get_mut(&wallet_id).ok_or_else(|| missing_wallet(wallet_id))?;
+        self.changes.change(wallet);
         Ok(wallet)
     }
 
     /// A spend key, to change its counters.
-    pub(super) fn change_spend_key(&mut self, id: &str) -> Result<&mut SpendKey, StoreError> {
-        let key =
-            self.spend_keys.get_mut(id).ok_or_else(|| StoreError::missing("spend key", id))?;
-        self.changed.spend_keys.insert(id.to_owned());
+    pub(super) fn change_spend_key(&mut self, id: SpendKeyId) -> Result<&mut SpendKey, StoreError> {
+        let key = self.spend_keys.get_mut(&id).ok_or_else(|| missing_key(id))?;
+        self.changes.change_key(key);
         Ok(key)
     }
 
-    fn wallet(&self, wallet_id: &str) -> Result<Wallet, StoreError> {
-        let row =
-            self.wallets.get(wallet_id).ok_or_else(|| StoreError::missing("wallet", wallet_id))?;
-        Wallet::try_from(row)
+    fn wallet(&self, id: WalletId) -> Result<&Wallet, StoreError> {
+        Ok(&self.wallets.get(&id).ok_or_else(|| missing_wallet(id))?.wallet)
     }
 
-    fn spend_key(&self, id: &str) -> Result<&SpendKey, StoreError> {
-        self.spend_keys.get(id).ok_or_else(|| StoreError::missing("spend key", id))
+    fn spend_key(&self, id: SpendKeyId) -> Result<&SpendKey, StoreError> {
+        self.spend_keys.get(&id).ok_or_else(|| missing_key(id))
     }
 
     /// Remembers by which facts a call was refused. Of a key that opens nothing there are none.
     pub(super) fn note_refusal(&self, call: &Call, party: &Party<'_>, storms: &Storms) {
         storms.note(self.epoch, call, || {
-            let spend_key = party.spend_key.map(|key| self.spend_key(&key.spend_key_id));
-            let wallet = party.wallet_id().map(|id| self.wallet(&id));
+            let spend_key = party.spend_key.map(|key| self.spend_key(key.spend_key_id));
+            let wallet = party.wallet_id().map(|id| self.wallet(id));
+            let guarded_account = party.guarded_account().and_then(|id| self.wallet(id).ok());
             Some(Remembered {
-                account: party.account?.0.parse().ok()?,
-                guarded_account: party.guarded_account().and_then(|id| self.wallet(id).ok()),
+                account: party.account?.0,
+                guarded_account: guarded_account.cloned(),
                 spend_key: spend_key.transpose().ok()?.cloned(),
                 connection: party.connection.cloned(),
                 key_connection: party.key_connection.cloned(),
-                wallet: wallet.transpose().ok()?,
+                wallet: wallet.transpose().ok()?.cloned(),
                 meter: party.meter.cloned(),
                 draws_on_credit: self.subscription(party).is_some(),
                 credit_renews_at: self.subscription(party).map(|found| found.cycle_end_at),
@@ -380,19 +356,24 @@ impl Accounts {
         });
     }
 
-    /// Takes what was changed, to write it.
-    pub(super) fn take(&mut self) -> ChangedAccounts {
-        let Changed { spend_keys, wallets } = mem::take(&mut self.unwritten);
-        let keys = spend_keys.into_iter().filter_map(|id| self.spend_keys.get_key_value(&id));
-        let wallets = wallets.iter().filter_map(|id| self.wallets.get(id));
-        ChangedAccounts {
+    /// Takes what was changed, to write it, if it keeps the laws of bookkeeping.
+    ///
+    /// # Errors
+    /// As [`WriteSet::check`].
+    pub(super) fn take(&mut self) -> Result<ChangedAccounts, StoreError> {
+        let changes = mem::replace(&mut self.changes, WriteSet::new(self.now));
+        changes.check(|id| self.wallets.get(&id), |id| self.spend_keys.get(&id))?;
+        let keys = changes.spend_keys().filter_map(|id| self.spend_keys.get(&id));
+        let wallets = changes.wallets().filter_map(|id| self.wallets.get(&id));
+        Ok(ChangedAccounts {
             spend_counters: keys
-                .map(|(id, key)| SpendCountersRow::new(id.clone(), &key.counters))
+                .map(|key| SpendCountersRow::new(key.spend_key_id.to_string(), &key.counters))
                 .collect(),
-            wallets: wallets.cloned().collect(),
+            wallets: wallets.map(WalletRow::from).collect(),
             renewed: mem::take(&mut self.renewed).into_values().collect(),
-            entries: mem::replace(&mut self.entries, Entries::new(self.now)),
-        }
+            lines: changes.lines(),
+            changes,
+        })
     }
 }
 
@@ -401,13 +382,14 @@ pub(super) struct ChangedAccounts {
     pub(super) spend_counters: Vec<SpendCountersRow>,
     pub(super) wallets: Vec<WalletRow>,
     pub(super) renewed: Vec<SubscriptionRow>,
-    pub(super) entries: Entries,
+    pub(super) lines: Vec<TransactionRow>,
+    pub(super) changes: WriteSet,
 }
 
-/// An amount would leave the range of amounts.
-fn out_of_range(wallet_id: &str) -> StoreError {
-    StoreError::Corrupt {
-        what: "balance (it would leave the range of an amount)",
-        value: wallet_id.to_owned(),
-    }
+fn missing_wallet(id: WalletId) -> StoreError {
+    StoreError::missing("wallet", &id.to_string())
+}
+
+fn missing_key(id: SpendKeyId) -> StoreError {
+    StoreError::missing("spend key", &id.to_string())
 }

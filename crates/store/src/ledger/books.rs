@@ -9,19 +9,17 @@
 
 mod settling;
 
-use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::mem;
 use std::sync::Arc;
 
-use tollgate_domain::admission::{Admission, Call, Refusal};
+use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::Report;
 use tollgate_domain::{MerchantId, PendingRecord, RequestId, Timestamp};
 use tollgate_pricing::Rate;
 
 use super::accounts::{AccountIds, Accounts};
-use super::ahead::Logged;
 use super::parties::{Parties, Versions, known_version, may_touch_merchant};
 use super::posting::Posting;
 use super::rollups::Rollups;
@@ -63,8 +61,8 @@ type CounterKey = (String, String, String);
 /// A call on its way, or one that has ended and is not taken to the database yet.
 struct Entered {
     row: RequestRow,
-    /// The call as this process has admitted it: to end it nothing is parsed.
-    pending: Option<PendingRecord>,
+    /// The call as it was admitted.
+    pending: PendingRecord,
     stands: Stands,
 }
 
@@ -83,8 +81,6 @@ pub(super) struct Books {
     requests: HashMap<RequestId, Entered>,
     /// Those of them that are new or changed.
     unwritten: Vec<RequestId>,
-    /// Calls that have ended and are being written: what the database says of them is not true yet.
-    leaving: HashSet<RequestId>,
     counters: BTreeMap<CounterKey, i64>,
     changed_counters: BTreeSet<CounterKey>,
     metadata: Vec<RequestMetadataRow>,
@@ -97,8 +93,6 @@ pub(super) struct Books {
     /// By what the last batch was decided, and how that was marked when it was.
     basis: Basis,
     marks: BTreeSet<String>,
-    /// What was booked since somebody last took it, where that is wanted.
-    log: Option<Vec<u8>>,
     now: Timestamp,
     service_charge_rate: Rate,
 }
@@ -114,7 +108,6 @@ impl Books {
             accounts,
             requests: HashMap::new(),
             unwritten: Vec::new(),
-            leaving: HashSet::new(),
             counters: BTreeMap::new(),
             changed_counters: BTreeSet::new(),
             metadata: Vec::new(),
@@ -124,7 +117,6 @@ impl Books {
             looks_first: false,
             basis: Basis::default(),
             marks: BTreeSet::new(),
-            log: None,
             now,
             service_charge_rate: context.service_charge_rate,
         }
@@ -141,8 +133,7 @@ impl Books {
     pub(super) fn into_parties(self, context: &Context) -> Parties {
         let entered = self.requests.into_iter();
         let pending = entered.filter_map(|(id, Entered { row, pending, .. })| {
-            let pending = pending.filter(|_| row.is_pending())?;
-            Some((id, Box::new((row, pending))))
+            row.is_pending().then(|| (id, Box::new((row, pending))))
         });
         context.on_their_way().extend(pending);
         self.parties
@@ -158,11 +149,6 @@ impl Books {
         &self.marks
     }
 
-    /// From here on, what is booked is [told](Books::log) as lines of a log, too.
-    pub(super) fn log_from_now_on(&mut self) {
-        self.log = Some(Vec::new());
-    }
-
     /// Somebody may have asked to be told of calls, or asks no more.
     pub(super) fn forget_who_is_told(&mut self) {
         self.told_of_calls = None;
@@ -173,28 +159,25 @@ impl Books {
     pub(super) fn forget(&mut self, context: &Context) {
         let mut requests = mem::take(&mut self.requests);
         requests.retain(|_, entered| entered.row.is_pending());
-        *self = Self { requests, log: self.log.take(), ..Self::new(context) };
+        *self = Self { requests, ..Self::new(context) };
     }
 
-    /// From here on, things are booked at `now`, and at this rate.
-    pub(super) fn begin(&mut self, now: Timestamp, service_charge_rate: Rate, context: &Context) {
+    /// From here on, things are booked at `now`.
+    pub(super) fn begin(&mut self, now: Timestamp, context: &Context) {
         self.now = now;
-        self.service_charge_rate = service_charge_rate;
         self.accounts.begin(now, context);
-        if let Some(log) = &mut self.log {
-            log.clear();
-        }
     }
 
     /// Decides and books `items`; the answers come in their order. What they need and is not known is
-    /// read, and locked, first.
+    /// read, and locked, first. `None` when somebody else has ended one of their calls since it was read: take it
+    /// back, and begin again.
     pub(super) fn book(
         &mut self,
         conn: &mut Conn,
         items: &[Item],
         context: &Context,
         versions: &mut Versions,
-    ) -> Result<Vec<Answer>, StoreError> {
+    ) -> Result<Option<Vec<Answer>>, StoreError> {
         let settlements = items.iter().filter_map(|item| match item {
             Item::Settle(settlement) => Some(&**settlement),
             Item::Admit(_) => None,
@@ -204,9 +187,10 @@ impl Books {
             Item::Settle(_) => None,
         });
         let mut touched = self.read_ending(conn, settlements.clone(), context, versions)?;
-        self.parties.read(conn, calls.clone(), touched.accounts.spend_keys.iter().cloned())?;
+        self.parties.read(conn, calls.clone(), touched.accounts.spend_keys.iter().copied())?;
         if dialect::has_row_locks(conn) {
-            self.basis = self.parties.basis(calls.clone(), touched.accounts.spend_keys.iter());
+            self.basis =
+                self.parties.basis(calls.clone(), touched.accounts.spend_keys.iter().copied());
         }
         let mut refused = match self.looks_first {
             true => self.refuse_by_a_look(conn, calls.clone(), context)?,
@@ -215,7 +199,9 @@ impl Books {
         for call in calls.filter(|call| !refused.contains_key(&call.request_id)) {
             touched.accounts.add(&self.parties.of(call));
         }
-        self.lock(conn, &touched)?;
+        if !self.lock(conn, &touched)? {
+            return Ok(None);
+        }
 
         let mut settled = Vec::new();
         for settlement in settlements {
@@ -234,73 +220,27 @@ impl Books {
                 }),
             });
         }
-        Ok(answers)
+        Ok(Some(answers))
     }
 
-    /// Books again what a log says was booked, unless the database has it.
-    pub(super) fn book_again(
-        &mut self,
-        conn: &mut Conn,
-        logged: Logged<'_>,
-        node_id: &str,
-        context: &Context,
-        versions: &mut Versions,
-    ) -> Result<(), StoreError> {
-        match logged {
-            Logged::Admitted { pending, counters } => {
-                self.read_requests(conn, [pending.request_id], context)?;
-                if self.requests.contains_key(&pending.request_id) {
-                    return Ok(());
-                }
-                let key = pending.spend_key_id.map(|id| id.to_string());
-                let mut touched = Touched::default();
-                touched.accounts.spend_keys.extend(key.clone());
-                touched.accounts.wallets.extend(pending.wallet_id.map(|id| id.to_string()));
-                touched.accounts.wallets.insert(pending.merchant_wallet_id.to_string());
-                self.parties.read(conn, std::iter::empty(), key.into_iter())?;
-                self.lock(conn, &touched)?;
-                let counters = counters.map(Cow::into_owned);
-                let admission = Admission { pending: pending.into_owned(), counters };
-                self.accounts.admit_again(&admission)?;
-                self.admit(&admission.pending, node_id);
-            }
-            Logged::Settled { request_id, report } => {
-                let report = report.map(|report| Arc::new(report.into_owned()));
-                let settlement = Settlement { request_id, report };
-                let settlements = std::iter::once(&settlement);
-                let touched = self.read_ending(conn, settlements, context, versions)?;
-                let keys = touched.accounts.spend_keys.iter().cloned();
-                self.parties.read(conn, std::iter::empty(), keys)?;
-                self.lock(conn, &touched)?;
-                self.settle(&settlement, versions, context)?;
-            }
-        }
-        Ok(())
+    /// The accounts that the group has changed; ask before they are [taken](Books::take).
+    pub(super) fn changed(&self) -> Changed {
+        self.accounts.changed()
     }
 
-    /// What was booked since the last [`Books::begin`], as entries of a log.
-    pub(super) fn log(&self) -> &[u8] {
-        self.log.as_deref().unwrap_or_default()
-    }
-
-    /// The accounts that were changed since this was last asked; ask before they are written.
-    pub(super) fn take_changed(&mut self) -> Changed {
-        self.accounts.take_changed()
-    }
-
-    /// Takes all that was changed, to write it. Calls that have ended go with it: until it is
-    /// [written](Books::written), nobody knows how the database has them.
-    pub(super) fn take(&mut self) -> Posting {
+    /// Takes all that was changed, to write it.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when it breaks a law of bookkeeping: then nothing may be written.
+    pub(super) fn take(&mut self) -> Result<Posting, StoreError> {
+        let accounts = self.accounts.take()?;
         let (mut new_requests, mut changed_requests) = (Vec::new(), Vec::new());
         for id in mem::take(&mut self.unwritten) {
             let Entry::Occupied(mut entry) = self.requests.entry(id) else { continue };
             let stands = mem::replace(&mut entry.get_mut().stands, Stands::Written);
             let row = match entry.get().row.is_pending() {
                 true => entry.get().row.clone(),
-                false => {
-                    self.leaving.insert(id);
-                    entry.remove().row
-                }
+                false => entry.remove().row,
             };
             match stands {
                 Stands::New => new_requests.push(row),
@@ -310,26 +250,16 @@ impl Books {
         }
         let changed = mem::take(&mut self.changed_counters).into_iter();
         let counters = changed.filter_map(|key| Some((self.counters.get(&key).copied()?, key)));
-        Posting {
+        Ok(Posting {
             at: self.now,
             new_requests,
             metadata: mem::take(&mut self.metadata),
             changed_requests,
-            accounts: self.accounts.take(),
+            accounts,
             counters: counters.map(|(used, key)| counter_row(key, used)).collect(),
             rollups: mem::take(&mut self.rollups),
             missing: mem::take(&mut self.missing),
-        }
-    }
-
-    /// What was taken is written, durably.
-    pub(super) fn written(&mut self) {
-        self.leaving.clear();
-    }
-
-    /// Whether the database is about to learn how the call of this settlement has ended.
-    pub(super) fn is_leaving(&self, settlement: &Settlement) -> bool {
-        self.leaving.contains(&settlement.request_id)
+        })
     }
 
     /// How many rows are remembered.
@@ -373,7 +303,8 @@ impl Books {
         self.read_requests(conn, settlements.clone().map(|one| one.request_id), context)?;
         let mut touched = Touched::default();
         for settlement in settlements {
-            let Some(Entered { row, .. }) = self.requests.get(&settlement.request_id) else {
+            let Some(Entered { row, pending, .. }) = self.requests.get(&settlement.request_id)
+            else {
                 continue;
             };
             touched.requests.insert(settlement.request_id);
@@ -386,10 +317,10 @@ impl Books {
                 }
                 _ => None,
             };
-            touched.accounts.wallets.extend(row.wallet_id.clone());
-            touched.accounts.spend_keys.extend(row.spend_key_id.clone());
+            touched.accounts.wallets.extend(pending.wallet_id);
+            touched.accounts.spend_keys.extend(pending.spend_key_id);
             if may_touch_merchant(row, settlement.report.as_deref(), version) {
-                touched.accounts.wallets.insert(row.merchant_wallet_id.clone());
+                touched.accounts.wallets.insert(pending.merchant_wallet_id);
             }
         }
         Ok(touched)
@@ -409,7 +340,7 @@ impl Books {
             unknown.retain(|id| {
                 let Some(known) = on_their_way.remove(id) else { return true };
                 let (row, pending) = *known;
-                let entered = Entered { row, pending: Some(pending), stands: Stands::Written };
+                let entered = Entered { row, pending, stands: Stands::Written };
                 self.requests.insert(*id, entered);
                 false
             });
@@ -426,14 +357,15 @@ impl Books {
 
     /// A call as the database has it.
     fn enter(&mut self, row: RequestRow) -> Result<(), StoreError> {
-        let id = parsed("requests.request_id", &row.request_id)?;
-        self.requests.insert(id, Entered { row, pending: None, stands: Stands::Written });
+        let pending = row.to_pending()?;
+        let id = pending.request_id;
+        self.requests.insert(id, Entered { row, pending, stands: Stands::Written });
         Ok(())
     }
 
     /// Reads what is touched and not known, and locks it. Subscriptions whose cycle has ended are brought
-    /// up to now.
-    fn lock(&mut self, conn: &mut Conn, touched: &Touched) -> Result<(), StoreError> {
+    /// up to now. Whether the calls that end are as they were known.
+    fn lock(&mut self, conn: &mut Conn, touched: &Touched) -> Result<bool, StoreError> {
         let Touched { requests, accounts, counters, merchants } = touched;
         let mut needed = self.accounts.needed(accounts);
         let unknown = counters.iter().filter(|key| !self.counters.contains_key(*key));
@@ -445,29 +377,32 @@ impl Books {
             needed.requests = requests.iter().map(RequestId::to_string).collect();
         }
         if needed.is_empty() && self.basis.marks.is_empty() {
-            return self.accounts.renew(&accounts.wallets);
+            self.accounts.renew(&accounts.wallets)?;
+            return Ok(true);
         }
         let found = group::read(conn, &needed, &self.basis, Lock::Rows)?;
         self.marks = found.marks;
         if !needed.merchants.is_empty() {
             self.told_of_calls = Some(found.told);
         }
-        if !needed.requests.is_empty() {
-            self.learn_how_they_stand(requests, found.requests)?;
+        if !needed.requests.is_empty() && !self.learn_how_they_stand(requests, found.requests)? {
+            return Ok(false);
         }
         let rows = needed.counters.into_iter().chain(found.counters);
         let counters = rows.map(|row| ((row.owner_id, row.meter_id, row.period), row.used));
         self.counters.extend(counters);
-        self.accounts.know(conn, found.spend_counters, found.wallets, &self.parties)?;
-        self.accounts.renew(&accounts.wallets)
+        self.accounts.know(conn, &found.spend_counters, &found.wallets, &self.parties)?;
+        self.accounts.renew(&accounts.wallets)?;
+        Ok(true)
     }
 
-    /// Calls that were known before they were locked may have been ended by somebody else.
+    /// Calls that were known before they were locked may have been ended by somebody else. One that was thought
+    /// to be pending and has ended may need wallets that are not locked: then the answer is `false`.
     fn learn_how_they_stand(
         &mut self,
         requests: &BTreeSet<RequestId>,
         found: Vec<Standing>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let mut gone = requests.clone();
         for standing in found {
             match standing {
@@ -475,13 +410,17 @@ impl Books {
                     gone.remove(&parsed("requests.request_id", &id)?);
                 }
                 Standing::Ended(row) => {
-                    gone.remove(&parsed("requests.request_id", &row.request_id)?);
+                    let id = parsed("requests.request_id", &row.request_id)?;
+                    if self.requests.get(&id).is_some_and(|known| known.row.is_pending()) {
+                        return Ok(false);
+                    }
+                    gone.remove(&id);
                     self.enter(*row)?;
                 }
             }
         }
         self.requests.retain(|id, _| !gone.contains(id));
-        Ok(())
+        Ok(true)
     }
 
     /// Admits a call or refuses it; a refusal changes nothing.
@@ -498,17 +437,12 @@ impl Books {
                 return Ok(Err(refusal));
             }
         };
-        let Admission { pending, counters } = &admission;
-        if self.requests.contains_key(&pending.request_id) {
+        let request_id = admission.pending.request_id;
+        if self.requests.contains_key(&request_id) {
             return Err(StoreError::Corrupt {
                 what: "id of a call (it is taken)",
-                value: pending.request_id.to_string(),
+                value: request_id.to_string(),
             });
-        }
-        if let Some(log) = &mut self.log {
-            let (pending, counters) =
-                (Cow::Borrowed(pending), counters.as_ref().map(Cow::Borrowed));
-            Logged::Admitted { pending, counters }.append_to(log);
         }
         self.accounts.admit(&admission)?;
         self.admit(&admission.pending, &context.node_id.to_string());
@@ -519,7 +453,7 @@ impl Books {
         self.metadata.extend(RequestMetadataRow::of(pending));
         let entered = Entered {
             row: RequestRow::pending(pending, node_id),
-            pending: Some(pending.clone()),
+            pending: pending.clone(),
             stands: Stands::New,
         };
         self.requests.insert(pending.request_id, entered);

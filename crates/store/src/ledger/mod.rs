@@ -6,28 +6,25 @@
 //! that makes one writer per store, which never meets "database is locked".
 
 mod accounts;
-mod ahead;
 mod books;
+mod checkpoints;
 mod parties;
 mod posting;
 mod reported;
 mod rollups;
+mod row_locks;
+mod single_writer;
 mod storms;
-mod through;
 mod writer;
 
 use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use r2d2::ManageConnection;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::sync::{mpsc, oneshot, watch};
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::Report;
 use tollgate_domain::{
@@ -37,14 +34,11 @@ use tollgate_pricing::Rate;
 
 use crate::conn::{Conn, Manager};
 use crate::error::StoreError;
-use crate::files::is_empty;
 use crate::journal::{Entry, Journal};
 use crate::missing_prices::{self, Told};
 use crate::rows::RequestRow;
 use crate::vitals::Vitals;
-use ahead::Ahead;
 use books::Settlement;
-use parties::Versions;
 pub(crate) use reported::book as book_reported;
 pub use reported::{Reported, ReportedUsage};
 pub(crate) use rollups::{
@@ -83,8 +77,6 @@ enum Job {
     /// A settlement whose outcome nobody waits for.
     SettleUnheard(Box<Entry>),
     Write(Work),
-    /// Somebody means to read all that is booked.
-    CatchUp(oneshot::Sender<()>),
 }
 
 /// What runs on a writer's connection.
@@ -116,10 +108,10 @@ pub(crate) struct Context {
     /// The calls that this process has admitted and that are not settled, with their rows, where the books
     /// of a batch end with it.
     pub(crate) on_their_way: Mutex<HashMap<RequestId, Box<(RequestRow, PendingRecord)>>>,
-    /// Where what is booked is logged, by a process that is alone and may be ahead of its database.
-    pub(crate) log: Option<[PathBuf; 2]>,
-    /// Whether the database lacks something that is booked.
-    pub(crate) behind: AtomicBool,
+    /// The epoch in which this process serves from a SQLite file.
+    pub(crate) epoch: Option<i64>,
+    /// Whether another process has begun to serve from it since.
+    pub(crate) overtaken: watch::Sender<bool>,
     pub(crate) vitals: Vitals,
 }
 
@@ -128,15 +120,14 @@ impl Context {
         self.on_their_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_behind(&self) -> bool {
-        self.behind.load(Ordering::Acquire)
+    fn is_overtaken(&self) -> bool {
+        *self.overtaken.borrow()
     }
 
-    fn set_behind(&self, behind: bool) {
-        self.behind.store(behind, Ordering::Release);
-        match behind {
-            true => self.vitals.fell_behind(),
-            false => self.vitals.is_behind_since(None),
+    /// Another process has begun to serve from the same SQLite file.
+    fn set_overtaken(&self) {
+        if !self.overtaken.send_replace(true) {
+            log::error!("another process serves from this SQLite file: no more calls are admitted");
         }
     }
 
@@ -188,7 +179,7 @@ impl Ledger {
         let (jobs, queue) = mpsc::channel(QUEUE_LENGTH);
         let queue = Arc::new(Mutex::new(queue));
         let threads = (0..writers).map(|number| {
-            let mut writer = Writer::new(&queue, manager, context)?;
+            let mut writer = Writer::new(&queue, manager, context);
             std::thread::Builder::new()
                 .name(format!("ledger-{number}"))
                 .spawn(move || writer.serve())
@@ -198,6 +189,9 @@ impl Ledger {
     }
 
     pub(crate) async fn admit(&self, call: Box<Call>) -> Decision {
+        if self.context.is_overtaken() {
+            return Err(overtaken());
+        }
         let begun = Instant::now();
         let (reply, answer) = oneshot::channel();
         self.send(Job::Admit(call, reply))?;
@@ -298,22 +292,6 @@ impl Ledger {
         let _ = self.jobs.try_send(Job::Write(Work { run, concerns_calls: false }));
     }
 
-    /// Has all that is booked written to the database.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`] when that is not possible soon: what is read would be out of date.
-    pub(crate) async fn catch_up(&self) -> Result<(), StoreError> {
-        const PATIENCE: Duration = Duration::from_secs(5);
-        let (reply, done) = oneshot::channel();
-        if !self.context.is_behind() || self.jobs.send(Job::CatchUp(reply)).await.is_err() {
-            return Ok(());
-        }
-        match timeout(PATIENCE, done).await {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(StoreError::Unavailable("the database is behind the ledger".to_owned())),
-        }
-    }
-
     fn send(&self, job: Job) -> Result<(), StoreError> {
         self.jobs.try_send(job).map_err(|_| {
             StoreError::Unavailable(
@@ -321,33 +299,6 @@ impl Ledger {
             )
         })
     }
-}
-
-/// Whether a process has left a log, or is writing one.
-pub(crate) fn is_left(log: &[PathBuf; 2]) -> bool {
-    !log.iter().all(|file| is_empty(file))
-}
-
-/// Reads what a process has left in its log, and books nothing.
-///
-/// # Errors
-/// [`StoreError::Corrupt`] when another version wrote it; [`StoreError::Unavailable`].
-pub(crate) fn read_through(log: &[PathBuf; 2]) -> Result<(), StoreError> {
-    ahead::read_through(log)
-}
-
-/// Writes to the database what a process before has booked and not written: it has died.
-///
-/// # Errors
-/// Those of the store.
-pub(crate) fn recover(
-    manager: &Manager,
-    log: &[PathBuf; 2],
-    context: &Context,
-) -> Result<(), StoreError> {
-    let mut conn = manager.connect()?;
-    Ahead::begin(manager, &mut conn, log, context, &mut Versions::new())?.end();
-    Ok(())
 }
 
 /// Tells of the missing prices that wait; if it never comes to that, it lets go of them, so that
@@ -372,6 +323,10 @@ impl Drop for Teller {
             context.told.take_waiting();
         }
     }
+}
+
+fn overtaken() -> StoreError {
+    StoreError::Unavailable("another process serves from it".to_owned())
 }
 
 fn gave_up() -> StoreError {

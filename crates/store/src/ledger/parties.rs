@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::settlement::{self, Ending, Report};
-use tollgate_domain::{Connection, MerchantId, MerchantMeter, SpendKeyId};
+use tollgate_domain::{
+    Connection, MerchantId, MerchantMeter, SpendCounters, SpendKey, SpendKeyId, WalletId,
+};
 
 use crate::conn::Conn;
 use crate::dialect;
@@ -46,12 +48,24 @@ pub(super) fn may_touch_merchant(
 
 /// A merchant's own account, as a key leads to it.
 struct Holder {
-    merchant_id: String,
-    wallet_id: String,
+    merchant_id: MerchantId,
+    wallet_id: WalletId,
     wallet_is_guarded: bool,
 }
 
 impl Holder {
+    fn new(
+        merchant_id: &str,
+        wallet_id: &str,
+        wallet_is_guarded: bool,
+    ) -> Result<Self, StoreError> {
+        Ok(Self {
+            merchant_id: parsed("merchants.merchant_id", merchant_id)?,
+            wallet_id: parsed("merchants.wallet_id", wallet_id)?,
+            wallet_is_guarded,
+        })
+    }
+
     /// What tells whether the wallet is still guarded, or not.
     fn mark(&self) -> Mark {
         let guarded = if self.wallet_is_guarded { "t" } else { "f" };
@@ -64,6 +78,8 @@ type Mark = String;
 
 struct KnownKey {
     row: SpendKeyRow,
+    /// The same, but for its counters.
+    spend_key: SpendKey,
     holder: Holder,
     mark: Mark,
 }
@@ -83,8 +99,9 @@ pub(super) struct Parties {
 /// What one call names.
 pub(super) struct Party<'a> {
     /// The merchant's own wallet and whether it is guarded; absent when the key is not valid.
-    pub(super) account: Option<(&'a str, bool)>,
-    pub(super) spend_key: Option<&'a SpendKeyRow>,
+    pub(super) account: Option<(WalletId, bool)>,
+    /// Without its counters.
+    pub(super) spend_key: Option<&'a SpendKey>,
     pub(super) connection: Option<&'a Connection>,
     /// Whose wallet the spend key draws on.
     pub(super) key_connection: Option<&'a Connection>,
@@ -93,14 +110,14 @@ pub(super) struct Party<'a> {
 
 impl Party<'_> {
     /// The wallet of the request: the connection's, else the spend key's.
-    pub(super) fn wallet_id(&self) -> Option<String> {
-        let of_connection = self.connection.map(|one| one.wallet_id.to_string());
-        of_connection.or_else(|| self.spend_key.map(|key| key.wallet_id.clone()))
+    pub(super) fn wallet_id(&self) -> Option<WalletId> {
+        let of_connection = self.connection.map(|one| one.wallet_id);
+        of_connection.or_else(|| self.spend_key.map(|key| key.wallet_id))
     }
 
     /// The merchant's own wallet, if admissions have to look at it: one that has neither a limit nor
     /// almost no room guards nothing, and is not locked for them.
-    pub(super) fn guarded_account(&self) -> Option<&str> {
+    pub(super) fn guarded_account(&self) -> Option<WalletId> {
         self.account.filter(|(_, is_guarded)| *is_guarded).map(|(wallet_id, _)| wallet_id)
     }
 }
@@ -112,11 +129,10 @@ impl Parties {
         &mut self,
         conn: &mut Conn,
         calls: impl Iterator<Item = &'a Call> + Clone,
-        ending: impl Iterator<Item = String>,
+        ending: impl Iterator<Item = SpendKeyId>,
     ) -> Result<(), StoreError> {
         let mut secret_ids = BTreeSet::new();
-        let ending = ending.map(|id| parsed("requests.spend_key_id", &id));
-        let mut spend_ids = ending.collect::<Result<BTreeSet<_>, _>>()?;
+        let mut spend_ids: BTreeSet<_> = ending.collect();
         for call in calls.clone() {
             match call.key {
                 CallKey::Secret(id) => secret_ids.insert(id.to_string()),
@@ -166,10 +182,10 @@ impl Parties {
 
     /// By which rows these calls, and the ends of calls of these spend keys, are decided: that they
     /// still stand as they were read must be known when all is locked.
-    pub(super) fn basis<'a, 'b>(
+    pub(super) fn basis<'a>(
         &self,
         calls: impl Iterator<Item = &'a Call>,
-        ending: impl Iterator<Item = &'b String>,
+        ending: impl Iterator<Item = SpendKeyId>,
     ) -> Basis {
         let mut basis = Basis::default();
         let add = |ids: &mut Vec<String>, marks: &mut BTreeSet<Mark>, id: &str, mark: Mark| {
@@ -178,7 +194,7 @@ impl Parties {
             }
         };
         let Basis { secret_keys, spend_keys, connections, meters, accounts, marks } = &mut basis;
-        for key in ending.filter_map(|id| self.spend_keys.get(&id.parse().ok()?)) {
+        for key in ending.filter_map(|id| self.spend_keys.get(&id)) {
             add(spend_keys, marks, &key.row.spend_key_id, key.mark.clone());
         }
         for call in calls {
@@ -197,7 +213,7 @@ impl Parties {
                 }),
             };
             if let Some(holder) = holder {
-                add(accounts, marks, &holder.wallet_id, holder.mark());
+                add(accounts, marks, &holder.wallet_id.to_string(), holder.mark());
             }
             let key = self.opened_spend_key(call);
             let of_key = key.and_then(|key| key.row.connection_id.clone());
@@ -217,8 +233,8 @@ impl Parties {
     }
 
     /// A spend key by its id, deleted or not.
-    pub(super) fn spend_key(&self, id: &str) -> Option<&SpendKeyRow> {
-        self.spend_keys.get(&id.parse().ok()?).map(|key| &key.row)
+    pub(super) fn spend_key(&self, id: SpendKeyId) -> Option<&SpendKey> {
+        self.spend_keys.get(&id).map(|key| &key.spend_key)
     }
 
     /// What a call names, as far as it is there and its merchant's.
@@ -228,13 +244,13 @@ impl Parties {
             CallKey::Secret(id) => self.secret_keys.get(&id.to_string()),
             CallKey::Spend(..) => spend_key.map(|key| &key.holder),
         };
-        let holder = holder.filter(|holder| holder.merchant_id == call.merchant_id.to_string());
+        let holder = holder.filter(|holder| holder.merchant_id == call.merchant_id);
         let connection = call.connection_id.and_then(|id| self.connection(&id.to_string()));
         let key_connection = spend_key.and_then(|key| key.row.connection_id.as_ref());
         Party {
             key_connection: key_connection.and_then(|id| self.connection(id)),
-            account: holder.map(|holder| (holder.wallet_id.as_str(), holder.wallet_is_guarded)),
-            spend_key: spend_key.map(|key| &key.row),
+            account: holder.map(|holder| (holder.wallet_id, holder.wallet_is_guarded)),
+            spend_key: spend_key.map(|key| &key.spend_key),
             connection: connection.filter(|one| one.merchant_id == call.merchant_id),
             meter: self.meter(call, spend_key),
         }
@@ -274,9 +290,9 @@ fn secret_keys(
     let ids: Vec<_> = ids.into_iter().collect();
     let found = dialect::secret_key_facts(conn, &ids)?.into_iter();
     let holders = found.map(|(id, merchant_id, wallet_id, wallet_is_guarded)| {
-        (id, Holder { merchant_id, wallet_id, wallet_is_guarded })
+        Ok((id, Holder::new(&merchant_id, &wallet_id, wallet_is_guarded)?))
     });
-    Ok(holders.collect())
+    holders.collect()
 }
 
 fn spend_keys(
@@ -289,11 +305,10 @@ fn spend_keys(
     let ids: Vec<_> = ids.iter().map(SpendKeyId::to_string).collect();
     let found = dialect::spend_key_facts(conn, &ids)?.into_iter();
     let keys = found.map(|(row, wallet_id, wallet_is_guarded, mark)| {
-        let merchant_id = row.merchant_id.clone();
-        let holder = Holder { merchant_id, wallet_id, wallet_is_guarded };
+        let holder = Holder::new(&row.merchant_id, &wallet_id, wallet_is_guarded)?;
         let mark = format!("{} {mark}", row.spend_key_id);
-        let id = parsed("spend_keys.spend_key_id", &row.spend_key_id)?;
-        Ok((id, KnownKey { row, holder, mark }))
+        let spend_key = row.clone().with_counters(SpendCounters::default())?;
+        Ok((spend_key.spend_key_id, KnownKey { row, spend_key, holder, mark }))
     });
     keys.collect()
 }

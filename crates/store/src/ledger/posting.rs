@@ -45,10 +45,10 @@ impl Posting {
         conn: &mut Conn,
         basis: &Basis,
     ) -> Result<BTreeSet<String>, StoreError> {
-        let ChangedAccounts { spend_counters, wallets, renewed, entries } = &self.accounts;
+        let ChangedAccounts { spend_counters, wallets, renewed, lines, changes } = &self.accounts;
         // What few groups have.
         subscriptions::save(conn, renewed)?;
-        entries.write_events(conn)?;
+        changes.write_events(conn)?;
         let rollups = self.rollups.write_series(conn)?;
         let group = Group {
             new_requests: &self.new_requests,
@@ -56,7 +56,7 @@ impl Posting {
             changed_requests: &self.changed_requests,
             spend_counters,
             wallets,
-            transactions: entries.transactions(),
+            transactions: lines,
             counters: &self.counters,
             rollups: &rollups,
         };

@@ -127,7 +127,7 @@ pub(crate) fn book(
     let items = [Item::Settle(Box::new(settlement))];
     let mut books = Books::new(context);
     let answers = books.book(conn, &items, context, &mut Versions::new())?;
-    let record = match answers.into_iter().next() {
+    let record = match answers.into_iter().flatten().next() {
         Some(Answer::Settled(SettleOutcome::Settled(record))) => record,
         Some(Answer::Settled(SettleOutcome::LetGo(_))) => return Ok(Reported::OutOfRange),
         _ => {
@@ -141,8 +141,7 @@ pub(crate) fn book(
     if !wallet.has_room_for(record.quote.total_wallet_cost) {
         return Ok(Reported::OutOfRange);
     }
-    books.take_changed();
-    books.take().write(conn, &Basis::default())?;
+    books.take()?.write(conn, &Basis::default())?;
     Ok(Reported::Booked(record))
 }
 

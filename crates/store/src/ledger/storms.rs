@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_domain::admission::{self, Account, Call, CallKey, Facts, Refusal};
 use tollgate_domain::{
-    Connection, ConnectionId, MerchantMeter, SpendKey, Timestamp, Wallet, WalletId,
+    Connection, ConnectionId, MerchantMeter, SpendKey, SpendKeyId, Timestamp, Wallet, WalletId,
 };
 use tollgate_pricing::Rate;
 
@@ -68,8 +68,8 @@ struct Storm {
 /// Accounts that have changed.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
-    pub(super) spend_keys: BTreeSet<String>,
-    pub(super) wallets: BTreeSet<String>,
+    pub(super) spend_keys: BTreeSet<SpendKeyId>,
+    pub(super) wallets: BTreeSet<WalletId>,
 }
 
 impl Changed {
@@ -153,11 +153,11 @@ impl Storms {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         by_caller.retain(|_, storm| {
             let facts = &storm.facts;
-            let key = facts.spend_key.as_ref().map(|key| key.spend_key_id.to_string());
+            let key = facts.spend_key.as_ref().map(|key| key.spend_key_id);
             let wallet = facts.wallet.as_ref().map(|wallet| wallet.wallet_id);
             let rests_on = key.is_some_and(|id| spend_keys.contains(&id))
-                || wallet.is_some_and(|id| wallets.contains(&id.to_string()))
-                || wallets.contains(&facts.account.to_string());
+                || wallet.is_some_and(|id| wallets.contains(&id))
+                || wallets.contains(&facts.account);
             !rests_on && storm.since.elapsed() <= FRESH
         });
         self.any.store(!by_caller.is_empty(), Ordering::Release);

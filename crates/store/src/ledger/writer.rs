@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use r2d2::ManageConnection;
-use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::PendingRecord;
 
-use super::ahead::{Ahead, Waiter};
 use super::books::{Answer, Item, Settlement};
 use super::parties::Versions;
-use super::through::Through;
+use super::row_locks::RowLocks;
+use super::single_writer::SingleWriter;
 use super::{Context, Decision, Job, SettleOutcome, Work, gave_up, not_sent};
 use crate::conn::{Conn, Manager, is_broken};
 use crate::dialect;
@@ -24,8 +23,6 @@ use crate::journal::Entry;
 const BATCH_SIZE: usize = 128;
 /// How often a transaction that lost a deadlock is tried again.
 const ATTEMPTS: usize = 5;
-/// After so long a database that could not catch up is tried again.
-const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Writer {
     queue: Arc<Mutex<mpsc::Receiver<Job>>>,
@@ -37,16 +34,15 @@ pub(super) struct Writer {
     context: Arc<Context>,
     /// Meter versions never change, so what was read once holds for ever.
     versions: Versions,
-    /// When the database last failed to catch up.
-    failed_at: Instant,
-    /// The books, where they may be ahead of the database; they need a connection to begin.
-    ahead: Option<Ahead>,
-    /// Who waits for them.
-    waiting: Vec<Waiter>,
-    /// The way to books in the database, where they may not.
-    through: Through,
-    /// Waits for the next job, but not for ever.
-    runtime: Runtime,
+    database: Database,
+}
+
+/// How groups are booked.
+enum Database {
+    /// What was read for one group is kept for the next. It begins with a connection.
+    SingleWriter(Option<Box<SingleWriter>>),
+    /// Others write to the database as well.
+    RowLocks(Box<RowLocks>),
 }
 
 impl Writer {
@@ -54,54 +50,36 @@ impl Writer {
         queue: &Arc<Mutex<mpsc::Receiver<Job>>>,
         manager: &Manager,
         context: &Arc<Context>,
-    ) -> std::io::Result<Self> {
-        Ok(Self {
+    ) -> Self {
+        Self {
             queue: Arc::clone(queue),
             manager: manager.clone(),
             conn: None,
             last_used: Instant::now(),
-            failed_at: Instant::now(),
             away: false,
             context: Arc::clone(context),
             versions: Versions::new(),
-            ahead: None,
-            waiting: Vec::new(),
-            through: Through::default(),
-            runtime: tokio::runtime::Builder::new_current_thread().enable_time().build()?,
-        })
+            database: match manager.file() {
+                Some(_) => Database::SingleWriter(None),
+                None => Database::RowLocks(Box::default()),
+            },
+        }
     }
 
     pub(super) fn serve(&mut self) {
-        loop {
-            let Some(jobs) = self.take() else { return self.end() };
+        while let Some(jobs) = self.take() {
             // A panic costs the calls of one batch an error, not the service its ledger.
             if catch_unwind(AssertUnwindSafe(|| self.process(jobs))).is_err() {
-                log::error!("the ledger failed on a batch; its connection is opened anew");
-                self.distrust();
-                self.conn = None;
+                log::error!("the ledger failed on a batch; its connection is opened again");
+                self.disconnect();
             }
         }
     }
 
-    /// The next job and all that wait behind it, or none when the database must catch up before there
-    /// is one; `None` when nobody can send any more.
+    /// The next job and all that wait behind it; `None` when nobody can send any more.
     fn take(&self) -> Option<Vec<Job>> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut jobs = Vec::new();
-        match queue.try_recv() {
-            Ok(job) => jobs.push(job),
-            Err(mpsc::error::TryRecvError::Disconnected) => return None,
-            Err(mpsc::error::TryRecvError::Empty) => match self.due() {
-                None => jobs.push(queue.blocking_recv()?),
-                Some(due) => {
-                    let next = async { tokio::time::timeout_at(due.into(), queue.recv()).await };
-                    match self.runtime.block_on(next) {
-                        Ok(job) => jobs.push(job?),
-                        Err(_) => return Some(jobs),
-                    }
-                }
-            },
-        }
+        let mut jobs = vec![queue.blocking_recv()?];
         while jobs.len() < BATCH_SIZE
             && let Ok(job) = queue.try_recv()
         {
@@ -113,7 +91,7 @@ impl Writer {
     fn process(&mut self, jobs: Vec<Job>) {
         let mut items = Vec::with_capacity(jobs.len());
         let mut replies = Vec::with_capacity(jobs.len());
-        let (mut works, mut readers) = (Vec::new(), Vec::new());
+        let mut works = Vec::new();
         for job in jobs {
             match job {
                 Job::Admit(call, reply) => {
@@ -129,119 +107,51 @@ impl Writer {
                     replies.push(Reply::Unheard(entry));
                 }
                 Job::Write(work) => works.push(work),
-                Job::CatchUp(reader) => readers.push(reader),
             }
         }
-        if self.context.log.is_some() {
-            let (alone, beside): (Vec<_>, Vec<_>) =
-                works.into_iter().partition(|work| work.concerns_calls);
-            self.waiting.extend(beside.into_iter().map(Waiter::Work));
-            self.waiting.extend(readers.into_iter().map(Waiter::Reader));
-            self.attend(alone);
-        } else {
-            // Nothing is ever behind that a reader could wait for.
-            works.into_iter().for_each(|work| self.run(work));
-        }
+        works.into_iter().for_each(|work| self.run(work));
         self.commit(&items, replies);
     }
 
-    /// When the books that are ahead must be attended to, though nothing comes.
-    fn due(&self) -> Option<Instant> {
-        match &self.ahead {
-            Some(ahead) => ahead.due(),
-            None => {
-                let is_awaited = self.context.is_behind() || !self.waiting.is_empty();
-                is_awaited.then(|| self.failed_at + PAUSE)
-            }
-        }
-    }
-
-    /// Attends to the books that are ahead, and does what must be `alone`. What is not done is dropped,
-    /// and who asked for it learns that.
-    fn attend(&mut self, alone: Vec<Work>) {
-        let attend = |writer: &mut Self| {
-            let (ahead, conn, context) = writer.ahead()?;
-            match alone.is_empty() {
-                true => ahead.attend(conn, context),
-                false => ahead.settle_up(conn, context),
-            }
-        };
-        let attended = attend(self).or_else(|_| {
-            self.distrust();
-            attend(self)
-        });
-        match attended {
-            Ok(()) => alone.into_iter().for_each(|work| self.run(work)),
-            Err(cause) => {
-                // Said when it begins, not each time.
-                if !mem::replace(&mut self.away, true) {
-                    log::error!("the database does not take what the ledger has booked: {cause}");
-                }
-                self.failed_at = Instant::now();
-                self.distrust();
-                self.waiting.clear();
-            }
-        }
-    }
-
-    /// The books that are ahead, and what they need.
-    fn ahead(&mut self) -> Result<(&mut Ahead, &mut Conn, &Arc<Context>), StoreError> {
-        self.connect()?;
-        match self {
-            Self { ahead: Some(ahead), conn: Some(conn), context, .. } => {
-                Ok((ahead, conn, context))
-            }
-            _ => Err(gave_up()),
-        }
-    }
-
-    /// After a failure, nothing in memory is believed. What the database lacks is in the log, with which
-    /// the books begin again.
+    /// After a failure, nothing in memory is believed.
     fn distrust(&mut self) {
-        self.waiting.extend(self.ahead.take().into_iter().flat_map(Ahead::into_waiting));
-    }
-
-    /// The queue has ended.
-    fn end(&mut self) {
-        if self.context.log.is_none() {
-            return;
-        }
-        let settle_up = |writer: &mut Self| {
-            let (ahead, conn, context) = writer.ahead()?;
-            ahead.settle_up(conn, context)
-        };
-        let settled = settle_up(self).or_else(|_| {
-            self.distrust();
-            settle_up(self)
-        });
-        match settled {
-            Ok(()) => self.ahead.take().into_iter().for_each(Ahead::end),
-            Err(cause) => log::error!("the database lacks what is in the ledger's log: {cause}"),
+        if let Database::SingleWriter(writer) = &mut self.database {
+            *writer = None;
         }
     }
 
-    /// Does what nothing may be decided beside. Without a connection, the work is dropped, and who asked
-    /// for it learns that.
+    fn disconnect(&mut self) {
+        self.distrust();
+        self.conn = None;
+    }
+
+    /// Runs `work` on the connection. Without one, the work is dropped, and who asked for it learns that.
     fn run(&mut self, work: Work) {
         if let Err(cause) = self.connect() {
             log::debug!("a write is not done: {cause}");
             return;
         }
+        let Self { conn: Some(conn), database, context, .. } = self else { return };
+        let Work { run, concerns_calls } = work;
         // What fails here must not take the calls of the batch with it.
-        let done = catch_unwind(AssertUnwindSafe(|| match self {
-            Self { ahead: Some(ahead), context, .. } => ahead.run_alone(work, context),
-            Self { conn: Some(conn), .. } => {
-                (work.run)(conn);
-                if is_broken(conn) { Err(StoreError::Interrupted) } else { Ok(()) }
-            }
-            _ => Err(gave_up()),
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            run(conn);
+            is_broken(conn)
         }));
-        if done.is_err() {
-            log::error!("the ledger failed on a write; its connection is opened anew");
-        }
-        if !matches!(done, Ok(Ok(()))) {
-            self.distrust();
-            self.conn = None;
+        match done {
+            Ok(false) => {
+                if let Database::SingleWriter(Some(writer)) = database {
+                    match concerns_calls {
+                        true => writer.forget(context),
+                        false => writer.forget_who_is_told(),
+                    }
+                }
+            }
+            Ok(true) => self.disconnect(),
+            Err(_) => {
+                log::error!("the ledger failed on a write; its connection is opened again");
+                self.disconnect();
+            }
         }
     }
 
@@ -303,13 +213,13 @@ impl Writer {
         let mut attempt = 1;
         loop {
             self.connect()?;
-            self.read_again_what_others_wrote()?;
-            let Self { conn: Some(conn), context, versions, through, ahead, .. } = self else {
+            let Self { conn: Some(conn), context, versions, database, .. } = self else {
                 return Err(gave_up());
             };
-            let result = match ahead {
-                Some(ahead) => ahead.book(conn, items, context, versions),
-                None => through.book(conn, items, context, versions),
+            let result = match database {
+                Database::SingleWriter(Some(writer)) => writer.book(conn, items, context, versions),
+                Database::SingleWriter(None) => return Err(gave_up()),
+                Database::RowLocks(row_locks) => row_locks.book(conn, items, context, versions),
             };
             let broken = result.is_err() && is_broken(conn);
             if result.is_err() {
@@ -317,12 +227,12 @@ impl Writer {
             }
             match result {
                 Err(cause) if cause.is_away() => {
-                    self.conn = None;
+                    self.disconnect();
                     return Err(cause);
                 }
                 // Even the commit may have gone through without an answer.
                 Err(_) if broken => {
-                    self.conn = None;
+                    self.disconnect();
                     return Err(StoreError::Interrupted);
                 }
                 Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
@@ -331,7 +241,7 @@ impl Writer {
         }
     }
 
-    /// Makes sure of a connection, and of books where they may be ahead of it.
+    /// Makes sure of a connection, and that what is in memory is as the database has it.
     /// A connection that was idle for a while is asked for a sign of life first: a database that was
     /// restarted must not cost a call.
     fn connect(&mut self) -> Result<(), StoreError> {
@@ -342,7 +252,7 @@ impl Writer {
             && idle
             && conn.ping().is_err()
         {
-            self.conn = None;
+            self.disconnect();
         }
         if self.conn.is_none() {
             let mut conn = self.manager.connect()?;
@@ -352,34 +262,12 @@ impl Writer {
             self.context.series.forget();
             self.context.told.forget();
         }
-        self.stand_ahead()
-    }
-
-    /// Makes sure that calls are decided by the database as it stands.
-    fn read_again_what_others_wrote(&mut self) -> Result<(), StoreError> {
-        if let Self { conn: Some(conn), ahead: Some(ahead), context, .. } = self
-            && ahead.check(conn, context).is_err()
-        {
-            self.distrust();
-            return self.stand_ahead();
-        }
-        Ok(())
-    }
-
-    /// Makes sure of books, where they may be ahead of the database.
-    fn stand_ahead(&mut self) -> Result<(), StoreError> {
-        let Self { conn: Some(conn), ahead, context, versions, manager, waiting, .. } = self else {
+        let Self { conn: Some(conn), database, context, manager, .. } = self else {
             return Err(gave_up());
         };
-        let Some(log) = &context.log else { return Ok(()) };
-        let ahead = match ahead {
-            Some(ahead) => ahead,
-            None => {
-                let began = Ahead::begin(manager, conn, log, context, versions);
-                ahead.insert(began.map_err(StoreError::or_away)?)
-            }
-        };
-        waiting.drain(..).for_each(|waiter| ahead.wait_for_all(waiter));
+        if let Database::SingleWriter(writer @ None) = database {
+            *writer = Some(Box::new(SingleWriter::new(manager, conn, context)?));
+        }
         Ok(())
     }
 }

@@ -1,22 +1,21 @@
 //! The end of a call in the books: what it cost is taken from whoever pays, once.
 
-use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 
 use tollgate_domain::settlement::{self, Ending, Report, Settled};
 use tollgate_domain::{
-    MerchantId, News, PendingRecord, RequestRecord, RequestStatus, TransactionKind,
+    MerchantId, News, PendingRecord, RequestRecord, RequestStatus, TransactionKind, WalletId,
 };
-use tollgate_pricing::Amount;
+use tollgate_pricing::{Amount, Overflow};
 
 use super::{Books, Entered, Settlement, Stands};
 use crate::error::StoreError;
 use crate::ledger::accounts::Held;
-use crate::ledger::ahead::Logged;
 use crate::ledger::parties::Versions;
 use crate::ledger::{Context, SettleOutcome};
 use crate::missing_prices;
 use crate::usage::Sums;
+use crate::write_set::out_of_range;
 
 impl Books {
     /// Ends a call once.
@@ -35,15 +34,7 @@ impl Books {
             return Ok(SettleOutcome::AlreadySettled);
         }
         let Entered { mut row, pending, stands } = entry.remove();
-        let request_id = row.request_id.clone();
-        if let Some(log) = &mut self.log {
-            let report = settlement.report.as_deref().map(Cow::Borrowed);
-            Logged::Settled { request_id: settlement.request_id, report }.append_to(log);
-        }
-        let pending = match pending {
-            Some(pending) => pending,
-            None => row.to_pending()?,
-        };
+        let request_id = settlement.request_id;
         let lost;
         let report = match settlement.report.as_deref() {
             Some(report) => report,
@@ -57,7 +48,10 @@ impl Books {
             version.and_then(|(id, version)| Some((id, versions.get(&(id.clone(), version))?)));
         let key = version.map(|(meter_id, version)| row.counter_key(meter_id, version.tier_period));
         let used = key.as_ref().and_then(|key| self.counters.get(key)).copied().unwrap_or(0);
-        let before = used.saturating_sub(row.counted_units).max(0).unsigned_abs();
+        let others = used
+            .checked_sub(row.counted_units)
+            .ok_or_else(|| out_of_range("tier counter of call", request_id))?;
+        let before = others.max(0).unsigned_abs();
         let model = version.map(|(_, version)| &version.model);
         let settled = settlement::settle(&pending, report, model, before, self.service_charge_rate);
         let Settled { mut record, counter_moves, overflowed } = settled;
@@ -71,41 +65,30 @@ impl Books {
 
         let counted = i64::try_from(counter_moves).unwrap_or(i64::MAX);
         if let Some(key) = key.filter(|_| counted != row.counted_units) {
-            let moved = used.saturating_sub(row.counted_units).saturating_add(counted);
+            let moved = others
+                .checked_add(counted)
+                .ok_or_else(|| out_of_range("tier counter of call", request_id))?;
             self.counters.insert(key.clone(), moved);
             self.changed_counters.insert(key);
         }
-        self.spend(&pending, record.quote.total_request_cost, row.request_cost())?;
+        let (wallet_cost, merchant_cost) = row.costs();
         let kind = if corrects { TransactionKind::Correction } else { TransactionKind::Usage };
-        // What a balance has no room for is not booked; the record keeps the whole cost.
-        let (mut wallet_due, mut missing) = (0, 0_i64);
-        if let Some(wallet_id) = &row.wallet_id {
-            let due = record.quote.total_wallet_cost.units().saturating_sub(row.wallet_cost);
-            wallet_due = self.accounts.room_for(wallet_id, due);
-            missing = due.saturating_sub(wallet_due);
-            let held = Held { on_balance: row.wallet_hold, on_credit: row.credit_hold() };
-            self.accounts.debit(wallet_id, held, wallet_due, kind, &request_id, "wallet")?;
-        }
-        let due = record.quote.total_merchant_cost.units().saturating_sub(row.merchant_cost);
-        let merchant_due = self.accounts.room_for(&row.merchant_wallet_id, due);
-        missing = missing.saturating_add(due.saturating_sub(merchant_due));
-        let held = Held { on_balance: row.merchant_hold, on_credit: None };
-        self.accounts.debit(
-            &row.merchant_wallet_id,
-            held,
-            merchant_due,
-            kind,
-            &request_id,
-            "merchant",
-        )?;
-        if missing != 0 {
-            let missing = Amount::from_units(missing);
-            log::error!("{request_id}: the balances have no room for {missing} USD of its cost");
-        }
-        let booked = (
-            row.wallet_cost.saturating_add(wallet_due),
-            row.merchant_cost.saturating_add(merchant_due),
-        );
+        let booking = Booking { pending: &pending, kind };
+        let quote = &record.quote;
+        let costs_more = |total: Amount, before: Amount| {
+            total.checked_sub(before).map_err(|Overflow| out_of_range("call", request_id))
+        };
+        let due = costs_more(quote.total_wallet_cost, wallet_cost)?;
+        let of_wallet = self.take_from_wallet(&booking, due)?;
+        let due = costs_more(quote.total_merchant_cost, merchant_cost)?;
+        let of_merchant = self.take_from_merchant(&booking, due)?;
+        let sum = |one: Amount, other: Amount| {
+            one.checked_add(other).map_err(|Overflow| out_of_range("call", request_id))
+        };
+        let spent = costs_more(quote.total_request_cost, sum(wallet_cost, merchant_cost)?)?;
+        self.spend(&pending, quote.total_request_cost, spent)?;
+        self.accounts.ended(&pending, sum(of_wallet, of_merchant)?, spent)?;
+        let booked = (sum(wallet_cost, of_wallet)?, sum(merchant_cost, of_merchant)?);
 
         if let Some(missing) = &report.missing
             && !context.told.is_told(pending.merchant_id, missing, self.now)
@@ -126,8 +109,9 @@ impl Books {
             }
             stands => stands,
         };
-        self.requests.insert(settlement.request_id, Entered { row, pending: None, stands });
         self.tell_of_call(pending.merchant_id, &record);
+        let pending = pending.without_holds();
+        self.requests.insert(settlement.request_id, Entered { row, pending, stands });
         Ok(match overflowed {
             true => SettleOutcome::LetGo(Box::new(record)),
             false => SettleOutcome::Settled(Box::new(record)),
@@ -152,25 +136,76 @@ impl Books {
         }
     }
 
-    /// Counts what a call cost on its spend key, and writes down what is to be told of it.
+    /// Takes what is due of the wallet of a call, as far as that has room for it, and releases what the call
+    /// held there. Answers how much it took.
+    fn take_from_wallet(
+        &mut self,
+        booking: &Booking<'_>,
+        due: Amount,
+    ) -> Result<Amount, StoreError> {
+        let PendingRecord { wallet_hold, credit_hold, .. } = *booking.pending;
+        let Some(wallet_id) = booking.pending.wallet_id else { return Ok(Amount::ZERO) };
+        let held = Held { on_balance: wallet_hold, on_credit: credit_hold };
+        self.take_from(wallet_id, held, due, booking, "wallet")
+    }
+
+    /// The same of the merchant's own wallet.
+    fn take_from_merchant(
+        &mut self,
+        booking: &Booking<'_>,
+        due: Amount,
+    ) -> Result<Amount, StoreError> {
+        let PendingRecord { merchant_wallet_id, merchant_hold, .. } = *booking.pending;
+        let held = Held { on_balance: merchant_hold, on_credit: None };
+        self.take_from(merchant_wallet_id, held, due, booking, "merchant")
+    }
+
+    fn take_from(
+        &mut self,
+        wallet_id: WalletId,
+        held: Held,
+        due: Amount,
+        &Booking { pending, kind }: &Booking<'_>,
+        part: &str,
+    ) -> Result<Amount, StoreError> {
+        let request_id = pending.request_id;
+        // What a balance has no room for is not booked; the record keeps the whole cost.
+        let taken = self.accounts.room_for(wallet_id, due);
+        if taken != due {
+            log::error!(
+                "{request_id}: {wallet_id} has room for {taken} of the {due} USD of its cost"
+            );
+        }
+        self.accounts.debit(wallet_id, held, taken, kind, request_id, part)?;
+        Ok(taken)
+    }
+
+    /// Counts what a call cost on its spend key, of which `more` was not counted before, and writes down what
+    /// is to be told of it.
     fn spend(
         &mut self,
         pending: &PendingRecord,
         cost: Amount,
-        counted_before: i64,
+        more: Amount,
     ) -> Result<(), StoreError> {
         let Some(id) = pending.spend_key_id else { return Ok(()) };
-        if cost > pending.spend_hold && counted_before == 0 && pending.spend_hold.is_positive() {
+        if cost > pending.spend_hold && pending.spend_hold.is_positive() {
             log::warn!(
                 "{}: it cost {cost} USD and was held to cost at most {}",
                 pending.request_id,
                 pending.spend_hold
             );
         }
-        let key = self.accounts.change_spend_key(&id.to_string())?;
-        let more = cost.saturating_sub(Amount::from_units(counted_before));
+        let key = self.accounts.change_spend_key(id)?;
         let news = key.settle(pending.created_at, pending.spend_hold, more);
+        let news = news.map_err(|Overflow| out_of_range("spend key", id))?;
         news.iter().for_each(|news| self.accounts.tell(pending.merchant_id, news));
         Ok(())
     }
+}
+
+/// The call whose end is booked, and as what.
+struct Booking<'a> {
+    pending: &'a PendingRecord,
+    kind: TransactionKind,
 }

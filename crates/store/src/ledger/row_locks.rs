@@ -27,7 +27,7 @@ const WARY: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Through {
+pub(super) struct RowLocks {
     parties: Parties,
     refused_at: Option<Instant>,
 }
@@ -42,7 +42,7 @@ struct Done {
 
 /// Why one is taken back.
 enum TakenBack {
-    /// Something by which it was decided has changed.
+    /// Something by which it was decided has changed, or a call has ended that was to end.
     Stale,
     Failed(StoreError),
 }
@@ -53,7 +53,7 @@ impl From<StoreError> for TakenBack {
     }
 }
 
-impl Through {
+impl RowLocks {
     /// Decides and books `items` in a transaction of their own; the answers come in their order.
     pub(super) fn book(
         &mut self,
@@ -108,9 +108,9 @@ fn book(
     context: &Context,
     versions: &mut Versions,
 ) -> Result<Done, TakenBack> {
-    let answers = books.book(conn, items, context, versions)?;
-    let changed = books.take_changed();
-    let posting = books.take();
+    let answers = books.book(conn, items, context, versions)?.ok_or(TakenBack::Stale)?;
+    let changed = books.changed();
+    let posting = books.take()?;
     let written: BTreeSet<String>;
     let marks = match posting.is_empty() {
         true => books.marks(),

@@ -1,0 +1,94 @@
+//! The checkpoints of SQLite's log, beside the ledger.
+//!
+//! SQLite would make one at the end of a commit, for which that commit's callers wait. A thread makes
+//! them instead. It never moves all of a log that is being written, so SQLite would go on writing behind
+//! it without end. Now and then, when the thread has moved nearly all of it, the ledger moves the rest
+//! between two groups: then SQLite writes its log from the beginning again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use r2d2::ManageConnection;
+use tollgate_metrics::Gauge;
+
+use crate::conn::{Conn, Manager};
+use crate::dialect;
+use crate::error::StoreError;
+
+/// After so many admissions and settlements the thread makes a checkpoint.
+const EVERY: usize = 512;
+/// Of so many pages of log the ledger moves the rest: 16 MB.
+const MOST_PAGES: u64 = 4_096;
+
+pub(super) struct Checkpoints {
+    /// Absent when the thread is to end.
+    orders: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+    /// How many pages of log there were after the last checkpoint that SQLite cannot write over yet.
+    pages: Arc<Gauge>,
+    /// Whether the thread has made one since the ledger did.
+    has_moved: Arc<AtomicBool>,
+    /// Admissions and settlements since the thread was last asked.
+    since: usize,
+}
+
+impl Checkpoints {
+    pub(super) fn start(manager: &Manager, pages: &Arc<Gauge>) -> Result<Self, StoreError> {
+        let (orders, ordered) = sync_channel::<()>(1);
+        let pages = Arc::clone(pages);
+        let has_moved = Arc::new(AtomicBool::new(false));
+        let (manager, moved, made) = (manager.clone(), Arc::clone(&pages), Arc::clone(&has_moved));
+        let work = move || {
+            let mut conn = None;
+            for () in ordered {
+                let done = match &mut conn {
+                    Some(conn) => checkpoint(conn),
+                    None => manager.connect().and_then(|new| checkpoint(conn.insert(new))),
+                };
+                match done {
+                    Ok(pages) => {
+                        moved.set(pages);
+                        made.store(true, Ordering::Release);
+                    }
+                    Err(cause) => {
+                        log::warn!("SQLite's log is not moved: {cause}");
+                        conn = None;
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("checkpoints".to_owned()).spawn(work);
+        let thread = thread.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
+        Ok(Self { orders: Some(orders), thread: Some(thread), pages, has_moved, since: 0 })
+    }
+
+    /// Call it after each group, with the connection that has written it.
+    pub(super) fn after(&mut self, items: usize, conn: &mut Conn) {
+        self.since = self.since.saturating_add(items);
+        if self.pages.get() >= MOST_PAGES && self.has_moved.swap(false, Ordering::AcqRel) {
+            match checkpoint(conn) {
+                Ok(pages) => self.pages.set(pages),
+                Err(cause) => log::warn!("SQLite's log is not moved: {cause}"),
+            }
+        } else if self.since >= EVERY
+            && let Some(orders) = &self.orders
+        {
+            self.since = 0;
+            // One that is still being made is enough.
+            let _ = orders.try_send(());
+        }
+    }
+}
+
+fn checkpoint(conn: &mut Conn) -> Result<u64, StoreError> {
+    Ok(dialect::checkpoint(conn)?)
+}
+
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        self.orders = None;
+        self.thread.take().map(JoinHandle::join);
+    }
+}

@@ -1,0 +1,63 @@
+//! Which process serves from a SQLite file.
+//!
+//! Only one may. The lock of a file beside the database keeps others out, but that file can be removed.
+//! So a process that begins to serve writes a row with the next epoch, and the one before finds it.
+
+use diesel::prelude::*;
+use tollgate_domain::{NodeId, Timestamp};
+
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::schema::serving;
+
+/// Begins to serve; answers the epoch. `lock_file` is the identity of the file whose lock this process
+/// holds, and [`Begun::alone`] whether the one before held the same file's lock: then it has ended.
+pub(crate) fn begin(
+    conn: &mut Conn,
+    node_id: NodeId,
+    lock_file: &str,
+    now: Timestamp,
+) -> Result<Begun, StoreError> {
+    let before: Option<(i64, String)> =
+        serving::table.select((serving::epoch, serving::lock_file)).first(conn).optional()?;
+    let (last, alone) = match &before {
+        Some((epoch, locked)) => (*epoch, locked == lock_file),
+        None => (0, true),
+    };
+    let epoch = last.saturating_add(1);
+    diesel::delete(serving::table).execute(conn)?;
+    diesel::insert_into(serving::table)
+        .values((
+            serving::epoch.eq(epoch),
+            serving::node_id.eq(node_id.to_string()),
+            serving::lock_file.eq(lock_file),
+            serving::since.eq(now.unix_micros()),
+            serving::has_ended.eq(false),
+        ))
+        .execute(conn)?;
+    Ok(Begun { epoch, alone })
+}
+
+/// How a process has begun to serve.
+pub(crate) struct Begun {
+    pub(crate) epoch: i64,
+    /// Whether no other process can be serving any more.
+    pub(crate) alone: bool,
+}
+
+/// Whether the process that served last has [ended](end) by itself; `None` if none ever served.
+pub(crate) fn has_ended(conn: &mut Conn) -> Result<Option<bool>, StoreError> {
+    Ok(serving::table.select(serving::has_ended).first(conn).optional()?)
+}
+
+/// Serves no longer.
+pub(crate) fn end(conn: &mut Conn, epoch: i64) -> Result<(), StoreError> {
+    let own = serving::table.find(epoch);
+    diesel::update(own).set(serving::has_ended.eq(true)).execute(conn)?;
+    Ok(())
+}
+
+/// The epoch of the process that serves.
+pub(crate) fn epoch(conn: &mut Conn) -> Result<Option<i64>, StoreError> {
+    Ok(serving::table.select(serving::epoch).first(conn).optional()?)
+}
