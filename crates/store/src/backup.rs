@@ -1,7 +1,7 @@
 //! Backups of a SQLite file, and the way back.
 //!
 //! SQLite's own backup copies all pages in one step, from a snapshot: it has every call that was answered
-//! before it began, and none that came later. Those who write go on meanwhile.
+//! before it began. Writers go on meanwhile.
 
 use std::fmt;
 use std::fs::{self, File};
