@@ -154,6 +154,20 @@ fn a_store_that_takes_no_calls_is_not_up() {
 }
 
 #[test]
+fn a_settled_call_that_is_not_in_the_sums_yet_shows_how_long_it_waits() {
+    each_gateway_by_the_stores_clock(async |gateway| {
+        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.chat().send().await.expect(200);
+        gateway.store.clock.advance_millis(7_000);
+        let text = gateway.metrics().await;
+        assert!(text.contains("\ntollgate_rollup_lag_seconds 7.0\n"), "{text}");
+        gateway.store.store.fold().await.unwrap();
+        let text = gateway.metrics().await;
+        assert!(text.contains("\ntollgate_rollup_lag_seconds 0.0\n"), "{text}");
+    });
+}
+
+#[test]
 fn messages_that_wait_and_attempts_are_counted() {
     each_gateway_with_webhooks(async |gateway| {
         let receiver = tollgate_testkit::ScriptedProvider::start();

@@ -220,6 +220,7 @@ fn every_message_that_is_delivered_is_as_the_document_says() {
         let path = format!("/webhooks/{}", text(&made, "webhook_id"));
         gateway.post(&format!("{path}/test"), &json!({})).await.expect(200);
         let_everything_happen(gateway).await;
+        gateway.store.store.fold().await.unwrap();
 
         for kind in kinds() {
             let (headers, message) = message(&receiver, kind).await;

@@ -70,6 +70,11 @@ impl Metadata {
         self.0.iter()
     }
 
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&String> {
+        self.0.get(key)
+    }
+
     /// Whether there is no pair.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

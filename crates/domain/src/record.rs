@@ -22,13 +22,24 @@ pub enum RequestStatus {
 }
 
 /// Whose provider key was used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProviderKeyType {
     /// The operator's.
+    #[default]
     Managed,
     /// The caller's own.
     Unmanaged,
+}
+
+impl ProviderKeyType {
+    fn is_managed(&self) -> bool {
+        *self == Self::Managed
+    }
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// How a usage came to be known.
@@ -46,7 +57,8 @@ pub enum UsageSource {
     None,
 }
 
-/// What is forwarded where, as it goes into the record.
+/// What is forwarded where, as it goes into the record. Serialized without what most calls have in common: it is
+/// stored for every call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forwarded {
     /// The provider's name.
@@ -54,14 +66,19 @@ pub struct Forwarded {
     /// Method and URL, without secrets.
     pub endpoint: String,
     /// Whether the endpoint is one that is billed for; model lists and the like are not.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub metered: bool,
     /// Whose provider key is used.
+    #[serde(default, skip_serializing_if = "ProviderKeyType::is_managed")]
     pub provider_key_type: ProviderKeyType,
     /// The model that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Free pairs of the caller.
+    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
     /// What the input alone is estimated at, should no answer ever tell.
+    #[serde(default = "PricedUsage::nothing", skip_serializing_if = "PricedUsage::is_nothing")]
     pub input_estimate: PricedUsage,
 }
 
@@ -87,6 +104,11 @@ impl PricedUsage {
             base: BaseCost::default(),
             price_source: PriceSource::Catalog,
         }
+    }
+
+    /// Whether it is [nothing](PricedUsage::nothing).
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::nothing()
     }
 }
 

@@ -1,8 +1,9 @@
 //! What the ledger itself costs: callers that admit and settle, and nothing between.
 //!
-//! `cargo run --release -p tollgate-store --example ledger -- CALLERS SECONDS` uses a SQLite file in the
-//! temporary directory, which `TMPDIR` names. Every call has a spend key with every limit, a wallet and a
-//! meter of three tiers. It prints what a call costs by thread, in µs of CPU, and how long callers waited, in µs.
+//! `cargo run --release -p tollgate-store --example ledger -- CALLERS SECONDS PAIRS` uses a SQLite file in the
+//! temporary directory, which `TMPDIR` names. Every call has a spend key with every limit, a wallet, a meter of
+//! three tiers, and so many pairs of metadata. It prints what a call costs by thread, in µs of CPU, how long
+//! callers waited, in µs, and how many bytes of the file a call takes.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,18 +16,26 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use diesel::connection::SimpleConnection;
+use diesel::{Connection, SqliteConnection};
 use tollgate_domain::*;
-use tollgate_store::SettleOutcome;
+use tollgate_store::{DatabaseUrl, SettleOutcome};
 use tollgate_testkit::each_store;
 use tollgate_testkit::store::{TestStore, amount, answered};
 
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().unwrap());
     let (callers, seconds) = (arguments.next().unwrap_or(16), arguments.next().unwrap_or(5));
-    each_store(async |store| measure(store, callers, Duration::from_secs(seconds)).await);
+    let pairs = arguments.next().unwrap_or(0);
+    each_store(async |store| {
+        tokio::select! {
+            () = tollgate_store::upkeep::run(store.store.clone()) => {}
+            () = measure(store, callers, Duration::from_secs(seconds), pairs) => {}
+        }
+    });
 }
 
-async fn measure(store: &TestStore, callers: u64, time: Duration) {
+async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64) {
     let merchant = store.merchant().await.merchant;
     let wallet_id = store.connection(merchant.merchant_id, "1000000").await.wallet_id;
     let meter =
@@ -46,12 +55,21 @@ async fn measure(store: &TestStore, callers: u64, time: Duration) {
         tollgate_store::spend_keys::create(conn, merchant.merchant_id, &new, now)
     });
     let (spend_key, key) = made.await.unwrap().unwrap();
-    let (before, begun) = (threads(), Instant::now());
-    let calls = (0..callers).map(|_| async {
+    let metadata = |call: u64| {
+        let pairs = (0..pairs).map(|pair| match pair {
+            0 => format!(r#""user": "user-{}""#, call % 1_000),
+            _ => format!(r#""team_{pair}": "team-{}""#, call % 8),
+        });
+        Metadata::parse(&format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))).unwrap()
+    };
+    let size_before = size(store);
+    let (before, wrote, begun) = (threads(), writes(), Instant::now());
+    let calls = (0..callers).map(async |caller| {
         let mut waits = Vec::new();
         while begun.elapsed() < time {
             let mut call = store.call_with(&spend_key, &key);
             call.bound.input_tokens = 1_000;
+            call.forwarded.metadata = metadata(caller + waits.len() as u64);
             let request_id = call.request_id;
             let asked = Instant::now();
             store.store.admit(Box::new(call)).await.unwrap().unwrap();
@@ -70,12 +88,36 @@ async fn measure(store: &TestStore, callers: u64, time: Duration) {
     let [p50, p99, most] = [last / 2, last * 99 / 100, last].map(|at| waits[at].as_micros());
     println!("{calls} calls, {:.0} a second", calls as f64 / seconds);
     println!("the longer of a call's two waits: p50 {p50}, p99 {p99}, at most {most}");
+    let each = |after: u64, before: u64| (after - before) as f64 / calls as f64;
+    let [count, bytes] = [0, 1].map(|what| each(writes()[what], wrote[what]));
+    println!("{count:.1} writes of {bytes:.0} bytes in all for each");
+    if let Some((before, after)) = size_before.zip({
+        store.store.fold().await.unwrap();
+        size(store)
+    }) {
+        println!("{} bytes of the file for each", (after - before) / calls as u64);
+    }
     for (name, ticks) in threads() {
         let ticks = ticks - before.get(&name).copied().unwrap_or(0);
         if ticks > 0 {
             println!("{name}: {:.1} µs of CPU for each", ticks as f64 * 10_000.0 / calls as f64);
         }
     }
+}
+
+/// How often this process has written, to files and sockets, and how many bytes.
+fn writes() -> [u64; 2] {
+    let io = std::fs::read_to_string("/proc/self/io").unwrap();
+    let value = |name: &str| io.lines().find_map(|line| line.strip_prefix(name));
+    ["syscw: ", "wchar: "].map(|name| value(name).unwrap().parse().unwrap())
+}
+
+/// The size of the SQLite file when all of its log is in it.
+fn size(store: &TestStore) -> Option<u64> {
+    let DatabaseUrl::Sqlite(file) = &store.url else { return None };
+    let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+    conn.batch_execute("PRAGMA busy_timeout = 10000; PRAGMA wal_checkpoint(RESTART)").unwrap();
+    Some(file.metadata().unwrap().len())
 }
 
 /// The CPU time of this process by the names of its threads, in hundredths of a second.

@@ -23,15 +23,15 @@ use tollgate_domain::*;
 use tollgate_pricing::*;
 use tollgate_store::requests::{self as records, HowEnded, RequestFilter};
 use tollgate_store::{
-    Conn, DatabaseUrl, Options, Page, Store, StoreError, merchants, meters, usage,
+    Conn, DatabaseUrl, Options, Page, Store, StoreError, merchants, meters, rollups, usage,
 };
 
 /// What is filled in bulk.
 mod tables {
     diesel::table! {
-        requests (request_id) {
-            request_id -> Text,
+        requests (merchant_id, request_id) {
             merchant_id -> Text,
+            request_id -> Text,
             connection_id -> Text,
             wallet_id -> Text,
             merchant_wallet_id -> Text,
@@ -39,9 +39,6 @@ mod tables {
             meter_version -> Nullable<Integer>,
             disable_billing -> Bool,
             status -> Text,
-            spend_hold -> BigInt,
-            wallet_hold -> BigInt,
-            merchant_hold -> BigInt,
             wallet_cost -> BigInt,
             merchant_cost -> BigInt,
             counted_units -> BigInt,
@@ -53,7 +50,7 @@ mod tables {
     }
 
     diesel::table! {
-        request_metadata (merchant_id, key, value, request_id) {
+        request_index (merchant_id, key, value, request_id) {
             merchant_id -> Text,
             key -> Text,
             value -> Text,
@@ -72,13 +69,13 @@ mod tables {
             balance_after -> BigInt,
             request_id -> Nullable<Text>,
             description -> Nullable<Text>,
-            idempotency_key -> Text,
+            idempotency_key -> Nullable<Text>,
             created_at -> BigInt,
         }
     }
 }
 
-use tables::{request_metadata, requests, transactions};
+use tables::{request_index, requests, transactions};
 
 #[derive(Insertable)]
 #[diesel(table_name = requests, treat_none_as_default_value = false)]
@@ -92,9 +89,6 @@ struct Record {
     meter_version: Option<i32>,
     disable_billing: bool,
     status: &'static str,
-    spend_hold: i64,
-    wallet_hold: i64,
-    merchant_hold: i64,
     wallet_cost: i64,
     merchant_cost: i64,
     counted_units: i64,
@@ -105,7 +99,7 @@ struct Record {
 }
 
 #[derive(Insertable)]
-#[diesel(table_name = request_metadata, treat_none_as_default_value = false)]
+#[diesel(table_name = request_index, treat_none_as_default_value = false)]
 struct Pair {
     merchant_id: String,
     key: &'static str,
@@ -126,7 +120,7 @@ struct LedgerLine {
     balance_after: i64,
     request_id: Option<String>,
     description: Option<String>,
-    idempotency_key: String,
+    idempotency_key: Option<String>,
     created_at: i64,
 }
 
@@ -278,7 +272,8 @@ fn fill(conn: &mut Conn, shops: &[Shop], count: usize) -> Result<()> {
         show(made, count);
     }
     eprintln!("{made} records after {:?}", began.elapsed());
-    conn.write(usage::rebuild)?;
+    let now = Timestamp::from_unix_micros(END);
+    conn.write(|conn| rollups::rebuild(conn, now))?;
     eprintln!("added up after {:?}", began.elapsed());
     match conn {
         Conn::Sqlite(conn) => conn.batch_execute("PRAGMA journal_mode = WAL")?,
@@ -305,7 +300,7 @@ fn insert(conn: &mut Conn, rows: &Rows) -> Result<()> {
                 diesel::insert_into(requests::table).values(row).execute(conn)?;
             }
             for row in &rows.pairs {
-                diesel::insert_into(request_metadata::table).values(row).execute(conn)?;
+                diesel::insert_into(request_index::table).values(row).execute(conn)?;
             }
             for row in &rows.lines {
                 diesel::insert_into(transactions::table).values(row).execute(conn)?;
@@ -314,9 +309,7 @@ fn insert(conn: &mut Conn, rows: &Rows) -> Result<()> {
         })?,
         Conn::Postgres(conn) => {
             diesel::copy_from(requests::table).from_insertable(&rows.records).execute(conn)?;
-            diesel::copy_from(request_metadata::table)
-                .from_insertable(&rows.pairs)
-                .execute(conn)?;
+            diesel::copy_from(request_index::table).from_insertable(&rows.pairs).execute(conn)?;
             diesel::copy_from(transactions::table).from_insertable(&rows.lines).execute(conn)?;
         }
     }
@@ -357,42 +350,28 @@ fn record(shops: &[Shop], dice: &mut Dice, at: i64, wallets: &mut Wallets, rows:
         _ => None,
     };
     let tokens = 50 + dice.below(3_000);
-    let units = |units: u64| Amount::from_units(units as i64);
-    let base = BaseCost { input: units(tokens * 4_000), output: units(tokens * 1_000) };
     let fee = if meter.is_some() { tokens * 100_000 } else { 0 };
+    let fee_lines = match meter {
+        Some(_) => format!(r#"[[0,"10","tokens_1m",{tokens},{fee}]]"#),
+        None => "[]".to_owned(),
+    };
+    let wallet_cost = (tokens * 5_000 + fee) as i64;
     let at_time = Timestamp::from_unix_micros(at);
     let request_id = RequestId::generate(at_time).to_string();
     let merchant_id = shop.merchant.merchant_id.to_string();
     let metadata = metadata(dice);
     let map: serde_json::Map<_, _> =
         metadata.iter().map(|(key, value)| ((*key).to_owned(), value.clone().into())).collect();
-    let priced = PricedUsage {
-        usage: Usage::tokens(tokens, tokens / 5),
-        usage_source: UsageSource::Reported,
-        base,
-        price_source: PriceSource::Catalog,
-    };
-    let tier = Tier { start: 0, rate: 10.into() };
-    let line = FeeLine { tier, unit: TierUnit::Tokens, units: tokens, cost: units(fee) };
-    let quote = Quote {
-        base,
-        base_payer: Payer::Wallet,
-        fee: Fee { lines: meter.map(|_| line).into_iter().collect() },
-        service_charge: ServiceCharge { amount: Amount::ZERO, payer: Payer::Wallet },
-        total_request_cost: units(tokens * 5_000 + fee),
-        total_wallet_cost: units(tokens * 5_000 + fee),
-        total_merchant_cost: Amount::ZERO,
-        counted_units: tokens,
-    };
-    let priced = serde_json::to_string(&priced).unwrap_or_default();
-    rows.pairs.extend(metadata.into_iter().map(|(key, value)| Pair {
+    let meter = meter.map(|id| (":meter", id.to_string()));
+    let connection_id = connection.connection_id.to_string();
+    let ids = meter.clone().into_iter().chain([(":connection", connection_id.clone())]);
+    rows.pairs.extend(metadata.into_iter().chain(ids).map(|(key, value)| Pair {
         merchant_id: merchant_id.clone(),
         key,
         value,
         request_id: request_id.clone(),
     }));
     let wallet_id = connection.wallet_id.to_string();
-    let wallet_cost = quote.total_wallet_cost.units();
     let (number, balance_after) = wallets.entry(wallet_id.clone()).or_default();
     *number += 1;
     *balance_after -= wallet_cost;
@@ -406,32 +385,31 @@ fn record(shops: &[Shop], dice: &mut Dice, at: i64, wallets: &mut Wallets, rows:
         balance_after: *balance_after,
         request_id: Some(request_id.clone()),
         description: None,
-        idempotency_key: format!("usage:{request_id}:Balance"),
+        idempotency_key: None,
         created_at: at,
     });
     rows.records.push(Record {
         merchant_id,
-        connection_id: connection.connection_id.to_string(),
+        connection_id,
         wallet_id,
         merchant_wallet_id: shop.merchant.wallet_id.to_string(),
-        meter_id: meter.map(|id| id.to_string()),
-        meter_version: meter.map(|_| 1),
+        meter_version: meter.as_ref().map(|_| 1),
+        meter_id: meter.map(|(_, id)| id),
         disable_billing: false,
         status: "completed",
-        spend_hold: 0,
-        wallet_hold: 0,
-        merchant_hold: 0,
         wallet_cost,
         merchant_cost: 0,
         counted_units: tokens as i64,
         swept: false,
         forwarded: format!(
-            r#"{{"provider":"openai","endpoint":"POST https://api.openai.com/v1/chat/completions","metered":true,"provider_key_type":"managed","model":"gpt-4o-mini","metadata":{},"input_estimate":{priced}}}"#,
+            r#"{{"provider":"openai","endpoint":"POST https://api.openai.com/v1/chat/completions","model":"gpt-4o-mini","metadata":{}}}"#,
             serde_json::Value::from(map),
         ),
         outcome: format!(
-            r#"{{"model":"gpt-4o-mini-2024-07-18","response_id":"chatcmpl-CLpzs3xQ1Y5uW7Jm","provider_status":200,"timestamp":"{at_time}","priced":{priced},"quote":{}}}"#,
-            serde_json::to_string(&quote).unwrap_or_default(),
+            r#"{{"model":"gpt-4o-mini-2024-07-18","response_id":"chatcmpl-CLpzs3xQ1Y5uW7Jm","provider_status":200,"timestamp":{at},"settled_at":{at},"usage":{{"quantities":{{"input":{tokens},"output":{}}}}},"base":[{},{}],"fee":{fee_lines},"costs":[{wallet_cost},0],"counted_units":{tokens}}}"#,
+            tokens / 5,
+            tokens * 4_000,
+            tokens * 1_000,
         ),
         created_at: at,
         request_id,

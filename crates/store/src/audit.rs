@@ -1,23 +1,28 @@
 //! Recomputes what is kept beside the ledger from the ledger itself, and names each difference.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use diesel::prelude::*;
-use tollgate_domain::{Cycle, LedgerAccount, SpendCounters, SubscriptionStatus, TransactionKind};
+use tollgate_domain::{
+    Cycle, LedgerAccount, MeterId, MeterVersion, PendingRecord, SpendCounters, SubscriptionStatus,
+    Timestamp, TransactionKind,
+};
 use tollgate_pricing::Amount;
 
 mod rollups;
 
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::meters;
-use crate::repricings::{self, Earlier};
-use crate::rows::{RequestRow, TierCounterRow, TransactionRow, WalletRow, time, word};
+use crate::records::Walk;
+use crate::repricings::Earlier;
+use crate::rows::{OpenCallRow, TierCounterRow, TransactionRow, WalletRow, counter_key, word};
 use crate::schema::{
-    requests, spend_counters, subscriptions, tier_counters, transactions, wallets,
+    open_calls, spend_counters, subscriptions, tier_counters, transactions, wallets,
 };
 use crate::spend_keys::SpendCountersRow;
+use crate::{meters, repricings};
 
 /// What an audit found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,7 +85,9 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     let mut sums = Recomputed::default();
     read_spend_counters(conn, &mut sums)?;
     read_transactions(conn, &mut audit, &mut sums)?;
+    read_open_calls(conn, &mut audit, &mut sums)?;
     read_requests(conn, &mut audit, &mut sums)?;
+    audit.requests += audit.pending;
 
     let rows: Vec<WalletRow> = wallets::table.select(WalletRow::as_select()).load(conn)?;
     audit.wallets = rows.len();
@@ -166,19 +173,24 @@ fn read_spend_counters(conn: &mut Conn, sums: &mut Recomputed) -> Result<(), Sto
     Ok(())
 }
 
-/// Adds a record that cost so much to what its spend key comes to, in each cycle that the key's last
+/// Adds a call with this cost and this hold to what its spend key comes to, in each cycle that the key's last
 /// use shares.
-fn spend(row: &RequestRow, cost: Amount, sums: &mut Recomputed) {
-    let Some(id) = &row.spend_key_id else { return };
-    let [_, sum] = sums.spend.entry(id.clone()).or_default();
-    let admitted_at = time(row.created_at);
+fn spend(
+    spend_key_id: Option<String>,
+    admitted_at: Timestamp,
+    cost: Amount,
+    hold: Amount,
+    sums: &mut Recomputed,
+) {
+    let Some(id) = spend_key_id else { return };
+    let [_, sum] = sums.spend.entry(id).or_default();
     let last = sum.last_used_at.unwrap_or(admitted_at);
     let more = |sum: &mut Amount, amount| *sum = sum.saturating_add(amount);
     let each = sum.spent.each_mut().into_iter().zip(sum.held.each_mut());
     for (((cycle, spent), (_, held)), (_, requests)) in each.zip(sum.requests.each_mut()) {
         if cycle.is_same(admitted_at, last) {
             more(spent, cost);
-            more(held, Amount::from_units(row.spend_hold));
+            more(held, hold);
             *requests = requests.saturating_add(1);
         }
     }
@@ -248,56 +260,66 @@ fn compare_subscriptions(
     Ok(())
 }
 
+fn read_open_calls(
+    conn: &mut Conn,
+    audit: &mut Audit,
+    sums: &mut Recomputed,
+) -> Result<(), StoreError> {
+    let rows: Vec<OpenCallRow> = open_calls::table.select(OpenCallRow::as_select()).load(conn)?;
+    audit.pending = rows.len();
+    for row in &rows {
+        let call = PendingRecord::try_from(row)?;
+        let credit = call.credit_hold.unwrap_or_default();
+        for (wallet_id, account, hold) in [
+            (call.wallet_id, LedgerAccount::Balance, call.wallet_hold),
+            (call.wallet_id, LedgerAccount::CycleCredit, credit.cycle),
+            (call.wallet_id, LedgerAccount::BundleCredit, credit.bundle),
+            (Some(call.merchant_wallet_id), LedgerAccount::Balance, call.merchant_hold),
+        ] {
+            let Some(wallet_id) = wallet_id else { continue };
+            let held = sums.holds.entry((wallet_id.to_string(), word(&account))).or_default();
+            *held = held.saturating_add(hold.units());
+        }
+        let id = call.spend_key_id.map(|id| id.to_string());
+        spend(id, call.created_at, Amount::ZERO, call.spend_hold, sums);
+    }
+    Ok(())
+}
+
 fn read_requests(
     conn: &mut Conn,
     audit: &mut Audit,
     sums: &mut Recomputed,
 ) -> Result<(), StoreError> {
     let mut periods = BTreeMap::new();
-    let mut after = String::new();
+    let mut walk = Walk::default();
     loop {
-        let rows: Vec<RequestRow> = requests::table
-            .filter(requests::request_id.gt(&after))
-            .order(requests::request_id)
-            .limit(CHUNK)
-            .select(RequestRow::as_select())
-            .load(conn)?;
-        let Some(last) = rows.last() else { return Ok(()) };
-        let repriced = repricings::earlier(conn, &after, &last.request_id)?;
-        after.clone_from(&last.request_id);
+        let rows = walk.next(conn, CHUNK)?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<_> = rows.iter().map(|row| row.request_id.clone()).collect();
+        let merchants: BTreeSet<_> = rows.iter().map(|row| row.merchant_id.as_str()).collect();
+        let repriced = repricings::earlier(conn, merchants, &ids)?;
         audit.requests += rows.len();
         for row in rows {
             let Earlier { wallet_delta, merchant_delta, .. } =
                 repriced.get(&row.request_id).copied().unwrap_or_default();
-            if row.is_pending() {
-                audit.pending += 1;
-            } else if row.spend_hold != 0 {
-                let what = format!("request {} hold on its key after its end", row.request_id);
-                audit.compare(what, row.spend_hold, 0);
-            }
             let wallet_cost = row.wallet_cost.saturating_add(wallet_delta);
             let merchant_cost = row.merchant_cost.saturating_add(merchant_delta);
-            let (wallet, merchants) = (row.wallet_id.clone(), Some(row.merchant_wallet_id.clone()));
-            for (wallet_id, account, hold, cost) in [
-                (&wallet, LedgerAccount::Balance, row.wallet_hold, wallet_cost),
-                (&wallet, LedgerAccount::CycleCredit, row.cycle_hold, 0),
-                (&wallet, LedgerAccount::BundleCredit, row.bundle_hold, 0),
-                (&merchants, LedgerAccount::Balance, row.merchant_hold, merchant_cost),
-            ] {
-                let Some(wallet_id) = wallet_id else { continue };
-                if !row.is_pending() && hold != 0 {
-                    let what = format!("request {} hold after its end", row.request_id);
-                    audit.compare(what, hold, 0);
-                }
-                let held = sums.holds.entry((wallet_id.clone(), word(&account))).or_default();
-                *held = held.saturating_add(hold);
-                let key = (row.request_id.clone(), wallet_id.clone());
-                let costs = sums.costs.entry(key).or_default();
+            let wallet = row.wallet_id.clone().map(|id| (id, wallet_cost));
+            let merchants = (row.merchant_wallet_id.clone(), merchant_cost);
+            for (wallet_id, cost) in wallet.into_iter().chain([merchants]) {
+                let costs = sums.costs.entry((row.request_id.clone(), wallet_id)).or_default();
                 *costs = costs.saturating_add(cost);
             }
-            count(conn, &row, &mut periods, sums)?;
-            let cost = sums.rollups.add(&row)?;
-            spend(&row, cost, sums);
+            let call = row.call()?;
+            count(conn, &call, row.counted_units, &mut periods, sums)?;
+            // The meter's terms are shown, but not added up.
+            let record = row.to_record(None)?;
+            sums.rollups.add(&call, &record);
+            let cost = record.quote.total_request_cost;
+            spend(row.spend_key_id, call.created_at, cost, Amount::ZERO, sums);
         }
     }
 }
@@ -305,22 +327,23 @@ fn read_requests(
 /// Adds what a record counted to the counter it moved.
 fn count(
     conn: &mut Conn,
-    row: &RequestRow,
-    periods: &mut BTreeMap<(String, i32), meters::Version>,
+    call: &PendingRecord,
+    counted: i64,
+    periods: &mut BTreeMap<(MeterId, i32), meters::Version>,
     sums: &mut Recomputed,
 ) -> Result<(), StoreError> {
-    let (Some(meter_id), Some(number)) = (&row.meter_id, row.meter_version) else { return Ok(()) };
-    if row.counted_units == 0 {
+    let Some(MeterVersion { meter_id, version }) = call.meter else { return Ok(()) };
+    if counted == 0 {
         return Ok(());
     }
-    let key = (meter_id.clone(), number);
-    if !periods.contains_key(&key) {
-        periods.insert(key.clone(), meters::model_of(conn, meter_id, number)?);
-    }
-    if let Some(version) = periods.get(&key) {
-        let counter =
-            sums.counters.entry(row.counter_key(meter_id, version.tier_period)).or_default();
-        *counter = counter.saturating_add(row.counted_units);
-    }
+    let version = match periods.entry((meter_id, version)) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(unknown) => {
+            unknown.insert(meters::model_of(conn, &meter_id.to_string(), version)?)
+        }
+    };
+    let counter = sums.counters.entry(counter_key(call, meter_id, version.tier_period));
+    let counter = counter.or_default();
+    *counter = counter.saturating_add(counted);
     Ok(())
 }

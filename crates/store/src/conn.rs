@@ -65,6 +65,31 @@ impl Conn {
         self.transaction("BEGIN IMMEDIATE", "BEGIN; SET LOCAL lock_timeout = '2s'", work)
     }
 
+    /// As [`Conn::write_apart`]. On SQLite the transaction is not waited for until it is on the disk: a power cut may take
+    /// it back, as long as no later one of this connection was committed. For what can be done again.
+    pub(crate) fn write_again<T, E>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<StoreError>,
+    {
+        self.set_synchronous("NORMAL")?;
+        let done = self.write_apart(work);
+        self.set_synchronous("FULL")?;
+        done
+    }
+
+    fn set_synchronous(&mut self, mode: &str) -> Result<(), StoreError> {
+        let Self::Sqlite(conn) = self else { return Ok(()) };
+        let done = conn.batch_execute(&format!("PRAGMA synchronous = {mode}"));
+        if done.is_err() {
+            // A connection in an unknown mode is not used again.
+            AnsiTransactionManager::transaction_manager_status_mut(conn).set_in_error();
+        }
+        Ok(done?)
+    }
+
     /// As [`Conn::write`], but a row that somebody else has locked is not waited for longer than it takes to
     /// think again, where rows are locked.
     ///

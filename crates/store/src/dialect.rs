@@ -15,7 +15,7 @@ use diesel::connection::SimpleConnection;
 use diesel::dsl::sql;
 use diesel::expression::SqlLiteral;
 use diesel::prelude::*;
-use diesel::sql_types::Text;
+use diesel::sql_types::{Array, Text};
 use diesel::{QueryResult, RunQueryDsl};
 use sha2::{Digest, Sha256};
 use tollgate_domain::{MerchantId, Wallet};
@@ -25,22 +25,25 @@ use crate::deliveries::DeliveryRow;
 use crate::events::EventRow;
 use crate::missing_prices::MissingPriceRow;
 use crate::repricings::RepricingRow;
-use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow};
+use crate::rollups::{RollupRow, SeriesRow, TagRow};
+use crate::rows::{
+    CorrectionRow, OpenCallRow, ReportedUsageRow, RequestIndexRow, RequestRow, TierCounterRow,
+    TransactionRow, WalletRow, to_json,
+};
 use crate::schema::{
-    connections, deliveries, events, idempotent_answers, merchants, missing_prices, repricings,
-    requests, secret_keys, spend_counters, spend_keys, subscription_config_versions,
-    subscription_configs, subscriptions, usage_series, usage_tags, wallets, webhooks,
+    connections, corrections, deliveries, events, idempotent_answers, merchants, missing_prices,
+    open_calls, reported_usage, repricings, request_index, requests, rollup_queue, secret_keys,
+    spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
+    usage_series, usage_tags, wallets, webhooks,
 };
 use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{
-    AddRollup, AddRollups, DataVersion, InsertMetadata, InsertRequests, InsertSomeMetadata,
-    InsertSomeRequests, InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter,
-    SaveCounters, SaveCountersOfKeys, SaveRequest, SaveRequests, SaveSpendCounters, SaveWallet,
-    SaveWallets,
+    AddRollup, AddRollups, DataVersion, InsertIndexRows, InsertSomeIndexRows,
+    InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter, SaveCounters,
+    SaveCountersOfKeys, SaveSpendCounters, SaveWallet, SaveWallets,
 };
 use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
 use crate::subscriptions::SubscriptionRow;
-use crate::usage::{RollupRow, SeriesRow, TagRow};
 use crate::webhooks::WebhookRow;
 pub(crate) use reading::{UsageByDay, UsageBySeries, plan};
 
@@ -151,6 +154,21 @@ struct Checkpoint {
     checkpointed: i32,
 }
 
+/// Which state of which database was reached: another after a restart, after a standby has taken over, and after a
+/// restore. `None` where a database loses nothing that was committed, or does not say.
+pub(crate) fn identity(conn: &mut Conn) -> Option<String> {
+    match conn {
+        Conn::Sqlite(_) => None,
+        Conn::Postgres(conn) => diesel::select(sql::<Text>(
+            "concat_ws(' ', (SELECT system_identifier FROM pg_control_system()), \
+             left(pg_walfile_name(pg_current_wal_lsn()), 8), pg_postmaster_start_time(), \
+             (SELECT oid FROM pg_database WHERE datname = current_database()))",
+        ))
+        .get_result(conn)
+        .ok(),
+    }
+}
+
 /// Whether a lock on rows keeps others waiting, so that a look comes first. On SQLite whoever may
 /// write is alone anyway.
 pub(crate) const fn has_row_locks(conn: &Conn) -> bool {
@@ -223,18 +241,61 @@ pub(crate) fn subscription_configs(
     }
 }
 
-/// The requests with these ids, locked if `lock`; `ids` ascend.
+/// The open calls with these ids.
+pub(crate) fn open_calls(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<OpenCallRow>> {
+    match conn {
+        Conn::Sqlite(conn) => each(ids, |id| {
+            open_calls::table.find(id).select(OpenCallRow::as_select()).get_result(conn)
+        }),
+        Conn::Postgres(conn) => open_calls::table
+            .filter(open_calls::request_id.eq_any(ids))
+            .select(OpenCallRow::as_select())
+            .load(conn),
+    }
+}
+
+/// The merchant and the id of each settled call among `ids`. It looks for them at every merchant: for the few calls
+/// that are settled twice.
+pub(crate) fn request_keys(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<(String, String)>> {
+    #[derive(QueryableByName)]
+    struct Key {
+        #[diesel(sql_type = Text)]
+        merchant_id: String,
+        #[diesel(sql_type = Text)]
+        request_id: String,
+    }
+    let keys: Vec<Key> = match conn {
+        Conn::Sqlite(conn) => diesel::sql_query(
+            "SELECT r.merchant_id, r.request_id FROM json_each(?) AS i CROSS JOIN merchants AS m \
+             CROSS JOIN requests AS r WHERE r.merchant_id = m.merchant_id AND r.request_id = i.value",
+        )
+        .bind::<Text, _>(to_json(&ids))
+        .load(conn),
+        Conn::Postgres(conn) => diesel::sql_query(
+            "SELECT r.merchant_id, r.request_id FROM unnest($1) AS i (id) CROSS JOIN merchants AS m \
+             CROSS JOIN LATERAL (SELECT merchant_id, request_id FROM requests AS r \
+             WHERE r.merchant_id = m.merchant_id AND r.request_id = i.id OFFSET 0) AS r",
+        )
+        .bind::<Array<Text>, _>(ids)
+        .load(conn),
+    }?;
+    Ok(keys.into_iter().map(|key| (key.merchant_id, key.request_id)).collect())
+}
+
+/// The records with these ids of a merchant, locked if `lock`; `ids` ascend.
 pub(crate) fn requests(
     conn: &mut Conn,
+    merchant_id: &str,
     ids: &[String],
     lock: Lock,
 ) -> QueryResult<Vec<RequestRow>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
-            requests::table.find(id).select(RequestRow::as_select()).get_result(conn)
+            requests::table.find((merchant_id, id)).select(RequestRow::as_select()).get_result(conn)
         }),
         Conn::Postgres(conn) => {
             let rows = requests::table
+                .filter(requests::merchant_id.eq(merchant_id))
                 .filter(requests::request_id.eq_any(ids))
                 .order(requests::request_id)
                 .select(RequestRow::as_select());
@@ -432,32 +493,61 @@ pub(crate) fn connections_by_id(
     }
 }
 
-pub(crate) fn insert_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult<()> {
-    match conn {
-        Conn::Sqlite(conn) => {
-            let some = |conn: &mut _, rows: &_| InsertSomeRequests(rows).execute(conn);
-            for_some(conn, rows, some, |conn, row| InsertSomeRequests(row).execute(conn))
-        }
-        Conn::Postgres(conn) => InsertRequests::of(rows).execute(conn).map(drop),
-    }
-}
-
-/// Inserts a request, unless its merchant has one with the same reference; whether it did. Who comes
-/// second waits until the first is done.
-pub(crate) fn claim_reference(conn: &mut Conn, row: &RequestRow) -> QueryResult<bool> {
+/// Claims a reference of reported usage; whether it was free. Who comes second waits until the first is done.
+pub(crate) fn claim_reference(conn: &mut Conn, row: &ReportedUsageRow) -> QueryResult<bool> {
     let claimed = crate::conn::each_database!(conn, conn => {
-        diesel::insert_into(requests::table).values(row).on_conflict_do_nothing().execute(conn)
+        diesel::insert_into(reported_usage::table)
+            .values(row)
+            .on_conflict_do_nothing()
+            .execute(conn)
     });
     claimed.map(|count| count > 0)
 }
 
-pub(crate) fn insert_metadata(conn: &mut Conn, rows: &[RequestMetadataRow]) -> QueryResult<()> {
+pub(crate) fn insert_corrections(conn: &mut Conn, rows: &[CorrectionRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => {
-            let some = |conn: &mut _, rows: &_| InsertSomeMetadata(rows).execute(conn);
-            for_some(conn, rows, some, |conn, row| InsertSomeMetadata(row).execute(conn))
+            for_each(rows, |row| diesel::insert_into(corrections::table).values(row).execute(conn))
         }
-        Conn::Postgres(conn) => InsertMetadata::of(rows).execute(conn).map(drop),
+        Conn::Postgres(conn) => {
+            diesel::insert_into(corrections::table).values(rows).execute(conn).map(drop)
+        }
+    }
+}
+
+/// The oldest groups of calls in the queue of the roll-ups, with their numbers, locked. Who comes second waits until
+/// the first is done, and finds those that are left.
+pub(crate) fn lock_queued_calls(conn: &mut Conn, most: i64) -> QueryResult<Vec<(i64, String)>> {
+    macro_rules! oldest {
+        () => {
+            rollup_queue::table
+                .order(rollup_queue::number)
+                .limit(most)
+                .select((rollup_queue::number, rollup_queue::calls))
+        };
+    }
+    match conn {
+        Conn::Sqlite(conn) => oldest!().load(conn),
+        Conn::Postgres(conn) => oldest!().for_update().load(conn),
+    }
+}
+
+/// Deletes entries of the index of records: few, and rarely any.
+pub(crate) fn delete_index_rows(conn: &mut Conn, rows: &[RequestIndexRow]) -> QueryResult<()> {
+    for row in rows {
+        let key = (&row.merchant_id, &row.key, &row.value, &row.request_id);
+        diesel::delete(request_index::table.find(key)).execute(conn)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn insert_index_rows(conn: &mut Conn, rows: &[RequestIndexRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => {
+            let some = |conn: &mut _, rows: &_| InsertSomeIndexRows(rows).execute(conn);
+            for_some(conn, rows, some, |conn, row| InsertSomeIndexRows(row).execute(conn))
+        }
+        Conn::Postgres(conn) => InsertIndexRows::of(rows).execute(conn).map(drop),
     }
 }
 
@@ -468,14 +558,6 @@ pub(crate) fn insert_transactions(conn: &mut Conn, rows: &[TransactionRow]) -> Q
             for_some(conn, rows, some, |conn, row| InsertSomeTransactions(row).execute(conn))
         }
         Conn::Postgres(conn) => InsertTransactions::of(rows).execute(conn).map(drop),
-    }
-}
-
-/// Writes settled requests back: only what a settlement changes.
-pub(crate) fn save_requests(conn: &mut Conn, rows: &[RequestRow]) -> QueryResult<()> {
-    match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| SaveRequest(row).execute(conn)),
-        Conn::Postgres(conn) => SaveRequests::of(rows).execute(conn).map(drop),
     }
 }
 

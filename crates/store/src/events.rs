@@ -20,7 +20,7 @@ pub(crate) struct EventRow {
     /// The resource whose events are told in their order.
     pub(crate) resource: String,
     news: String,
-    created_at: i64,
+    pub(crate) created_at: i64,
     /// When the webhooks that want it were found; until then it waits.
     dispatched_at: Option<i64>,
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tollgate_domain::settlement::{Ending, Report};
-use tollgate_domain::{RequestId, Timestamp};
+use tollgate_domain::{PendingRecord, RequestId, Timestamp};
 
 use crate::files::{private, private_folder, sync_folder_of};
 
@@ -18,6 +18,9 @@ use crate::files::{private, private_folder, sync_folder_of};
 pub(crate) struct Entry {
     pub(crate) request_id: RequestId,
     pub(crate) report: Report,
+    /// The call, if this process has admitted it: for a database that does not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) call: Option<PendingRecord>,
 }
 
 /// For so long a commit whose answer was lost may still be on its way.

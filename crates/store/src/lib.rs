@@ -26,10 +26,13 @@ mod migrations;
 mod missing_prices;
 mod nodes;
 mod opening;
+mod outcome;
 mod page;
 mod readers;
+mod records;
 pub mod repricings;
 pub mod requests;
+pub mod rollups;
 mod rows;
 mod schema;
 mod serving;
@@ -45,7 +48,9 @@ pub mod wallets;
 pub mod webhooks;
 mod write_set;
 
+use std::collections::HashSet;
 use std::fs::File;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -80,6 +85,8 @@ struct Inner {
     lease_ms: u32,
     renewals: Mutex<Renewals>,
     lock: Mutex<Option<File>>,
+    /// The open calls of this process that it did not know when it looked last.
+    unknown_calls: Mutex<HashSet<RequestId>>,
     /// Whether no other process can have a call on its way.
     alone: bool,
     has_one_writer: bool,
@@ -115,6 +122,21 @@ impl Store {
             work(&mut conn)
         });
         done.await.unwrap_or_else(|cause| Err(StoreError::Unavailable(cause.to_string()).into()))
+    }
+
+    /// As [`Store::read`], but `work` sees one state of the database throughout.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn read_snapshot<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        self.read(|conn| conn.snapshot(work)).await
     }
 
     /// Runs `work` in a write transaction of its own; `Err` takes everything back.
@@ -180,13 +202,13 @@ impl Store {
     /// when the database is back.
     pub async fn settle(&self, request_id: RequestId, report: Report) -> SettleOutcome {
         let report = Arc::new(report);
-        let booking = self.book(request_id, Arc::clone(&report));
+        let booking = self.book(request_id, Arc::clone(&report), None);
         match tokio::time::timeout(SETTLE_TIMEOUT, booking).await {
             Ok(Ok(outcome)) => return outcome,
             Ok(Err(cause)) => log::error!("{request_id} is not settled yet: {cause}"),
             Err(_) => log::error!("{request_id} is not settled yet: the database is slow"),
         }
-        let entry = Entry { request_id, report: Arc::unwrap_or_clone(report) };
+        let entry = Entry { request_id, report: Arc::unwrap_or_clone(report), call: None };
         let context = Arc::clone(&self.0.context);
         let kept = tokio::task::spawn_blocking(move || context.keep(entry));
         match kept.await.unwrap_or(false) {
@@ -213,7 +235,7 @@ impl Store {
     /// that would run another, or a client that is refused. It is kept in the journal like any other
     /// settlement.
     pub fn settle_in_background(&self, request_id: RequestId, report: Report) {
-        let entry = Entry { request_id, report };
+        let entry = Entry { request_id, report, call: None };
         match self.ledger() {
             Ok(ledger) => ledger.settle_unheard(entry),
             Err(_) => drop(self.0.context.keep(entry)),
@@ -232,8 +254,9 @@ impl Store {
         &self,
         request_id: RequestId,
         report: Arc<Report>,
+        call: Option<PendingRecord>,
     ) -> Result<SettleOutcome, StoreError> {
-        self.ledger()?.settle(request_id, Some(report)).await
+        self.ledger()?.settle(request_id, Some(report), call.map(Arc::new)).await
     }
 
     /// Books what waits in the journal, or in memory because there was no room in the journal either;
@@ -248,10 +271,10 @@ impl Store {
         let entries = journal.entries().map_err(unreadable)?;
         let mut trouble = None;
         for entry in entries {
-            let Entry { request_id, ref report } = entry;
-            let certainly_sent = report.ending != Ending::NotSent;
             let may_come = entry.may_come(self.0.context.clock.now());
-            match self.book(request_id, Arc::new(report.clone())).await {
+            let Entry { request_id, report, call } = entry;
+            let certainly_sent = report.ending != Ending::NotSent;
+            match self.book(request_id, Arc::new(report), call).await {
                 Ok(SettleOutcome::NotFound) if may_come => {}
                 // Of a call that was perhaps never admitted there may be no record; of any other
                 // there must be one, here or in the database that this one has replaced.
@@ -282,7 +305,8 @@ impl Store {
             // It stays in memory until it is elsewhere: whoever waits for this may be dropped.
             let Some(entry) = held(&context.unkept).first().cloned() else { return Ok(booked) };
             let request_id = entry.request_id;
-            match self.book(request_id, Arc::new(entry.report.clone())).await {
+            let report = Arc::new(entry.report.clone());
+            match self.book(request_id, report, entry.call.clone()).await {
                 Ok(_) => booked += 1,
                 Err(cause) => match context.journal.as_ref().map(|journal| journal.write(&entry)) {
                     Some(Ok(())) => {}
@@ -344,7 +368,7 @@ impl Store {
     pub async fn sweep(&self) -> Result<usize, StoreError> {
         const AT_ONCE: i64 = 500;
         let node_id = self.0.context.node_id;
-        let mut swept = 0;
+        let mut swept = self.sweep_own().await?;
         loop {
             let now = self.0.context.clock.now();
             if !self.may_judge(now) {
@@ -357,7 +381,7 @@ impl Store {
             let ledger = self.ledger()?;
             let (before, mut trouble) = (swept, None);
             for request_id in lost {
-                match ledger.settle(request_id, None).await {
+                match ledger.settle(request_id, None, None).await {
                     Ok(_) => swept += 1,
                     // One that cannot be ended must not stand before those that can.
                     Err(cause) => trouble = Some(cause),
@@ -367,6 +391,54 @@ impl Store {
                 Some(cause) if swept == before => return Err(cause),
                 _ => {}
             }
+        }
+    }
+
+    /// Ends calls of this process that the database has among the open ones and this process does not know, twice in a
+    /// row: their settlement was lost with the last commits of a PostgreSQL that was replaced.
+    async fn sweep_own(&self) -> Result<usize, StoreError> {
+        if self.0.has_one_writer {
+            return Ok(0);
+        }
+        let context = &self.0.context;
+        let node_id = context.node_id;
+        let mut open = self.read(move |conn| nodes::open_calls(conn, node_id)).await?;
+        {
+            let known = context.open_calls();
+            open.retain(|id| !known.contains_key(id));
+        }
+        let unknown: HashSet<RequestId> = open.into_iter().collect();
+        let before = mem::replace(&mut *held(&self.0.unknown_calls), unknown.clone());
+        let mut ended = 0;
+        for request_id in unknown.intersection(&before) {
+            log::warn!("{request_id} is open and not known to this process: it is ended");
+            self.ledger()?.settle(*request_id, None, None).await?;
+            ended += 1;
+        }
+        Ok(ended)
+    }
+
+    /// Adds settled calls to the roll-ups and to the index of their metadata, and writes their events. Answers how
+    /// many calls. Readers of sums and lists need not wait for it.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn fold(&self) -> Result<usize, StoreError> {
+        let mut calls = 0;
+        loop {
+            let context = Arc::clone(&self.0.context);
+            let fold = move |conn: &mut Conn| {
+                conn.write_again(|conn| rollups::fold(conn, &context.series, context.clock.now()))
+            };
+            let folded = match self.0.has_one_writer {
+                true => self.ledger()?.run_apart(fold).await?,
+                false => self.read(fold).await?,
+            };
+            if folded.calls == 0 {
+                return Ok(calls);
+            }
+            calls += folded.calls;
+            folded.committed(&self.0.context.series);
         }
     }
 
@@ -415,7 +487,7 @@ impl Store {
     /// # Errors
     /// Those of the store; differences are findings of the [`audit::Audit`].
     pub async fn audit(&self) -> Result<audit::Audit, StoreError> {
-        self.read(|conn| conn.snapshot(audit::run)).await
+        self.read_snapshot(audit::run).await
     }
 
     /// What the ledger counts of itself.

@@ -53,6 +53,12 @@ pub fn find(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Merchant>
     row.map(Merchant::try_from).transpose()
 }
 
+/// The ids of all merchants.
+pub(crate) fn ids(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
+    let ids = merchants::table.order(merchants::merchant_id).select(merchants::merchant_id);
+    Ok(ids.load(conn)?)
+}
+
 /// All merchants, newest first.
 ///
 /// # Errors

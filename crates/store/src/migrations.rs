@@ -10,7 +10,6 @@ use diesel_migrations::{EmbeddedMigrations, MigrationHarness, embed_migrations};
 
 use crate::conn::{Conn, advisory_lock};
 use crate::error::StoreError;
-use crate::ledger::rebuild_emptied_rollups;
 
 const SQLITE: EmbeddedMigrations = embed_migrations!("../../migrations/sqlite");
 const POSTGRES: EmbeddedMigrations = embed_migrations!("../../migrations/postgres");
@@ -66,9 +65,7 @@ pub(crate) fn run(conn: &mut Conn) -> Result<usize, MigrationError> {
         Conn::Sqlite(conn) => run_on(conn, SQLITE),
         Conn::Postgres(conn) => run_on(conn, POSTGRES),
     };
-    let rebuilt = if ran.is_ok() { rebuild_emptied_rollups(conn) } else { Ok(()) };
     advisory_lock(conn, false).map_err(StoreError::from)?;
-    rebuilt?;
     ran
 }
 

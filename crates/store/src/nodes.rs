@@ -1,5 +1,5 @@
-//! The lives of serving processes. A pending record names the life that will settle it; only when
-//! that life's lease has lapsed may somebody else end the record, never for its age alone.
+//! The lives of serving processes. An open call names the life that will settle it; only when
+//! that life's lease has lapsed may somebody else end the call, never for its age alone.
 
 use diesel::prelude::*;
 use tollgate_domain::{NodeId, RequestId, Timestamp};
@@ -7,7 +7,7 @@ use tollgate_domain::{NodeId, RequestId, Timestamp};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::rows::parsed;
-use crate::schema::{nodes, requests};
+use crate::schema::{nodes, open_calls};
 
 /// Begins a life, or prolongs it.
 pub(crate) fn renew(conn: &mut Conn, node_id: NodeId, until: Timestamp) -> Result<(), StoreError> {
@@ -33,7 +33,16 @@ pub(crate) fn retire_all(conn: &mut Conn) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Pending records whose owner's lease has lapsed, or who is gone; at most `limit`. The asking node
+/// The open calls of a process.
+pub(crate) fn open_calls(conn: &mut Conn, node_id: NodeId) -> Result<Vec<RequestId>, StoreError> {
+    let ids: Vec<String> = open_calls::table
+        .filter(open_calls::node_id.eq(node_id.to_string()))
+        .select(open_calls::request_id)
+        .load(conn)?;
+    ids.iter().map(|id| parsed("open_calls.request_id", id)).collect()
+}
+
+/// Open calls whose owner's lease has lapsed, or who is gone; at most `limit`. The asking node
 /// lives, whatever its lease says.
 pub(crate) fn abandoned(
     conn: &mut Conn,
@@ -45,14 +54,13 @@ pub(crate) fn abandoned(
         .filter(nodes::lease_until.ge(now.unix_micros()))
         .select(nodes::node_id)
         .load(conn)?;
-    let mut query = requests::table
-        .filter(requests::node_id.is_not_null())
-        .filter(requests::node_id.ne(asking.to_string()))
-        .select(requests::request_id)
+    let mut query = open_calls::table
+        .filter(open_calls::node_id.ne(asking.to_string()))
+        .select(open_calls::request_id)
         .into_boxed();
     for node_id in alive {
-        query = query.filter(requests::node_id.ne(node_id));
+        query = query.filter(open_calls::node_id.ne(node_id));
     }
     let ids: Vec<String> = query.limit(limit).load(conn)?;
-    ids.iter().map(|id| parsed("requests.request_id", id)).collect()
+    ids.iter().map(|id| parsed("open_calls.request_id", id)).collect()
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,10 +18,11 @@ use crate::conn::{Conn, DatabaseUrl, Manager};
 use crate::error::StoreError;
 use crate::files::{beside, private};
 use crate::journal::Journal;
-use crate::ledger::{Context, Ledger, Series, Storms};
+use crate::ledger::{Context, Ledger, Recent, Storms};
 use crate::migrations::{self, MigrationError};
 use crate::missing_prices::Told;
 use crate::readers::Readers;
+use crate::rollups::Series;
 use crate::serving::Begun;
 use crate::vitals::Vitals;
 use crate::{Inner, Renewals, Store, deliveries, nodes, serving};
@@ -149,10 +151,12 @@ impl Store {
             clock: options.clock.clone(),
             storms: Storms::default(),
             series: Series::default(),
+            is_queued: AtomicBool::new(false),
             told: Told::default(),
             journal: journal.map(journal_in).transpose()?,
             unkept: Mutex::default(),
-            on_their_way: Mutex::default(),
+            open_calls: Mutex::default(),
+            recent: Recent::default(),
             epoch: begun.as_ref().map(|begun| begun.epoch),
             overtaken: watch::Sender::new(false),
             vitals: Vitals::default(),
@@ -166,6 +170,7 @@ impl Store {
             lease_ms: options.lease_ms,
             renewals: Mutex::new(Renewals { last: opened, unbroken_since: opened }),
             lock: Mutex::new(lock),
+            unknown_calls: Mutex::default(),
             alone: begun.is_some_and(|begun| begun.alone),
             has_one_writer: manager.file().is_some(),
             _temporary: temporary,

@@ -1,7 +1,7 @@
 //! Pricing settled records again, by prices that were not known when they were settled, and moving
 //! what that makes a difference.
 //!
-//! A walk goes over the records by their ids, without a transaction of its own. What differs is
+//! A walk goes over the records, merchant by merchant and by their ids, without a transaction of its own. What differs is
 //! written in small transactions, in each of which the records are locked, read and reckoned again:
 //! whoever comes second, another operator or a late settlement, finds what the first has done. Rows
 //! are locked in the usual order, records before wallets.
@@ -20,6 +20,7 @@ use crate::Store;
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
+use crate::merchants;
 use crate::requests::to_records;
 use crate::rows::{RequestRow, optional, parsed, to_json};
 use crate::schema::{repricings, requests};
@@ -100,6 +101,7 @@ pub struct Change {
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = repricings)]
 pub(crate) struct RepricingRow {
+    merchant_id: String,
     request_id: String,
     number: i32,
     base_before: i64,
@@ -128,27 +130,14 @@ impl Earlier {
     }
 }
 
-/// What the repricings of records come to whose ids are above one and up to another.
-pub(crate) fn earlier(
+/// What the repricings of these records come to, all of which are of these merchants.
+pub(crate) fn earlier<'a>(
     conn: &mut Conn,
-    above: &str,
-    up_to: &str,
-) -> Result<BTreeMap<String, Earlier>, StoreError> {
-    let rows: Vec<RepricingRow> = repricings::table
-        .filter(repricings::request_id.gt(above))
-        .filter(repricings::request_id.le(up_to))
-        .order((repricings::request_id, repricings::number))
-        .select(RepricingRow::as_select())
-        .load(conn)?;
-    Ok(by_request(rows))
-}
-
-/// The same of these records.
-fn earlier_of(
-    conn: &mut Conn,
+    merchant_ids: impl IntoIterator<Item = &'a str>,
     request_ids: &[String],
 ) -> Result<BTreeMap<String, Earlier>, StoreError> {
     let rows: Vec<RepricingRow> = repricings::table
+        .filter(repricings::merchant_id.eq_any(merchant_ids))
         .filter(repricings::request_id.eq_any(request_ids))
         .order((repricings::request_id, repricings::number))
         .select(RepricingRow::as_select())
@@ -183,35 +172,47 @@ impl Store {
         only_look: bool,
         mut tell: impl FnMut(Repricing),
     ) -> Result<(), StoreError> {
-        let mut after = RequestId::least(Timestamp::at_midnight(scope.from)).to_string();
-        loop {
-            let (asked, from, prices) = (scope.clone(), after.clone(), book.clone());
-            let step = self.read(move |conn| look(conn, &asked, &from, &prices)).await?;
-            let (differing, rest): (Vec<_>, Vec<_>) = step
-                .found
-                .into_iter()
-                .partition(|one| !only_look && matches!(one.outcome, Outcome::Differs(_)));
-            rest.into_iter().for_each(&mut tell);
-            for together in differing.chunks(WRITTEN) {
-                let ids: Vec<_> = together.iter().map(|one| one.request_id.to_string()).collect();
-                self.book_repricings(ids, book).await?.into_iter().for_each(&mut tell);
-            }
-            match step.next {
-                Some(next) => after = next,
-                None => return Ok(()),
+        let merchants: Vec<String> = match scope.merchant_id {
+            Some(merchant_id) => vec![merchant_id.to_string()],
+            None => self.read(merchants::ids).await?,
+        };
+        for merchant_id in merchants {
+            let mut after = RequestId::least(Timestamp::at_midnight(scope.from)).to_string();
+            loop {
+                let (asked, prices) = (scope.clone(), book.clone());
+                let (merchant, from) = (merchant_id.clone(), after.clone());
+                let look = move |conn: &mut Conn| look(conn, &merchant, &asked, &from, &prices);
+                let step = self.read(look).await?;
+                let (differing, rest): (Vec<_>, Vec<_>) = step
+                    .found
+                    .into_iter()
+                    .partition(|one| !only_look && matches!(one.outcome, Outcome::Differs(_)));
+                rest.into_iter().for_each(&mut tell);
+                for together in differing.chunks(WRITTEN) {
+                    let ids = together.iter().map(|one| one.request_id.to_string()).collect();
+                    let booked = self.book_repricings(&merchant_id, ids, book).await?;
+                    booked.into_iter().for_each(&mut tell);
+                }
+                match step.next {
+                    Some(next) => after = next,
+                    None => break,
+                }
             }
         }
+        Ok(())
     }
 
     async fn book_repricings(
         &self,
+        merchant_id: &str,
         ids: Vec<String>,
         book: &PriceBook,
     ) -> Result<Vec<Repricing>, StoreError> {
         let mut attempt = 1;
         loop {
-            let (ids, prices, now) = (ids.clone(), book.clone(), self.0.context.clock.now());
-            match self.write(move |conn| write(conn, &ids, &prices, now)).await {
+            let (merchant_id, ids) = (merchant_id.to_owned(), ids.clone());
+            let (prices, now) = (book.clone(), self.0.context.clock.now());
+            match self.write(move |conn| write(conn, &merchant_id, &ids, &prices, now)).await {
                 Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
                 done => return done,
             }
@@ -226,17 +227,20 @@ struct Step {
     next: Option<String>,
 }
 
-fn look(conn: &mut Conn, scope: &Scope, after: &str, book: &PriceBook) -> Result<Step, StoreError> {
-    let mut query = requests::table
+fn look(
+    conn: &mut Conn,
+    merchant_id: &str,
+    scope: &Scope,
+    after: &str,
+    book: &PriceBook,
+) -> Result<Step, StoreError> {
+    let mut rows: Vec<RequestRow> = requests::table
+        .filter(requests::merchant_id.eq(merchant_id))
         .filter(requests::request_id.gt(after))
         .order(requests::request_id)
         .limit(READ)
         .select(RequestRow::as_select())
-        .into_boxed();
-    if let Some(merchant_id) = scope.merchant_id {
-        query = query.filter(requests::merchant_id.eq(merchant_id.to_string()));
-    }
-    let mut rows: Vec<RequestRow> = query.load(conn)?;
+        .load(conn)?;
     let Some(last) = rows.last() else { return Ok(Step { found: Vec::new(), next: None }) };
     let next = last.request_id.clone();
     let begin = Timestamp::at_midnight(scope.from).unix_micros();
@@ -244,9 +248,10 @@ fn look(conn: &mut Conn, scope: &Scope, after: &str, book: &PriceBook) -> Result
     let end = end.unwrap_or(Timestamp::from_unix_micros(i64::MAX));
     let goes_on = i64::try_from(rows.len()).is_ok_and(|count| count == READ)
         && last.created_at < end.plus_millis(SLACK_MILLIS).unix_micros();
-    let earlier = earlier(conn, after, &next)?;
-    rows.retain(|row| (begin..end.unix_micros()).contains(&row.created_at) && !row.is_pending());
-    let records = to_records(conn, &rows)?;
+    rows.retain(|row| (begin..end.unix_micros()).contains(&row.created_at));
+    let ids: Vec<_> = rows.iter().map(|row| row.request_id.clone()).collect();
+    let earlier = earlier(conn, [merchant_id], &ids)?;
+    let records = to_records(conn, rows.clone())?;
     let mut found = Vec::new();
     for (row, record) in rows.iter().zip(records) {
         let is_asked_for = scope.provider.as_ref().is_none_or(|name| *name == record.provider)
@@ -255,7 +260,7 @@ fn look(conn: &mut Conn, scope: &Scope, after: &str, book: &PriceBook) -> Result
             });
         if is_asked_for && is_priced_by_list(&record) {
             let earlier = earlier.get(&row.request_id).copied().unwrap_or_default();
-            let outcome = reckon(&row.to_pending()?, &record, earlier, book);
+            let outcome = reckon(&row.call()?, &record, earlier, book);
             found.push(repricing(record, outcome));
         }
     }
@@ -302,22 +307,23 @@ fn reckon(
     reckoned().unwrap_or(Outcome::TooMuch)
 }
 
-/// Prices records again and books what that makes a difference; `ids` ascend.
+/// Prices records of a merchant again and books what that makes a difference; `ids` ascend.
 fn write(
     conn: &mut Conn,
+    merchant_id: &str,
     ids: &[String],
     book: &PriceBook,
     now: Timestamp,
 ) -> Result<Vec<Repricing>, StoreError> {
-    let rows = dialect::requests(conn, ids, Lock::Rows)?;
-    let records = to_records(conn, &rows)?;
-    let earlier = earlier_of(conn, ids)?;
+    let rows = dialect::requests(conn, merchant_id, ids, Lock::Rows)?;
+    let records = to_records(conn, rows.clone())?;
+    let earlier = earlier(conn, [merchant_id], ids)?;
     let mut reckoned = Vec::with_capacity(rows.len());
     let mut wallet_ids = BTreeSet::new();
     for (row, record) in rows.iter().zip(records) {
         let earlier = earlier.get(&row.request_id).copied().unwrap_or_default();
         let outcome = match is_priced_by_list(&record) {
-            true => reckon(&row.to_pending()?, &record, earlier, book),
+            true => reckon(&row.call()?, &record, earlier, book),
             false => Outcome::Same,
         };
         if let Outcome::Differs(change) = &outcome {
@@ -407,6 +413,7 @@ impl Books {
             booked.ok_or_else(|| out_of_range(Overflow))?;
         }
         self.rows.push(RepricingRow {
+            merchant_id: row.merchant_id.clone(),
             request_id: row.request_id.clone(),
             number,
             base_before: change.base_before.units(),

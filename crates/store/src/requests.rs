@@ -1,9 +1,13 @@
 //! Request records, read.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use diesel::prelude::*;
-use tollgate_domain::{ConnectionId, MerchantId, MeterId, PendingRecord, RequestId, RequestRecord};
+use tollgate_domain::{
+    ConnectionId, MerchantId, Metadata, MeterId, MeterVersion, PendingRecord, RequestId,
+    RequestRecord, RequestStatus,
+};
 use tollgate_pricing::Meter;
 
 mod ids;
@@ -11,12 +15,13 @@ mod ids;
 use ids::{Condition, Ids, Nth};
 
 use crate::conn::{Conn, each_database};
-use crate::dialect;
+use crate::dialect::Lock;
 use crate::error::StoreError;
-use crate::meters;
 use crate::page::Page;
-use crate::rows::RequestRow;
-use crate::schema::requests;
+use crate::rollups::{CONNECTION, FAILURE, METER, QueuedCall};
+use crate::rows::{OpenCallRow, RequestRow};
+use crate::schema::{open_calls, reported_usage};
+use crate::{dialect, meters, records, rollups};
 
 /// Which records to list; everything given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,13 +53,19 @@ pub fn find(
     merchant_id: MerchantId,
     request_id: RequestId,
 ) -> Result<Option<RequestRecord>, StoreError> {
-    let row = requests::table
+    // The open calls first: a call that is settled meanwhile is found among the records then.
+    let open = open_calls::table
         .find(request_id.to_string())
-        .filter(requests::merchant_id.eq(merchant_id.to_string()))
-        .select(RequestRow::as_select())
+        .filter(open_calls::merchant_id.eq(merchant_id.to_string()))
+        .select(OpenCallRow::as_select())
         .first(conn)
         .optional()?;
-    Ok(to_records(conn, row.as_slice())?.into_iter().next())
+    if let Some(row) = open {
+        return Ok(open_records(conn, &[PendingRecord::try_from(&row)?])?.pop());
+    }
+    let (merchant_id, ids) = (merchant_id.to_string(), [request_id.to_string()]);
+    let rows = dialect::requests(conn, &merchant_id, &ids, Lock::No)?;
+    Ok(to_records(conn, rows)?.pop())
 }
 
 /// A merchant's record of usage that it reported under this id of its own.
@@ -66,14 +77,14 @@ pub fn find_by_reference(
     merchant_id: MerchantId,
     reference_id: &str,
 ) -> Result<Option<RequestRecord>, StoreError> {
-    let row = requests::table
-        .filter(requests::merchant_id.eq(merchant_id.to_string()))
-        .filter(requests::reference_id.is_not_null())
-        .filter(requests::reference_id.eq(reference_id))
-        .select(RequestRow::as_select())
+    let merchant_id = merchant_id.to_string();
+    let request_id: Option<String> = reported_usage::table
+        .find((&merchant_id, reference_id))
+        .select(reported_usage::request_id)
         .first(conn)
         .optional()?;
-    Ok(to_records(conn, row.as_slice())?.into_iter().next())
+    let rows = dialect::requests(conn, &merchant_id, request_id.as_slice(), Lock::No)?;
+    Ok(to_records(conn, rows)?.pop())
 }
 
 /// A merchant's records, newest first.
@@ -87,18 +98,59 @@ pub fn list(
     ended: HowEnded,
     page: &Page<RequestId>,
 ) -> Result<Vec<RequestRecord>, StoreError> {
+    let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+    // A call goes from the open calls to the records and the queue, and from the queue to the index. In this order
+    // each is seen at least once.
+    let open = match ended {
+        HowEnded::Anyhow => open_calls(conn, merchant_id, filter, page)?,
+        HowEnded::Failed => Vec::new(),
+    };
+    let open = open_records(conn, &open)?;
+    let conditions = conditions(filter, ended);
+    let (mut ids, corrected) = match conditions.is_empty() {
+        true => (Vec::new(), 0),
+        false => queued(conn, merchant_id, filter, ended, page)?,
+    };
     let merchant_id = merchant_id.to_string();
-    let ids = ids(conn, &merchant_id, conditions(filter, ended), page)?;
-    let rows: Vec<RequestRow> = requests::table
-        .filter(requests::request_id.eq_any(ids))
-        .filter(requests::merchant_id.eq(&merchant_id))
-        .order(requests::request_id.desc())
-        .select(RequestRow::as_select())
-        .load(conn)?;
-    to_records(conn, &rows)
+    // As many more as may turn out not to have failed.
+    let more = Page { limit: page.limit.saturating_add(corrected), ..*page };
+    ids.extend(self::ids(conn, &merchant_id, conditions, &more)?);
+    ids.sort_unstable();
+    ids.dedup();
+    let most = usize::try_from(more.rows()).unwrap_or(usize::MAX);
+    let skipped = ids.len().saturating_sub(most);
+    let ids = ids.get(skipped..).unwrap_or_default();
+    let settled = dialect::requests(conn, &merchant_id, ids, Lock::No)?;
+    let settled = to_records(conn, settled)?.into_iter();
+    // The index may not know yet that a record was corrected.
+    let settled =
+        settled.filter(|one| ended == HowEnded::Anyhow || one.status == RequestStatus::Error);
+    let mut records: BTreeMap<_, _> =
+        open.into_iter().map(|record| (record.request_id, record)).collect();
+    records.extend(settled.map(|record| (record.request_id, record)));
+    Ok(records.into_values().rev().take(rows).collect())
 }
 
-/// A merchant's calls on their way, newest first: each holds money until it is settled.
+/// The ids of settled calls that are not in the index yet, and how many in it may have been corrected.
+fn queued(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    ended: HowEnded,
+    page: &Page<RequestId>,
+) -> Result<(Vec<String>, u32), StoreError> {
+    let mut calls = rollups::queued(conn)?;
+    let corrected = calls.iter().filter(|call| call.is_taken_back()).count();
+    calls.retain(|call| {
+        call.passes(merchant_id, filter)
+            && (ended == HowEnded::Anyhow || call.has_failed())
+            && page.after.is_none_or(|after| call.request_id < after)
+    });
+    let ids = calls.iter().map(|call| call.request_id.to_string()).collect();
+    Ok((ids, u32::try_from(corrected).unwrap_or(u32::MAX)))
+}
+
+/// A merchant's calls in flight, newest first: each holds money until it is settled.
 ///
 /// # Errors
 /// Those of the store.
@@ -106,25 +158,71 @@ pub fn in_flight(
     conn: &mut Conn,
     merchant_id: MerchantId,
 ) -> Result<Vec<PendingRecord>, StoreError> {
-    // Only those on their way are in that index. With `|| ''` none of the merchant's records is walked
-    // through, of which there may be many.
-    let mut rows: Vec<RequestRow> = requests::table
-        .filter(requests::node_id.is_not_null())
-        .filter(requests::merchant_id.concat("").eq(merchant_id.to_string()))
-        .select(RequestRow::as_select())
-        .load(conn)?;
-    rows.sort_unstable_by(|one, other| other.request_id.cmp(&one.request_id));
-    rows.iter().map(RequestRow::to_pending).collect()
+    let newest = Page { after: None, limit: u32::MAX };
+    open_calls(conn, merchant_id, &RequestFilter::default(), &newest)
+}
+
+/// A merchant's open calls, newest first. All of the table is read: it is small.
+fn open_calls(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    page: &Page<RequestId>,
+) -> Result<Vec<PendingRecord>, StoreError> {
+    let mut query = open_calls::table
+        .filter(open_calls::merchant_id.eq(merchant_id.to_string()))
+        .order(open_calls::request_id.desc())
+        .select(OpenCallRow::as_select())
+        .into_boxed();
+    if let Some(after) = page.after {
+        query = query.filter(open_calls::request_id.lt(after.to_string()));
+    }
+    if let Some(id) = filter.connection_id {
+        query = query.filter(open_calls::connection_id.eq(id.to_string()));
+    }
+    if let Some(id) = filter.meter_id {
+        query = query.filter(open_calls::meter_id.eq(id.to_string()));
+    }
+    if filter.metadata.is_empty() {
+        query = query.limit(page.rows());
+    }
+    let rows: Vec<OpenCallRow> = query.load(conn)?;
+    let mut calls = Vec::new();
+    for row in &rows {
+        let call = PendingRecord::try_from(row)?;
+        if filter.lets_through(&call.forwarded.metadata) {
+            calls.push(call);
+        }
+    }
+    Ok(calls)
+}
+
+impl RequestFilter {
+    /// Whether these pairs have all that are asked for.
+    fn lets_through(&self, metadata: &Metadata) -> bool {
+        let has = |(key, value): &(String, String)| metadata.get(key) == Some(value);
+        self.metadata.iter().all(has)
+    }
+}
+
+impl QueuedCall {
+    /// Whether a filter of this merchant lets the call through.
+    pub(crate) fn passes(&self, merchant_id: MerchantId, filter: &RequestFilter) -> bool {
+        self.merchant_id == merchant_id
+            && filter.connection_id.is_none_or(|id| self.connection_id == Some(id))
+            && filter.meter_id.is_none_or(|id| self.meter_id == Some(id))
+            && filter.lets_through(&self.metadata)
+    }
 }
 
 /// What a filter asks for, what few records meet before what many do, as far as can be guessed.
 fn conditions(filter: &RequestFilter, ended: HowEnded) -> Vec<Condition> {
-    let failure = (ended == HowEnded::Failed).then_some(Condition::Failure);
-    let connection = filter.connection_id.map(|id| Condition::Connection(id.to_string()));
-    let pairs = filter.metadata.iter().cloned();
-    let pairs = pairs.map(|(key, value)| Condition::Pair(key, value));
-    let meter = filter.meter_id.map(|id| Condition::Meter(id.to_string()));
-    failure.into_iter().chain(connection).chain(pairs).chain(meter).collect()
+    let failure = (ended == HowEnded::Failed).then(|| (FAILURE.0, FAILURE.1.to_owned()));
+    let connection = filter.connection_id.map(|id| (CONNECTION, id.to_string()));
+    let pairs = filter.metadata.iter().map(|(key, value)| (key.as_str(), value.clone()));
+    let meter = filter.meter_id.map(|id| (METER, id.to_string()));
+    let conditions = failure.into_iter().chain(connection).chain(pairs).chain(meter);
+    conditions.map(|(key, value)| Condition { key: key.to_owned(), value }).collect()
 }
 
 /// How many records of one condition are walked through before those of another are tried.
@@ -191,22 +289,45 @@ pub fn plans(
     Ok(plans)
 }
 
-/// Records with what their meters say, in the order of their rows.
+/// Settled calls as they are shown, in the order of their rows.
 pub(crate) fn to_records(
     conn: &mut Conn,
-    rows: &[RequestRow],
+    mut rows: Vec<RequestRow>,
 ) -> Result<Vec<RequestRecord>, StoreError> {
-    let mut models: HashMap<(&str, i32), Meter> = HashMap::new();
-    for row in rows {
-        if let (Some(meter_id), Some(version)) = (row.meter_id.as_deref(), row.meter_version)
-            && !models.contains_key(&(meter_id, version))
-        {
-            models.insert((meter_id, version), meters::model_of(conn, meter_id, version)?.model);
-        }
-    }
+    records::correct(conn, &mut rows)?;
+    let calls = rows.iter().map(|row| row.meter());
+    let models = models(conn, calls.collect::<Result<Vec<_>, _>>()?)?;
     let records = rows.iter().map(|row| {
-        let version = row.meter_id.as_deref().zip(row.meter_version);
-        row.to_record(version.and_then(|version| models.get(&version)))
+        let model = row.meter()?.and_then(|meter| models.get(&meter));
+        row.to_record(model)
     });
     records.collect()
+}
+
+/// Open calls as they are shown.
+fn open_records(
+    conn: &mut Conn,
+    calls: &[PendingRecord],
+) -> Result<Vec<RequestRecord>, StoreError> {
+    let models = models(conn, calls.iter().map(|call| call.meter))?;
+    let records = calls.iter().map(|call| {
+        let model = call.meter.and_then(|meter| models.get(&meter));
+        tollgate_domain::settlement::in_flight(call, model)
+    });
+    Ok(records.collect())
+}
+
+/// What these meters say.
+fn models(
+    conn: &mut Conn,
+    meters: impl IntoIterator<Item = Option<MeterVersion>>,
+) -> Result<HashMap<MeterVersion, Meter>, StoreError> {
+    let mut models = HashMap::new();
+    for meter in meters.into_iter().flatten() {
+        if let Entry::Vacant(unknown) = models.entry(meter) {
+            let MeterVersion { meter_id, version } = meter;
+            unknown.insert(meters::model_of(conn, &meter_id.to_string(), version)?.model);
+        }
+    }
+    Ok(models)
 }

@@ -1,6 +1,5 @@
 //! Rows as they stand in the tables, and the way from them to the domain's types.
 
-use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
@@ -8,12 +7,13 @@ use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{
     Connection, ConnectionStatus, Credit, CreditHold, Credits, Forwarded, LedgerAccount, Merchant,
-    MerchantMeter, Metadata, MeterVersion, PendingRecord, RequestRecord, RequestStatus, SecretKey,
-    TierPeriod, Timestamp, Transaction, TransactionKind, Wallet,
+    MerchantMeter, Metadata, MeterId, MeterVersion, PendingRecord, PricedUsage, RequestRecord,
+    SecretKey, TierPeriod, Timestamp, Transaction, TransactionKind, Wallet,
 };
-use tollgate_pricing::{Amount, AppliedPrices, Meter, Rate};
+use tollgate_pricing::{Amount, Meter};
 
 use crate::error::StoreError;
+use crate::outcome::Outcome;
 use crate::schema::*;
 
 /// A value of a domain type from its text.
@@ -196,7 +196,7 @@ pub(crate) struct TransactionRow {
     pub(crate) balance_after: i64,
     pub(crate) request_id: Option<String>,
     pub(crate) description: Option<String>,
-    pub(crate) idempotency_key: String,
+    pub(crate) idempotency_key: Option<String>,
     pub(crate) created_at: i64,
 }
 
@@ -312,23 +312,100 @@ pub(crate) struct TierCounterRow {
     pub(crate) used: i64,
 }
 
-#[derive(
-    Clone,
-    Debug,
-    Queryable,
-    Selectable,
-    Insertable,
-    AsChangeset,
-    Identifiable,
-    Serialize,
-    Deserialize,
-)]
-#[diesel(table_name = requests, primary_key(request_id))]
-// With defaults in it, an insert is another statement for every combination of what is absent.
-#[diesel(treat_none_as_null = true, treat_none_as_default_value = false)]
-pub(crate) struct RequestRow {
+/// A call that is admitted and not settled.
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
+#[diesel(table_name = open_calls, treat_none_as_default_value = false)]
+pub(crate) struct OpenCallRow {
     pub(crate) request_id: String,
     pub(crate) merchant_id: String,
+    pub(crate) node_id: String,
+    pub(crate) connection_id: Option<String>,
+    pub(crate) spend_key_id: Option<String>,
+    pub(crate) wallet_id: Option<String>,
+    pub(crate) merchant_wallet_id: String,
+    pub(crate) meter_id: Option<String>,
+    pub(crate) meter_version: Option<i32>,
+    pub(crate) disable_billing: bool,
+    pub(crate) spend_hold: i64,
+    pub(crate) wallet_hold: i64,
+    pub(crate) cycle_hold: i64,
+    pub(crate) bundle_hold: i64,
+    pub(crate) credit_cycle: Option<i64>,
+    pub(crate) merchant_hold: i64,
+    pub(crate) forwarded: String,
+    pub(crate) created_at: i64,
+}
+
+impl OpenCallRow {
+    /// A call that is admitted by `node_id`.
+    pub(crate) fn new(call: &PendingRecord, node_id: &str) -> Self {
+        Self {
+            request_id: call.request_id.to_string(),
+            merchant_id: call.merchant_id.to_string(),
+            node_id: node_id.to_owned(),
+            connection_id: call.connection_id.map(|id| id.to_string()),
+            spend_key_id: call.spend_key_id.map(|id| id.to_string()),
+            wallet_id: call.wallet_id.map(|id| id.to_string()),
+            merchant_wallet_id: call.merchant_wallet_id.to_string(),
+            meter_id: call.meter.map(|meter| meter.meter_id.to_string()),
+            meter_version: call.meter.map(|meter| meter.version),
+            disable_billing: call.disable_billing,
+            spend_hold: call.spend_hold.units(),
+            wallet_hold: call.wallet_hold.units(),
+            cycle_hold: call.credit_hold.map_or(0, |hold| hold.cycle.units()),
+            bundle_hold: call.credit_hold.map_or(0, |hold| hold.bundle.units()),
+            credit_cycle: call.credit_hold.map(|hold| hold.in_cycle),
+            merchant_hold: call.merchant_hold.units(),
+            forwarded: to_json(&call.forwarded),
+            created_at: call.created_at.unix_micros(),
+        }
+    }
+}
+
+impl TryFrom<&OpenCallRow> for PendingRecord {
+    type Error = StoreError;
+
+    fn try_from(row: &OpenCallRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            request_id: parsed("open_calls.request_id", &row.request_id)?,
+            merchant_id: parsed("open_calls.merchant_id", &row.merchant_id)?,
+            reference_id: None,
+            connection_id: optional("open_calls.connection_id", row.connection_id.as_deref())?,
+            spend_key_id: optional("open_calls.spend_key_id", row.spend_key_id.as_deref())?,
+            wallet_id: optional("open_calls.wallet_id", row.wallet_id.as_deref())?,
+            merchant_wallet_id: parsed("open_calls.merchant_wallet_id", &row.merchant_wallet_id)?,
+            meter: meter_version(row.meter_id.as_deref(), row.meter_version)?,
+            disable_billing: row.disable_billing,
+            forwarded: from_json::<Forwarded>("open_calls.forwarded", &row.forwarded)?,
+            spend_hold: Amount::from_units(row.spend_hold),
+            wallet_hold: Amount::from_units(row.wallet_hold),
+            credit_hold: row.credit_cycle.map(|in_cycle| CreditHold {
+                cycle: Amount::from_units(row.cycle_hold),
+                bundle: Amount::from_units(row.bundle_hold),
+                in_cycle,
+            }),
+            merchant_hold: Amount::from_units(row.merchant_hold),
+            enforcement: None,
+            created_at: time(row.created_at),
+        })
+    }
+}
+
+fn meter_version(
+    meter_id: Option<&str>,
+    version: Option<i32>,
+) -> Result<Option<MeterVersion>, StoreError> {
+    let meter_id = optional("meter_id of a call", meter_id)?;
+    Ok(meter_id.zip(version).map(|(meter_id, version)| MeterVersion { meter_id, version }))
+}
+
+/// The record of a settled call.
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize, Deserialize)]
+// With defaults in it, an insert is another statement for every combination of what is absent.
+#[diesel(table_name = requests, treat_none_as_default_value = false)]
+pub(crate) struct RequestRow {
+    pub(crate) merchant_id: String,
+    pub(crate) request_id: String,
     pub(crate) reference_id: Option<String>,
     pub(crate) connection_id: Option<String>,
     pub(crate) spend_key_id: Option<String>,
@@ -338,73 +415,67 @@ pub(crate) struct RequestRow {
     pub(crate) meter_version: Option<i32>,
     pub(crate) disable_billing: bool,
     pub(crate) status: String,
-    pub(crate) node_id: Option<String>,
-    pub(crate) spend_hold: i64,
-    pub(crate) wallet_hold: i64,
-    pub(crate) cycle_hold: i64,
-    pub(crate) bundle_hold: i64,
     pub(crate) credit_cycle: Option<i64>,
-    pub(crate) merchant_hold: i64,
     pub(crate) wallet_cost: i64,
     pub(crate) merchant_cost: i64,
     pub(crate) counted_units: i64,
     pub(crate) swept: bool,
     pub(crate) forwarded: String,
-    pub(crate) outcome: Option<String>,
+    pub(crate) outcome: String,
     pub(crate) created_at: i64,
 }
 
 impl RequestRow {
-    /// A call that was just admitted by `node_id`.
-    pub(crate) fn pending(record: &PendingRecord, node_id: &str) -> Self {
+    /// The call as `record` says that it ended. `booked` was taken of its wallet and of the merchant's own.
+    pub(crate) fn new(
+        call: &PendingRecord,
+        record: &RequestRecord,
+        booked: (Amount, Amount),
+        counted_units: i64,
+    ) -> Self {
+        // The estimate is for a call of which no report comes.
+        let estimate = PricedUsage::nothing();
+        let forwarded = Forwarded { input_estimate: estimate, ..call.forwarded.clone() };
         Self {
-            request_id: record.request_id.to_string(),
-            merchant_id: record.merchant_id.to_string(),
-            reference_id: record.reference_id.clone(),
-            connection_id: record.connection_id.map(|id| id.to_string()),
-            spend_key_id: record.spend_key_id.map(|id| id.to_string()),
-            wallet_id: record.wallet_id.map(|id| id.to_string()),
-            merchant_wallet_id: record.merchant_wallet_id.to_string(),
-            meter_id: record.meter.map(|meter| meter.meter_id.to_string()),
-            meter_version: record.meter.map(|meter| meter.version),
-            disable_billing: record.disable_billing,
-            status: word(&RequestStatus::Pending),
-            node_id: Some(node_id.to_owned()),
-            spend_hold: record.spend_hold.units(),
-            wallet_hold: record.wallet_hold.units(),
-            cycle_hold: record.credit_hold.map_or(0, |hold| hold.cycle.units()),
-            bundle_hold: record.credit_hold.map_or(0, |hold| hold.bundle.units()),
-            credit_cycle: record.credit_hold.map(|hold| hold.in_cycle),
-            merchant_hold: record.merchant_hold.units(),
-            wallet_cost: 0,
-            merchant_cost: 0,
-            counted_units: 0,
-            swept: false,
-            forwarded: to_json(&record.forwarded),
-            outcome: None,
-            created_at: record.created_at.unix_micros(),
+            request_id: call.request_id.to_string(),
+            merchant_id: call.merchant_id.to_string(),
+            reference_id: call.reference_id.clone(),
+            connection_id: call.connection_id.map(|id| id.to_string()),
+            spend_key_id: call.spend_key_id.map(|id| id.to_string()),
+            wallet_id: call.wallet_id.map(|id| id.to_string()),
+            merchant_wallet_id: call.merchant_wallet_id.to_string(),
+            meter_id: call.meter.map(|meter| meter.meter_id.to_string()),
+            meter_version: call.meter.map(|meter| meter.version),
+            disable_billing: call.disable_billing,
+            status: word(&record.status),
+            credit_cycle: call.credit_hold.map(|hold| hold.in_cycle),
+            wallet_cost: booked.0.units(),
+            merchant_cost: booked.1.units(),
+            counted_units,
+            swept: record.swept,
+            forwarded: to_json(&forwarded),
+            outcome: to_json(&Outcome::of(record)),
+            created_at: call.created_at.unix_micros(),
         }
     }
 
-    /// What the call has reserved of credit, if it may draw on it.
-    pub(crate) fn credit_hold(&self) -> Option<CreditHold> {
-        self.credit_cycle.map(|in_cycle| CreditHold {
-            cycle: Amount::from_units(self.cycle_hold),
-            bundle: Amount::from_units(self.bundle_hold),
-            in_cycle,
-        })
+    /// The record with a correction.
+    pub(crate) fn correct(&mut self, correction: CorrectionRow) {
+        self.status = correction.status;
+        self.wallet_cost = correction.wallet_cost;
+        self.merchant_cost = correction.merchant_cost;
+        self.counted_units = correction.counted_units;
+        self.outcome = correction.outcome;
+        self.swept = false;
     }
 
     /// The meter version that prices the call.
     pub(crate) fn meter(&self) -> Result<Option<MeterVersion>, StoreError> {
-        let meter_id = optional("requests.meter_id", self.meter_id.as_deref())?;
-        Ok(meter_id
-            .zip(self.meter_version)
-            .map(|(meter_id, version)| MeterVersion { meter_id, version }))
+        meter_version(self.meter_id.as_deref(), self.meter_version)
     }
 
-    /// The call as it was admitted.
-    pub(crate) fn to_pending(&self) -> Result<PendingRecord, StoreError> {
+    /// The call, which holds nothing any more.
+    pub(crate) fn call(&self) -> Result<PendingRecord, StoreError> {
         Ok(PendingRecord {
             request_id: parsed("requests.request_id", &self.request_id)?,
             merchant_id: parsed("requests.merchant_id", &self.merchant_id)?,
@@ -416,138 +487,93 @@ impl RequestRow {
             meter: self.meter()?,
             disable_billing: self.disable_billing,
             forwarded: from_json::<Forwarded>("requests.forwarded", &self.forwarded)?,
-            spend_hold: Amount::from_units(self.spend_hold),
-            wallet_hold: Amount::from_units(self.wallet_hold),
-            credit_hold: self.credit_hold(),
-            merchant_hold: Amount::from_units(self.merchant_hold),
+            spend_hold: Amount::ZERO,
+            wallet_hold: Amount::ZERO,
+            credit_hold: self
+                .credit_cycle
+                .map(|in_cycle| CreditHold { in_cycle, ..CreditHold::default() }),
+            merchant_hold: Amount::ZERO,
             enforcement: None,
             created_at: time(self.created_at),
         })
     }
 
-    /// Whose counter of which meter and period the call moves: that of the spend key, else the
-    /// connection, else the merchant, in the period it was admitted in.
-    pub(crate) fn counter_key(
-        &self,
-        meter_id: &str,
-        period: TierPeriod,
-    ) -> (String, String, String) {
-        let owner = self.spend_key_id.as_ref().or(self.connection_id.as_ref());
-        let owner = owner.unwrap_or(&self.merchant_id).clone();
-        (owner, meter_id.to_owned(), period.key(time(self.created_at)))
-    }
-
-    /// What was taken so far of the call's wallet and of the merchant's own: nothing while it is pending.
+    /// The amounts taken of the call's wallet and of the merchant's own.
     pub(crate) const fn costs(&self) -> (Amount, Amount) {
         (Amount::from_units(self.wallet_cost), Amount::from_units(self.merchant_cost))
     }
 
-    /// Whether the call is not settled yet.
-    pub(crate) fn is_pending(&self) -> bool {
-        self.outcome.is_none()
-    }
-
-    /// Writes the final state of the call into the row.
-    /// `booked` is what was taken of the request's wallet and of the merchant's own.
-    pub(crate) fn finish(
-        &mut self,
-        record: &RequestRecord,
-        booked: (Amount, Amount),
-        counted_units: i64,
-    ) {
-        self.status = word(&record.status);
-        self.node_id = None;
-        self.spend_hold = 0;
-        self.wallet_hold = 0;
-        self.cycle_hold = 0;
-        self.bundle_hold = 0;
-        self.merchant_hold = 0;
-        (self.wallet_cost, self.merchant_cost) = (booked.0.units(), booked.1.units());
-        self.counted_units = counted_units;
-        self.swept = record.swept;
-        self.outcome = Some(to_json(&Outcome::of(record)));
-    }
-
-    /// The call as it is shown.
+    /// The record as it is shown.
     pub(crate) fn to_record(&self, meter: Option<&Meter>) -> Result<RequestRecord, StoreError> {
-        let mut record = tollgate_domain::settlement::in_flight(&self.to_pending()?, meter);
-        if let Some(outcome) = &self.outcome {
-            from_json::<Outcome>("requests.outcome", outcome)?.apply(&mut record);
-            record.status = from_word("requests.status", &self.status)?;
-            record.swept = self.swept;
-        }
+        let mut record = tollgate_domain::settlement::in_flight(&self.call()?, meter);
+        from_json::<Outcome<'_>>("requests.outcome", &self.outcome)?.apply(&mut record)?;
+        record.status = from_word("requests.status", &self.status)?;
+        record.swept = self.swept;
         Ok(record)
     }
 }
 
-/// What a settled call has beyond what was known at its admission.
-#[derive(Serialize, Deserialize)]
-struct Outcome<'a> {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    model: Option<Cow<'a, str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    response_id: Option<Cow<'a, str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    provider_status: Option<u16>,
-    timestamp: Option<Timestamp>,
-    priced: tollgate_domain::PricedUsage,
-    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
-    applied: Cow<'a, [AppliedPrices]>,
-    quote: Cow<'a, tollgate_pricing::Quote>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    service_charge_rate: Option<Rate>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    settled_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    suspicious: bool,
+/// The tier counter that a call moves: of its spend key, else its connection, else its merchant, in the period of
+/// its admission.
+pub(crate) fn counter_key(
+    call: &PendingRecord,
+    meter_id: MeterId,
+    period: TierPeriod,
+) -> (String, String, String) {
+    let of_key = call.spend_key_id.map(|id| id.to_string());
+    let owner = of_key.or_else(|| call.connection_id.map(|id| id.to_string()));
+    let owner = owner.unwrap_or_else(|| call.merchant_id.to_string());
+    (owner, meter_id.to_string(), period.key(call.created_at))
 }
 
-impl<'a> Outcome<'a> {
-    fn of(record: &'a RequestRecord) -> Self {
+/// The settlement of a call that the sweeper had ended.
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
+#[diesel(table_name = corrections)]
+pub(crate) struct CorrectionRow {
+    pub(crate) merchant_id: String,
+    pub(crate) request_id: String,
+    pub(crate) status: String,
+    pub(crate) wallet_cost: i64,
+    pub(crate) merchant_cost: i64,
+    pub(crate) counted_units: i64,
+    pub(crate) outcome: String,
+    pub(crate) created_at: i64,
+}
+
+impl CorrectionRow {
+    /// What the record of a call would be if the sweeper had not ended it.
+    pub(crate) fn new(row: RequestRow, now: Timestamp) -> Self {
+        let RequestRow { request_id, merchant_id, status, outcome, .. } = row;
+        let RequestRow { wallet_cost, merchant_cost, counted_units, .. } = row;
         Self {
-            model: record.model.as_deref().map(Cow::Borrowed),
-            response_id: record.response_id.as_deref().map(Cow::Borrowed),
-            provider_status: record.provider_status,
-            timestamp: record.timestamp,
-            priced: record.priced,
-            applied: Cow::Borrowed(&record.applied),
-            quote: Cow::Borrowed(&record.quote),
-            service_charge_rate: record.service_charge_rate,
-            settled_at: record.settled_at,
-            suspicious: record.suspicious,
+            request_id,
+            merchant_id,
+            status,
+            wallet_cost,
+            merchant_cost,
+            counted_units,
+            outcome,
+            created_at: now.unix_micros(),
         }
     }
-
-    fn apply(self, record: &mut RequestRecord) {
-        record.model = self.model.map(Cow::into_owned);
-        record.response_id = self.response_id.map(Cow::into_owned);
-        record.provider_status = self.provider_status;
-        record.timestamp = self.timestamp;
-        record.priced = self.priced;
-        record.applied = self.applied.into_owned();
-        record.quote = self.quote.into_owned();
-        record.service_charge_rate = self.service_charge_rate;
-        record.settled_at = self.settled_at;
-        record.suspicious = self.suspicious;
-    }
 }
 
-#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
-#[diesel(table_name = request_metadata)]
-pub(crate) struct RequestMetadataRow {
+/// The merchant's own id of usage that it reported.
+#[derive(Clone, Debug, Insertable)]
+#[diesel(table_name = reported_usage)]
+pub(crate) struct ReportedUsageRow {
+    pub(crate) merchant_id: String,
+    pub(crate) reference_id: String,
+    pub(crate) request_id: String,
+}
+
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable, Serialize,
+)]
+#[diesel(table_name = request_index)]
+pub(crate) struct RequestIndexRow {
     pub(crate) merchant_id: String,
     pub(crate) key: String,
     pub(crate) value: String,
     pub(crate) request_id: String,
-}
-
-impl RequestMetadataRow {
-    pub(crate) fn of(record: &PendingRecord) -> impl Iterator<Item = Self> + '_ {
-        record.forwarded.metadata.iter().map(|(key, value)| Self {
-            merchant_id: record.merchant_id.to_string(),
-            key: key.clone(),
-            value: value.clone(),
-            request_id: record.request_id.to_string(),
-        })
-    }
 }

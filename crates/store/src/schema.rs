@@ -97,9 +97,32 @@ diesel::table! {
 }
 
 diesel::table! {
-    requests (request_id) {
+    open_calls (request_id) {
         request_id -> Text,
         merchant_id -> Text,
+        node_id -> Text,
+        connection_id -> Nullable<Text>,
+        spend_key_id -> Nullable<Text>,
+        wallet_id -> Nullable<Text>,
+        merchant_wallet_id -> Text,
+        meter_id -> Nullable<Text>,
+        meter_version -> Nullable<Integer>,
+        disable_billing -> Bool,
+        spend_hold -> BigInt,
+        wallet_hold -> BigInt,
+        cycle_hold -> BigInt,
+        bundle_hold -> BigInt,
+        credit_cycle -> Nullable<BigInt>,
+        merchant_hold -> BigInt,
+        forwarded -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    requests (merchant_id, request_id) {
+        merchant_id -> Text,
+        request_id -> Text,
         reference_id -> Nullable<Text>,
         connection_id -> Nullable<Text>,
         spend_key_id -> Nullable<Text>,
@@ -109,25 +132,48 @@ diesel::table! {
         meter_version -> Nullable<Integer>,
         disable_billing -> Bool,
         status -> Text,
-        node_id -> Nullable<Text>,
-        spend_hold -> BigInt,
-        wallet_hold -> BigInt,
-        cycle_hold -> BigInt,
-        bundle_hold -> BigInt,
         credit_cycle -> Nullable<BigInt>,
-        merchant_hold -> BigInt,
         wallet_cost -> BigInt,
         merchant_cost -> BigInt,
         counted_units -> BigInt,
         swept -> Bool,
         forwarded -> Text,
-        outcome -> Nullable<Text>,
+        outcome -> Text,
         created_at -> BigInt,
     }
 }
 
 diesel::table! {
-    request_metadata (merchant_id, key, value, request_id) {
+    corrections (merchant_id, request_id) {
+        merchant_id -> Text,
+        request_id -> Text,
+        status -> Text,
+        wallet_cost -> BigInt,
+        merchant_cost -> BigInt,
+        counted_units -> BigInt,
+        outcome -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    reported_usage (merchant_id, reference_id) {
+        merchant_id -> Text,
+        reference_id -> Text,
+        request_id -> Text,
+    }
+}
+
+diesel::table! {
+    rollup_queue (number) {
+        number -> BigInt,
+        calls -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    request_index (merchant_id, key, value, request_id) {
         merchant_id -> Text,
         key -> Text,
         value -> Text,
@@ -146,7 +192,7 @@ diesel::table! {
         balance_after -> BigInt,
         request_id -> Nullable<Text>,
         description -> Nullable<Text>,
-        idempotency_key -> Text,
+        idempotency_key -> Nullable<Text>,
         created_at -> BigInt,
     }
 }
@@ -308,12 +354,11 @@ diesel::table! {
 }
 
 diesel::table! {
-    usage_rollups (series_id, width, slot, meter_id, shard) {
+    usage_rollups (series_id, width, slot, meter_id) {
         series_id -> Text,
         width -> Integer,
         slot -> BigInt,
         meter_id -> Text,
-        shard -> Integer,
         requests -> BigInt,
         tokens -> BigInt,
         tokens_high -> BigInt,
@@ -357,7 +402,8 @@ diesel::table! {
 }
 
 diesel::table! {
-    repricings (request_id, number) {
+    repricings (merchant_id, request_id, number) {
+        merchant_id -> Text,
         request_id -> Text,
         number -> Integer,
         base_before -> BigInt,
@@ -408,5 +454,5 @@ diesel::allow_tables_to_appear_in_same_query!(
 diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription_config_versions);
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(deliveries, events, webhooks);
-diesel::allow_tables_to_appear_in_same_query!(requests, request_metadata);
+diesel::allow_tables_to_appear_in_same_query!(requests, reported_usage);
 diesel::allow_tables_to_appear_in_same_query!(usage_tags, usage_series);

@@ -11,11 +11,11 @@ use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
 use diesel::sql_types::{BigInt, Bool, Integer, Nullable, Text};
 use diesel::sqlite::Sqlite;
 
+use crate::rollups::{QueueRow, RollupRow};
 use crate::rows::{
-    RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, to_json,
+    OpenCallRow, RequestIndexRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, to_json,
 };
 use crate::spend_keys::SpendCountersRow;
-use crate::usage::RollupRow;
 
 /// Asks SQLite for a number that changes when another connection has written to the file.
 pub(crate) struct DataVersion;
@@ -85,21 +85,9 @@ fixed_statement! {
         ", transactions = " &row.transactions => BigInt,
         " WHERE wallet_id = " &row.wallet_id => Text; "";
 
-    /// Writes a settled request back: only what a settlement changes.
-    SaveRequest(row: RequestRow) =
-        "UPDATE requests SET status = " &row.status => Text,
-        ", node_id = " &row.node_id => Nullable<Text>,
-        ", spend_hold = " &row.spend_hold => BigInt,
-        ", wallet_hold = " &row.wallet_hold => BigInt,
-        ", cycle_hold = " &row.cycle_hold => BigInt,
-        ", bundle_hold = " &row.bundle_hold => BigInt,
-        ", merchant_hold = " &row.merchant_hold => BigInt,
-        ", wallet_cost = " &row.wallet_cost => BigInt,
-        ", merchant_cost = " &row.merchant_cost => BigInt,
-        ", counted_units = " &row.counted_units => BigInt,
-        ", swept = " &row.swept => Bool,
-        ", outcome = " &row.outcome => Nullable<Text>,
-        " WHERE request_id = " &row.request_id => Text; "";
+    /// Deletes the row of a call that is settled.
+    DeleteOpenCall(id: String) =
+        "DELETE FROM open_calls WHERE request_id = " id => Text; "";
 
     /// Writes the counters of a spend key back.
     SaveSpendCounters(row: SpendCountersRow) =
@@ -123,22 +111,21 @@ fixed_statement! {
         ", last_used_at = " &row.last_used_at => Nullable<BigInt>,
         " WHERE spend_key_id = " &row.spend_key_id => Text; "";
 
-    /// Writes a counter back, or makes it. What is written is the whole row: it may be replaced.
+    /// Writes a counter back, or makes it.
     SaveCounter(row: TierCounterRow) =
-        "INSERT OR REPLACE INTO tier_counters (owner_id, meter_id, period, used) VALUES (" &row.owner_id => Text,
+        "INSERT INTO tier_counters (owner_id, meter_id, period, used) VALUES (" &row.owner_id => Text,
         ", " &row.meter_id => Text,
         ", " &row.period => Text,
-        ", " &row.used => BigInt; ")";
+        ", " &row.used => BigInt; ") ON CONFLICT DO UPDATE SET used = excluded.used";
 
     /// Adds to a row of the roll-ups, or makes it.
     AddRollup(row: RollupRow) =
-        "INSERT INTO usage_rollups (series_id, width, slot, meter_id, shard, requests, tokens, tokens_high, \
+        "INSERT INTO usage_rollups (series_id, width, slot, meter_id, requests, tokens, tokens_high, \
          usage_cost, usage_cost_high, fee, fee_high, service_charge, service_charge_high, wallet_cost, \
          wallet_cost_high, merchant_cost, merchant_cost_high) VALUES (" &row.series_id => Text,
         ", " &row.width => Integer,
         ", " &row.slot => BigInt,
         ", " &row.meter_id => Text,
-        ", " &row.shard => Integer,
         ", " &row.requests => BigInt,
         ", " &row.tokens => BigInt,
         ", " &row.tokens_high => BigInt,
@@ -152,7 +139,7 @@ fixed_statement! {
         ", " &row.wallet_cost_high => BigInt,
         ", " &row.merchant_cost => BigInt,
         ", " &row.merchant_cost_high => BigInt;
-        ") ON CONFLICT (series_id, width, slot, meter_id, shard) DO UPDATE SET \
+        ") ON CONFLICT (series_id, width, slot, meter_id) DO UPDATE SET \
          requests = requests + excluded.requests, \
          tokens = tokens + excluded.tokens, \
          tokens_high = tokens_high + excluded.tokens_high, \
@@ -216,10 +203,32 @@ macro_rules! insert_some {
 }
 
 insert_some! {
-    /// Makes requests.
-    InsertSomeRequests(RequestRow) = "requests" {
+    /// Makes open calls.
+    InsertSomeOpenCalls(OpenCallRow) = "open_calls" {
         request_id: Text,
         merchant_id: Text,
+        node_id: Text,
+        connection_id: Nullable<Text>,
+        spend_key_id: Nullable<Text>,
+        wallet_id: Nullable<Text>,
+        merchant_wallet_id: Text,
+        meter_id: Nullable<Text>,
+        meter_version: Nullable<Integer>,
+        disable_billing: Bool,
+        spend_hold: BigInt,
+        wallet_hold: BigInt,
+        cycle_hold: BigInt,
+        bundle_hold: BigInt,
+        credit_cycle: Nullable<BigInt>,
+        merchant_hold: BigInt,
+        forwarded: Text,
+        created_at: BigInt,
+    }
+
+    /// Makes records of settled calls.
+    InsertSomeRequests(RequestRow) = "requests" {
+        merchant_id: Text,
+        request_id: Text,
         reference_id: Nullable<Text>,
         connection_id: Nullable<Text>,
         spend_key_id: Nullable<Text>,
@@ -229,24 +238,18 @@ insert_some! {
         meter_version: Nullable<Integer>,
         disable_billing: Bool,
         status: Text,
-        node_id: Nullable<Text>,
-        spend_hold: BigInt,
-        wallet_hold: BigInt,
-        cycle_hold: BigInt,
-        bundle_hold: BigInt,
         credit_cycle: Nullable<BigInt>,
-        merchant_hold: BigInt,
         wallet_cost: BigInt,
         merchant_cost: BigInt,
         counted_units: BigInt,
         swept: Bool,
         forwarded: Text,
-        outcome: Nullable<Text>,
+        outcome: Text,
         created_at: BigInt,
     }
 
-    /// Makes pairs of metadata.
-    InsertSomeMetadata(RequestMetadataRow) = "request_metadata" {
+    /// Makes entries of the index of records.
+    InsertSomeIndexRows(RequestIndexRow) = "request_index" {
         merchant_id: Text,
         key: Text,
         value: Text,
@@ -264,7 +267,7 @@ insert_some! {
         balance_after: BigInt,
         request_id: Nullable<Text>,
         description: Nullable<Text>,
-        idempotency_key: Text,
+        idempotency_key: Nullable<Text>,
         created_at: BigInt,
     }
 }
@@ -305,20 +308,14 @@ macro_rules! insert_of_rows {
 }
 
 insert_of_rows! {
-    /// Makes requests.
+    /// Makes open calls.
+    InsertOpenCalls(OpenCallRow) = "open_calls", "";
+
+    /// Makes records of settled calls.
     InsertRequests(RequestRow) = "requests", "";
 
-    /// Writes settled requests back: only what a settlement changes.
-    SaveRequests(RequestRow) = "requests",
-        " ON CONFLICT (request_id) DO UPDATE SET status = excluded.status, node_id = excluded.node_id, \
-         spend_hold = excluded.spend_hold, wallet_hold = excluded.wallet_hold, \
-         cycle_hold = excluded.cycle_hold, bundle_hold = excluded.bundle_hold, \
-         merchant_hold = excluded.merchant_hold, wallet_cost = excluded.wallet_cost, \
-         merchant_cost = excluded.merchant_cost, counted_units = excluded.counted_units, \
-         swept = excluded.swept, outcome = excluded.outcome";
-
-    /// Makes the metadata of requests.
-    InsertMetadata(RequestMetadataRow) = "request_metadata", "";
+    /// Makes entries of the index of records.
+    InsertIndexRows(RequestIndexRow) = "request_index", "";
 
     /// Makes ledger lines.
     InsertTransactions(TransactionRow) = "transactions", "";
@@ -359,7 +356,7 @@ insert_of_rows! {
 
     /// Adds to rows of the roll-ups, or makes them.
     AddRollups(RollupRow) = "usage_rollups",
-        " ON CONFLICT (series_id, width, slot, meter_id, shard) DO UPDATE SET \
+        " ON CONFLICT (series_id, width, slot, meter_id) DO UPDATE SET \
          requests = usage_rollups.requests + excluded.requests, \
          tokens = usage_rollups.tokens + excluded.tokens, \
          tokens_high = usage_rollups.tokens_high + excluded.tokens_high, \
@@ -375,6 +372,32 @@ insert_of_rows! {
          merchant_cost_high = usage_rollups.merchant_cost_high + excluded.merchant_cost_high";
 }
 
+/// Puts the settled calls of a group into the queue of the roll-ups. Their number comes from the database.
+pub(crate) struct QueueCalls(String);
+
+impl QueueCalls {
+    pub(crate) fn of(rows: &[QueueRow]) -> Self {
+        Self(to_json(&rows))
+    }
+}
+
+impl QueryId for QueueCalls {
+    type QueryId = Self;
+    const HAS_STATIC_QUERY_ID: bool = true;
+}
+
+impl QueryFragment<Pg> for QueueCalls {
+    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
+        out.push_sql(
+            "INSERT INTO rollup_queue (calls, created_at) SELECT calls, created_at \
+             FROM json_populate_recordset(NULL::rollup_queue, ",
+        );
+        out.push_bind_param::<Text, _>(&self.0)?;
+        out.push_sql("::json)");
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use diesel::connection::SimpleConnection;
@@ -382,27 +405,27 @@ mod tests {
     use diesel::{Connection, QueryDsl, RunQueryDsl};
 
     use super::*;
-    use crate::schema::request_metadata;
+    use crate::schema::request_index;
 
     /// So SQLite need not copy the pages that it changes.
     #[test]
     fn of_rows_inserted_at_once_the_transaction_takes_back_those_before_one_that_cannot_be() {
         let mut conn = SqliteConnection::establish(":memory:").unwrap();
         conn.batch_execute(
-            "CREATE TABLE request_metadata (merchant_id TEXT, key TEXT, value TEXT, request_id TEXT PRIMARY KEY)",
+            "CREATE TABLE request_index (merchant_id TEXT, key TEXT, value TEXT, request_id TEXT PRIMARY KEY)",
         )
         .unwrap();
-        let row = RequestMetadataRow {
+        let row = RequestIndexRow {
             merchant_id: "mch_1".to_owned(),
             key: "team".to_owned(),
             value: "red".to_owned(),
             request_id: "req_1".to_owned(),
         };
         let count = |conn: &mut SqliteConnection| {
-            request_metadata::table.count().get_result::<i64>(conn).unwrap()
+            request_index::table.count().get_result::<i64>(conn).unwrap()
         };
         let written = conn.transaction(|conn| {
-            let inserted = InsertSomeMetadata(&[row.clone(), row]).execute(conn);
+            let inserted = InsertSomeIndexRows(&[row.clone(), row]).execute(conn);
             assert_eq!(count(conn), 1);
             inserted
         });

@@ -1,5 +1,7 @@
 //! What a serving process does for its store from time to time.
 
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::subscriptions::Whose;
@@ -14,12 +16,17 @@ const REPLAY_EVERY: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(300);
 /// How often subscriptions whose cycle has ended are looked for.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// How often calls that this process has settled are added to the roll-ups: often, because on SQLite calls wait for it.
+const FOLD_EVERY: Duration = Duration::from_millis(50);
+/// How often calls are looked for that others have settled.
+const FOLD_OTHERS_EVERY: u32 = 20;
 /// How often old answers and sessions are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// Keeps the lease, ends what dead processes left, books what waits in the journal, renews
-/// subscriptions, forgets old answers. It never returns; a store that is away is tried again.
+/// Keeps the lease, ends what dead processes left, books what waits in the journal, folds settled calls into the
+/// roll-ups, renews subscriptions, forgets old answers. It never returns; a store that is away is tried again.
 pub async fn run(store: Store) {
+    let turn = Cell::new(0);
     let lease = Duration::from_millis(u64::from(store.0.lease_ms) / 3);
     tokio::join!(
         every_or_soon(lease, AGAIN, "the lease is not renewed", async || store.renew_lease().await),
@@ -29,6 +36,14 @@ pub async fn run(store: Store) {
         }),
         every(REPLAY_EVERY, "the journal is not booked", async || {
             told(store.replay_journal().await?, "settlements of the journal were booked");
+            Ok(())
+        }),
+        every(FOLD_EVERY, "the roll-ups are not brought up to date", async || {
+            turn.set((turn.get() + 1) % FOLD_OTHERS_EVERY);
+            let is_queued = store.0.context.is_queued.swap(false, Ordering::Relaxed);
+            if is_queued || turn.get() == 0 {
+                store.fold().await?;
+            }
             Ok(())
         }),
         every(RENEW_EVERY, "subscriptions are not renewed", async || {

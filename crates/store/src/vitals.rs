@@ -9,9 +9,9 @@ use tollgate_metrics::{Gauge, Histogram};
 use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
-use crate::deliveries;
 use crate::error::StoreError;
-use crate::schema::{events, requests};
+use crate::schema::{events, open_calls};
+use crate::{deliveries, rollups};
 
 /// How long a call waits for the ledger, in microseconds.
 const WAITS: &[u64] = &[
@@ -59,6 +59,8 @@ pub struct Open {
     pub messages: usize,
     /// Since when the oldest of them waits.
     pub oldest_message: Option<Timestamp>,
+    /// Since when the oldest settled call waits to be added to the roll-ups.
+    pub oldest_unfolded: Option<Timestamp>,
 }
 
 /// Counts what is open, each up to 100,000.
@@ -66,13 +68,12 @@ pub struct Open {
 /// # Errors
 /// Those of the store.
 pub(crate) fn open(conn: &mut Conn) -> Result<Open, StoreError> {
-    let holds: Vec<(i64, i64, i64, i64)> = requests::table
-        .filter(requests::node_id.is_not_null())
+    let holds: Vec<(i64, i64, i64, i64)> = open_calls::table
         .select((
-            requests::wallet_hold,
-            requests::cycle_hold,
-            requests::bundle_hold,
-            requests::merchant_hold,
+            open_calls::wallet_hold,
+            open_calls::cycle_hold,
+            open_calls::bundle_hold,
+            open_calls::merchant_hold,
         ))
         .limit(MOST_COUNTED)
         .load(conn)?;
@@ -90,5 +91,6 @@ pub(crate) fn open(conn: &mut Conn) -> Result<Open, StoreError> {
         held: held.fold(Amount::ZERO, Amount::saturating_add),
         messages: events.len().saturating_add(deliveries.len()),
         oldest_message: messages.min().copied().map(Timestamp::from_unix_micros),
+        oldest_unfolded: rollups::queued_since(conn)?,
     })
 }

@@ -3,19 +3,19 @@
 //!
 //! [`deliveries`]: crate::deliveries
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    MerchantId, NewWebhook, Timestamp, Webhook, WebhookChanges, WebhookId, WebhookSecret,
-    WebhookSecrets,
+    EventKind, MerchantId, NewWebhook, Timestamp, Webhook, WebhookChanges, WebhookId,
+    WebhookSecret, WebhookSecrets,
 };
 
 use crate::conn::Conn;
 use crate::deliveries;
 use crate::dialect;
 use crate::error::StoreError;
-use crate::events;
+use crate::events::{self, EventRow};
 use crate::page::Page;
 use crate::rows::{from_json, parsed, time, to_json};
 use crate::schema::webhooks;
@@ -71,6 +71,12 @@ impl WebhookRow {
         let of_requests = webhook.events.iter().flatten().any(|kind| kind.is_of_a_request());
         let since = self.requests_since.unwrap_or_else(|| now.unix_micros());
         self.requests_since = of_requests.then_some(since);
+    }
+
+    /// Whether an event is of a call that was settled before the webhook wanted such events.
+    pub(crate) fn wants_later(&self, kind: EventKind, event: &EventRow) -> bool {
+        let since = self.requests_since.unwrap_or(i64::MAX);
+        kind.is_of_a_request() && event.created_at < since
     }
 
     pub(crate) fn save(&self, conn: &mut Conn) -> Result<(), StoreError> {
@@ -238,14 +244,20 @@ pub fn delete(
     Ok(true)
 }
 
-/// The merchants with a webhook that asks for the events of single calls. There are few, and most
-/// often none.
-pub(crate) fn merchants_told_of_requests(
+/// The merchants with a webhook that wants the events of single calls, each with the instant from which it wants
+/// them, in microseconds. There are few, and most often none.
+pub(crate) fn requests_wanted_since(
     conn: &mut Conn,
-) -> Result<HashSet<MerchantId>, StoreError> {
-    let merchants: Vec<String> = webhooks::table
+) -> Result<HashMap<MerchantId, i64>, StoreError> {
+    let found: Vec<(String, Option<i64>)> = webhooks::table
         .filter(webhooks::requests_since.is_not_null())
-        .select(webhooks::merchant_id)
+        .select((webhooks::merchant_id, webhooks::requests_since))
         .load(conn)?;
-    merchants.iter().map(|id| parsed("webhooks.merchant_id", id)).collect()
+    let mut wanted: HashMap<MerchantId, i64> = HashMap::new();
+    for (merchant_id, since) in found {
+        let merchant_id = parsed("webhooks.merchant_id", &merchant_id)?;
+        let since = since.unwrap_or(i64::MAX);
+        wanted.entry(merchant_id).and_modify(|first| *first = since.min(*first)).or_insert(since);
+    }
+    Ok(wanted)
 }

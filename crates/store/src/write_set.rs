@@ -87,7 +87,7 @@ pub(crate) struct Reason<'a> {
     pub(crate) kind: TransactionKind,
     pub(crate) request_id: Option<RequestId>,
     pub(crate) description: Option<&'a str>,
-    /// No wallet books the same one twice; absent where a repeated order is caught elsewhere.
+    /// No wallet books two lines with one key; absent where another row makes it happen once.
     pub(crate) idempotency_key: Option<String>,
 }
 
@@ -109,8 +109,8 @@ struct Line {
 
 impl From<&Line> for TransactionRow {
     fn from(line: &Line) -> Self {
-        let transaction_id = line.transaction_id.to_string();
         Self {
+            transaction_id: line.transaction_id.to_string(),
             wallet_id: line.wallet_id.to_string(),
             account: word(&line.account),
             number: line.number,
@@ -119,9 +119,8 @@ impl From<&Line> for TransactionRow {
             balance_after: line.balance_after.units(),
             request_id: line.request_id.map(|id| id.to_string()),
             description: line.description.clone(),
-            idempotency_key: line.idempotency_key.clone().unwrap_or_else(|| transaction_id.clone()),
+            idempotency_key: line.idempotency_key.clone(),
             created_at: line.created_at.unix_micros(),
-            transaction_id,
         }
     }
 }
@@ -323,7 +322,7 @@ impl WriteSet {
                     kind,
                     request_id: Some(request_id),
                     description: None,
-                    idempotency_key: Some(format!("{}:{request_id}:{account:?}", word(&kind))),
+                    idempotency_key: None,
                 };
                 let amount = out.checked_neg().map_err(out_of_range)?;
                 self.add_line(locked, account, amount, left, reason, self.now)?;
@@ -594,7 +593,7 @@ pub(crate) fn out_of_range(noun: &str, id: impl ToString) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_domain::{Credits, Forwarded, Metadata, PricedUsage, ProviderKeyType, SpendRules};
+    use tollgate_domain::{Credits, SpendRules};
 
     use super::*;
 
@@ -637,28 +636,11 @@ mod tests {
         PendingRecord {
             request_id: RequestId::generate(NOW),
             merchant_id: wallet.wallet.merchant_id,
-            reference_id: None,
-            connection_id: None,
             spend_key_id: key.map(|key| key.spend_key_id),
             wallet_id: Some(wallet.wallet.wallet_id),
-            merchant_wallet_id: WalletId::generate(NOW),
-            meter: None,
-            disable_billing: false,
-            forwarded: Forwarded {
-                provider: "house".to_owned(),
-                endpoint: "POST http://127.0.0.1/".to_owned(),
-                metered: true,
-                provider_key_type: ProviderKeyType::Managed,
-                model: None,
-                metadata: Metadata::default(),
-                input_estimate: PricedUsage::nothing(),
-            },
             spend_hold: usd(hold),
             wallet_hold: usd(hold),
-            credit_hold: None,
-            merchant_hold: Amount::ZERO,
-            enforcement: None,
-            created_at: NOW,
+            ..crate::outcome::tests::pending()
         }
     }
 

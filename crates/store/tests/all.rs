@@ -3,6 +3,7 @@
 
 mod backup;
 mod deliveries;
+mod failover;
 mod ledger;
 mod missing_prices;
 mod reference;

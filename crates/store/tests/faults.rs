@@ -165,6 +165,7 @@ impl<'a> Customer<'a> {
 
     /// How many calls the merchant was told of as completed.
     async fn told(&self) -> usize {
+        self.store.store.fold().await.unwrap();
         let merchant_id = self.wallet.0;
         let page = Page { after: None, limit: 100_000 };
         let told = self.store.store.read(move |conn| events::list(conn, merchant_id, &page)).await;
@@ -358,7 +359,7 @@ fn whichever_table_cannot_be_written_a_call_is_booked_once() {
         let tables = tables(&mut conn);
         let mut met = Vec::new();
         for table in tables {
-            for change in ["INSERT", "UPDATE"] {
+            for change in ["INSERT", "UPDATE", "DELETE"] {
                 let before = customer.balance().await;
                 let (first, became) = customer.asks(&store.store).await;
                 assert_eq!(became, Became::Answered);
@@ -387,16 +388,57 @@ fn whichever_table_cannot_be_written_a_call_is_booked_once() {
         assert_eq!(
             met,
             [
-                "INSERT events",
-                "INSERT request_metadata",
+                "INSERT open_calls",
+                "DELETE open_calls",
                 "INSERT requests",
-                "UPDATE requests",
+                "INSERT rollup_queue",
                 "UPDATE spend_counters",
                 "INSERT tier_counters",
+                "UPDATE tier_counters",
                 "INSERT transactions",
+                "UPDATE wallets",
+            ]
+        );
+    });
+}
+
+/// The same while calls are added to the roll-ups: none is added twice, and none is left out.
+#[test]
+fn whichever_table_cannot_be_written_a_call_is_folded_once() {
+    let _turn = turn();
+    each_store(async |store| {
+        let DatabaseUrl::Sqlite(file) = &store.url else { return };
+        let customer = Customer::of(store).await;
+        let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+        conn.batch_execute("PRAGMA busy_timeout = 10000").unwrap();
+        let mut met = Vec::new();
+        let mut told = customer.told().await;
+        for table in tables(&mut conn) {
+            for change in ["INSERT", "UPDATE", "DELETE"] {
+                assert_eq!(customer.calls(&store.store).await, Became::Answered);
+                conn.batch_execute(&format!(
+                    "CREATE TRIGGER fault BEFORE {change} ON {table} \
+                     BEGIN SELECT RAISE(ABORT, 'no {change} of {table}'); END"
+                ))
+                .unwrap();
+                let folded = store.store.fold().await;
+                conn.batch_execute("DROP TRIGGER fault").unwrap();
+                if folded.is_err() {
+                    met.push(format!("{change} {table}"));
+                }
+                told += 1;
+                assert_eq!(customer.told().await, told, "{change} of {table}");
+                store.assert_audited().await;
+            }
+        }
+        assert_eq!(
+            met,
+            [
+                "INSERT events",
+                "INSERT request_index",
+                "DELETE rollup_queue",
                 "INSERT usage_rollups",
                 "UPDATE usage_rollups",
-                "UPDATE wallets",
             ]
         );
     });

@@ -125,6 +125,21 @@ impl TestServer {
         self.cluster.start_again(&self.install);
     }
 
+    /// Keeps what it has committed until now. It is stopped for that, and started again.
+    pub fn keep(&self) {
+        self.stop();
+        self.cluster.keep_data();
+        self.start();
+    }
+
+    /// Stops it at once and starts it as it was [kept](Self::keep), without what was committed since: as an asynchronous
+    /// standby that takes over.
+    pub fn lose(&self) {
+        self.stop();
+        self.cluster.lose_data();
+        self.start();
+    }
+
     /// Lets it do and say nothing until the silence is dropped; its connections stand.
     pub fn silence(&self) -> Silence<'_> {
         self.cluster.signal("-STOP");

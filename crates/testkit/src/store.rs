@@ -14,7 +14,7 @@ use tollgate_store::{
     DatabaseUrl, Options, Store, StoreError, connections, merchants, meters, spend_keys, wallets,
 };
 
-use crate::postgres::{self, TestDatabase};
+use crate::postgres::{self, TestDatabase, TestServer};
 
 /// A store of one test.
 pub struct TestStore {
@@ -38,6 +38,22 @@ pub fn each_store(test: impl AsyncFn(&TestStore)) {
     let mut databases = vec![None];
     databases.extend(postgres::migrated_database(|url| migrate(&url.parse().unwrap())).map(Some));
     for database in databases {
+        let store = TestStore::open(database);
+        runtime.block_on(store.run(&test));
+    }
+}
+
+/// Runs `test` on a fresh store of a PostgreSQL server of its own. It ends audited.
+pub fn on_own_server(test: impl AsyncFn(&TestStore, &TestServer)) {
+    let Some((server, database)) = postgres::server() else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    migrate(&database.url().parse().unwrap());
+    let store = TestStore::open(Some(database));
+    runtime.block_on(store.run(async |store| test(store, &server).await));
+}
+
+impl TestStore {
+    fn open(database: Option<TestDatabase>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tollgate.db");
         let url = match &database {
@@ -50,13 +66,14 @@ pub fn each_store(test: impl AsyncFn(&TestStore)) {
         println!("on {url:?}");
         let clock = Clock::manual(START);
         let store = open(&url, &clock, folder.path());
-        let store = TestStore { store, clock, url, database, folder };
-        runtime.block_on(async {
-            store.store.renew_lease().await.unwrap();
-            test(&store).await;
-            store.assert_audited().await;
-            store.store.close().await.unwrap();
-        });
+        Self { store, clock, url, database, folder }
+    }
+
+    async fn run(&self, test: impl AsyncFn(&Self)) {
+        self.store.renew_lease().await.unwrap();
+        test(self).await;
+        self.assert_audited().await;
+        self.store.close().await.unwrap();
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpRe
         Ok::<_, StoreError>((of_day, of_month, failed, in_flight, wallet, requests, keys, failing))
     };
     let (of_day, of_month, failed, in_flight, wallet, requests, keys, failing) =
-        app.store.read(read).await?;
+        app.store.read_snapshot(read).await?;
     let mut notices = Vec::new();
     for key in &keys {
         let used = limit_used(key, now);

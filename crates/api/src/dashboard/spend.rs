@@ -217,7 +217,7 @@ pub(super) async fn show(
         let names = names(conn, merchant_id, &trend)?;
         Ok::<_, StoreError>((trend, failed, names, Latency::read(conn, merchant_id)?))
     };
-    let (trend, failed, names, latency) = app.store.read(read).await?;
+    let (trend, failed, names, latency) = app.store.read_snapshot(read).await?;
     let labels = range.labels(now);
     let link = |range: &str, by: &str| format!("/dashboard/spend?range={range}&by={by}");
     let stacked = layers(&trend, &names);

@@ -215,15 +215,24 @@ fn about_store(read: Option<&Read>, page: &mut Exposition) {
     gauge("holds_open", help, |read| count(read.open.holds));
     let help = "What they hold on wallets, in units of 10^-10 USD";
     gauge("holds_open_usd_e10", help, |read| units(read.open.held));
+    let help = "How long the oldest settled call has waited to be added to the roll-ups";
+    let mut family = page.family(Kind::Gauge, "rollup_lag_seconds", help);
+    read.into_iter().for_each(|read| family.sample(&[], age(read, read.open.oldest_unfolded)));
+    let mut gauge = |name: &str, help: &str, of: fn(&Read) -> u64| {
+        let mut family = page.family(Kind::Gauge, name, help);
+        read.into_iter().for_each(|read| family.sample(&[], of(read)));
+    };
     let help = "Events and deliveries that wait for webhooks, of all nodes";
     gauge("webhook_backlog", help, |read| count(read.open.messages));
     let help = "How long the oldest of them has waited";
     let mut family = page.family(Kind::Gauge, "webhook_backlog_age_seconds", help);
-    if let Some(read) = read {
-        let oldest = read.open.oldest_message.unwrap_or(read.at);
-        let age = read.at.unix_micros().saturating_sub(oldest.unix_micros());
-        family.sample(&[], Seconds(u64::try_from(age).unwrap_or(0)));
-    }
+    read.into_iter().for_each(|read| family.sample(&[], age(read, read.open.oldest_message)));
+}
+
+/// How long something has waited, if anything does.
+fn age(read: &Read, since: Option<Timestamp>) -> Seconds {
+    let since = since.unwrap_or(read.at).unix_micros();
+    Seconds(u64::try_from(read.at.unix_micros().saturating_sub(since)).unwrap_or(0))
 }
 
 fn about_webhooks(metrics: &Metrics, page: &mut Exposition) {

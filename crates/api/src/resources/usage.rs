@@ -120,7 +120,7 @@ pub(crate) async fn get(
         return Err(ApiError::invalid(issues));
     };
     let read = move |conn: &mut _| usage::by_day(conn, caller.merchant_id, &filter, &span);
-    let sums = app.store.read(read).await?;
+    let sums = app.store.read_snapshot(read).await?;
     let mut totals = Sums::default();
     let items = span.days().zip(&sums).map(|(day, sums)| {
         totals += *sums;

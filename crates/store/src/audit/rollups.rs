@@ -1,20 +1,20 @@
 //! The roll-ups against the records: those of merchants, connections and spend keys row by row, those by
 //! metadata, and by what else a call is, for each pair as a whole.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use diesel::prelude::*;
+use tollgate_domain::{PendingRecord, RequestRecord};
 
 use super::{Audit, CHUNK};
-use tollgate_pricing::Amount;
-
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::rows::{RequestRow, time};
-use crate::schema::{usage_rollups, usage_series, usage_tags};
-use crate::usage::{
-    NARROW, RollupKey, RollupRow, SeriesRow, Sums, TagRow, WIDE, is_trait, pairs, slot, traits,
+use crate::rollups::{
+    self, NARROW, RollupKey, RollupRow, Rollups, Series, SeriesRow, Sums, TagRow, WIDE, is_trait,
+    pairs, slot, traits,
 };
+use crate::rows::time;
+use crate::schema::{usage_rollups, usage_series, usage_tags};
 
 /// A merchant or connection, and a pair of metadata.
 type PairKey = (String, String, String);
@@ -27,41 +27,38 @@ pub(super) struct Recomputed {
 }
 
 impl Recomputed {
-    /// Adds a record, and answers what it cost: nothing while it is pending.
-    pub(super) fn add(&mut self, row: &RequestRow) -> Result<Amount, StoreError> {
-        if row.is_pending() {
-            return Ok(Amount::ZERO);
-        }
-        // What the meter was is shown, but not added up.
-        let record = row.to_record(None)?;
-        let more = Sums::of(&record);
+    /// Adds a record.
+    pub(super) fn add(&mut self, call: &PendingRecord, record: &RequestRecord) {
+        let more = Sums::of(record);
+        let created_at = call.created_at.unix_micros();
+        let meter_id = call.meter.map(|meter| meter.meter_id.to_string()).unwrap_or_default();
         let mut add = |owner: &String, widths: &[i32]| {
             for &width in widths {
-                let slot = slot(row.created_at);
+                let slot = slot(created_at);
                 let slot = slot - slot.rem_euclid(i64::from(width));
-                let meter_id = row.meter_id.clone().unwrap_or_default();
-                let [_, sums] =
-                    self.rows.entry((owner.clone(), width, slot, meter_id)).or_default();
+                let key = (owner.clone(), width, slot, meter_id.clone());
+                let [_, sums] = self.rows.entry(key).or_default();
                 *sums += more;
             }
         };
-        if let Some(spend_key_id) = &row.spend_key_id {
-            add(spend_key_id, &[WIDE]);
+        if let Some(spend_key_id) = call.spend_key_id {
+            add(&spend_key_id.to_string(), &[WIDE]);
         }
-        for (key, value) in traits(&record) {
-            let pair = (row.merchant_id.clone(), key.to_owned(), value);
+        let merchant_id = call.merchant_id.to_string();
+        for (key, value) in traits(record) {
+            let pair = (merchant_id.clone(), key.to_owned(), value);
             let [_, sums] = self.pairs.entry(pair).or_default();
             *sums += more;
         }
-        for owner in [Some(&row.merchant_id), row.connection_id.as_ref()].into_iter().flatten() {
-            add(owner, &[NARROW, WIDE]);
+        let connection_id = call.connection_id.map(|id| id.to_string());
+        for owner in [Some(merchant_id), connection_id].into_iter().flatten() {
+            add(&owner, &[NARROW, WIDE]);
             for (key, value) in record.metadata.iter() {
                 let key = (owner.clone(), key.clone(), value.clone());
                 let [_, sums] = self.pairs.entry(key).or_default();
                 *sums += more;
             }
         }
-        Ok(record.quote.total_request_cost)
     }
 
     fn keep(&mut self, row: RollupRow, pairs_of: &HashMap<String, Vec<PairKey>>) {
@@ -86,16 +83,18 @@ pub(super) fn compare(
     mut recomputed: Recomputed,
     audit: &mut Audit,
 ) -> Result<(), StoreError> {
-    let pairs_of = pairs_by_series(conn)?;
-    let mut after = (String::new(), 0, 0, String::new(), 0);
+    // The calls in the queue count as if they were in the roll-ups.
+    let mut unfolded = Rollups::default();
+    rollups::queued(conn)?.iter().for_each(|call| unfolded.add(&Series::default(), call));
+    let rows: Vec<_> = unfolded.rows().collect();
+    let pairs_of = pairs_by_series(conn, unfolded)?;
+    rows.into_iter().for_each(|row| recomputed.keep(row, &pairs_of));
+    let mut after = (String::new(), 0, 0, String::new());
     loop {
-        use usage_rollups::{meter_id, series_id, shard, slot, width};
-        let (last_series, last_width, last_slot, last_meter, last_shard) = &after;
+        use usage_rollups::{meter_id, series_id, slot, width};
+        let (last_series, last_width, last_slot, last_meter) = &after;
         // As `(a, b, …) > (x, y, …)`, which diesel cannot say.
-        let beyond = slot
-            .gt(last_slot)
-            .or(slot.eq(last_slot).and(meter_id.gt(last_meter)))
-            .or(slot.eq(last_slot).and(meter_id.eq(last_meter)).and(shard.gt(last_shard)));
+        let beyond = slot.gt(last_slot).or(slot.eq(last_slot).and(meter_id.gt(last_meter)));
         let rows: Vec<RollupRow> = usage_rollups::table
             .filter(series_id.ge(last_series))
             .filter(
@@ -104,12 +103,12 @@ pub(super) fn compare(
                     .or(width.gt(last_width))
                     .or(width.eq(last_width).and(beyond)),
             )
-            .order((series_id, width, slot, meter_id, shard))
+            .order((series_id, width, slot, meter_id))
             .limit(CHUNK)
             .select(RollupRow::as_select())
             .load(conn)?;
         let Some(last) = rows.last() else { break };
-        after = (last.series_id.clone(), last.width, last.slot, last.meter_id.clone(), last.shard);
+        after = (last.series_id.clone(), last.width, last.slot, last.meter_id.clone());
         rows.into_iter().for_each(|row| recomputed.keep(row, &pairs_of));
     }
     for ((owner, width, slot, meter_id), sums) in recomputed.rows {
@@ -130,12 +129,16 @@ pub(super) fn compare(
 }
 
 /// For which pairs, of whom, each series by metadata is asked.
-fn pairs_by_series(conn: &mut Conn) -> Result<HashMap<String, Vec<PairKey>>, StoreError> {
+fn pairs_by_series(
+    conn: &mut Conn,
+    unfolded: Rollups,
+) -> Result<HashMap<String, Vec<PairKey>>, StoreError> {
     let mut found: HashMap<String, Vec<PairKey>> = HashMap::new();
     let tags: Vec<(TagRow, SeriesRow)> = usage_tags::table
         .inner_join(usage_series::table.on(usage_series::series_id.eq(usage_tags::series_id)))
         .select((TagRow::as_select(), SeriesRow::as_select()))
         .load(conn)?;
+    let tags: BTreeSet<_> = tags.into_iter().chain(unfolded.tagged()).collect();
     for (tag, series) in tags {
         let of_series = found.entry(series.series_id.clone()).or_default();
         if tag.key.is_empty() {

@@ -294,7 +294,8 @@ impl Queues {
         for (number, event, kind) in taken {
             for (row, webhook) in wanting.get_mut(&event.merchant_id).into_iter().flatten() {
                 // What waited already when a webhook was made happened before it.
-                if !webhook.wants(kind) || number <= row.events_before {
+                let is_earlier = number <= row.events_before || row.wants_later(kind, event);
+                if !webhook.wants(kind) || is_earlier {
                     continue;
                 }
                 row.sequence = row.sequence.saturating_add(1);

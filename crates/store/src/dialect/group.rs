@@ -1,81 +1,58 @@
 //! What a group of calls takes of the database, and what it gives back: on PostgreSQL one statement each,
 //! because a round trip costs more than what is done in it.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use diesel::RunQueryDsl;
 use diesel::pg::Pg;
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
 use diesel::sql_types::{Array, Text};
-use serde::Deserialize;
-use tollgate_domain::MerchantId;
 
 use super::{
-    Lock, add_rollups, each, insert_metadata, insert_requests, insert_transactions,
-    lock_spend_counters, save_counters, save_requests, save_spend_counters, save_wallets, wallets,
+    Lock, each, for_each, for_some, insert_transactions, lock_spend_counters, save_counters,
+    save_spend_counters, save_wallets, wallets,
 };
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::rows::{
-    RequestMetadataRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, from_json, parsed,
-};
-use crate::schema::tier_counters;
+use crate::rollups::QueueRow;
+use crate::rows::{OpenCallRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, from_json};
+use crate::schema::{rollup_queue, tier_counters};
 use crate::spend_keys::SpendCountersRow;
 use crate::statements::{
-    AddRollups, InsertMetadata, InsertRequests, InsertTransactions, LockCounters, SaveCounters,
-    SaveCountersOfKeys, SaveRequests, SaveWallets,
+    DeleteOpenCall, InsertOpenCalls, InsertRequests, InsertSomeOpenCalls, InsertSomeRequests,
+    InsertTransactions, LockCounters, QueueCalls, SaveCounters, SaveCountersOfKeys, SaveWallets,
 };
-use crate::usage::RollupRow;
-use crate::webhooks;
 
 /// What a group needs; ids ascend.
 #[derive(Debug, Default)]
 pub(crate) struct Needed {
-    /// Calls that end. Only where rows are locked: elsewhere they still stand as they were read.
-    pub(crate) requests: Vec<String>,
+    /// Calls that end. Only where rows are locked: elsewhere only this process ends them.
+    pub(crate) open_calls: Vec<String>,
     pub(crate) spend_keys: Vec<String>,
     pub(crate) wallets: Vec<String>,
     /// Tier counters, as they are made if they are missing.
     pub(crate) counters: Vec<TierCounterRow>,
-    /// Of which merchants it must be known whether they are told of every call.
-    pub(crate) merchants: Vec<String>,
 }
 
 impl Needed {
     /// Whether nothing is needed.
     pub(crate) const fn is_empty(&self) -> bool {
-        let Self { requests, spend_keys, wallets, counters, merchants } = self;
-        requests.is_empty()
-            && spend_keys.is_empty()
-            && wallets.is_empty()
-            && counters.is_empty()
-            && merchants.is_empty()
+        let Self { open_calls, spend_keys, wallets, counters } = self;
+        open_calls.is_empty() && spend_keys.is_empty() && wallets.is_empty() && counters.is_empty()
     }
 }
 
 /// How these rows stand.
 #[derive(Default)]
 pub(crate) struct Found {
-    pub(crate) requests: Vec<Standing>,
+    /// How many of the open calls are there.
+    pub(crate) open_calls: usize,
     pub(crate) spend_counters: Vec<SpendCountersRow>,
     pub(crate) wallets: Vec<WalletRow>,
     pub(crate) counters: Vec<TierCounterRow>,
-    /// The merchants that are told of every call: where rows are locked of those that were asked for,
-    /// elsewhere all.
-    pub(crate) told: HashSet<MerchantId>,
     /// What the rows of the [`Basis`] are marked with now.
     pub(crate) marks: BTreeSet<String>,
-}
-
-/// How a call that is to end stands.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub(crate) enum Standing {
-    /// It is pending, so it is as it was admitted: its id.
-    Pending(String),
-    /// It has ended.
-    Ended(Box<RequestRow>),
 }
 
 /// What a group is decided by and does not change or lock: which rows, and marks by which their present
@@ -93,15 +70,16 @@ pub(crate) struct Basis {
 
 /// What a group has changed, but for what few groups do; rows of each table ascend.
 pub(crate) struct Group<'a> {
-    pub(crate) new_requests: &'a [RequestRow],
-    pub(crate) metadata: &'a [RequestMetadataRow],
-    pub(crate) changed_requests: &'a [RequestRow],
+    pub(crate) opened: &'a [OpenCallRow],
+    /// The ids of open calls that are settled.
+    pub(crate) closed: &'a [String],
+    pub(crate) records: &'a [RequestRow],
     pub(crate) spend_counters: &'a [SpendCountersRow],
     pub(crate) wallets: &'a [WalletRow],
     pub(crate) transactions: &'a [TransactionRow],
     pub(crate) counters: &'a [TierCounterRow],
-    /// Added to what stands there at that moment, so nothing has to be read or locked before.
-    pub(crate) rollups: &'a [RollupRow],
+    /// The settled calls, for the roll-ups: one row or none.
+    pub(crate) queued: &'a [QueueRow],
 }
 
 /// Reads what a group needs, and locks it if `lock`, table by table in the order of [`Needed`], rows by
@@ -126,11 +104,7 @@ pub(crate) fn read(
             // Who reads is alone, so that this locks nothing.
             let spend_counters = lock_spend_counters(conn, &needed.spend_keys)?;
             let wallets = wallets(conn, &needed.wallets, lock)?;
-            let told = match needed.merchants.is_empty() {
-                true => HashSet::new(),
-                false => webhooks::merchants_told_of_requests(conn)?,
-            };
-            Ok(Found { spend_counters, wallets, counters, told, ..Found::default() })
+            Ok(Found { spend_counters, wallets, counters, ..Found::default() })
         }
         Conn::Postgres(conn) => {
             let counters = LockCounters::of(&needed.counters);
@@ -141,13 +115,10 @@ pub(crate) fn read(
             let mut found = Found::default();
             for (kind, row) in rows {
                 match kind.as_str() {
-                    REQUEST => found.requests.push(from_json("requests", &row)?),
+                    OPEN_CALL => found.open_calls += 1,
                     SPEND_COUNTERS => found.spend_counters.push(from_json("spend_counters", &row)?),
                     WALLET => found.wallets.push(from_json("wallets", &row)?),
                     COUNTER => found.counters.push(from_json("tier_counters", &row)?),
-                    TOLD => {
-                        found.told.insert(parsed("webhooks.merchant_id", &row)?);
-                    }
                     MARK => {
                         found.marks.insert(row);
                     }
@@ -166,38 +137,58 @@ pub(crate) fn write(
     group: &Group<'_>,
     basis: &Basis,
 ) -> QueryResult<BTreeSet<String>> {
-    if let Conn::Postgres(conn) = conn {
-        let statement = WriteGroup {
-            new_requests: InsertRequests::of(group.new_requests),
-            metadata: InsertMetadata::of(group.metadata),
-            changed_requests: SaveRequests::of(group.changed_requests),
-            spend_counters: SaveCountersOfKeys::of(group.spend_counters),
-            wallets: SaveWallets::of(group.wallets),
-            transactions: InsertTransactions::of(group.transactions),
-            counters: SaveCounters::of(group.counters),
-            rollups: AddRollups::of(group.rollups),
-            basis,
-        };
-        let marks: Vec<(String, String)> = statement.load(conn)?;
-        return Ok(marks.into_iter().map(|(_, mark)| mark).collect());
-    }
-    insert_requests(conn, group.new_requests)?;
-    insert_metadata(conn, group.metadata)?;
-    save_requests(conn, group.changed_requests)?;
+    let sqlite = match conn {
+        Conn::Sqlite(sqlite) => sqlite,
+        Conn::Postgres(conn) => return write_on_postgres(conn, group, basis),
+    };
+    for_some(
+        sqlite,
+        group.opened,
+        |conn, rows| InsertSomeOpenCalls(rows).execute(conn),
+        |conn, row| InsertSomeOpenCalls(row).execute(conn),
+    )?;
+    for_each(group.closed, |id| DeleteOpenCall(id).execute(sqlite))?;
+    for_some(
+        sqlite,
+        group.records,
+        |conn, rows| InsertSomeRequests(rows).execute(conn),
+        |conn, row| InsertSomeRequests(row).execute(conn),
+    )?;
+    for_each(group.queued, |row| {
+        diesel::insert_into(rollup_queue::table).values(row).execute(sqlite)
+    })?;
     save_spend_counters(conn, group.spend_counters)?;
     save_wallets(conn, group.wallets)?;
     insert_transactions(conn, group.transactions)?;
     save_counters(conn, group.counters)?;
-    add_rollups(conn, group.rollups)?;
     Ok(BTreeSet::new())
 }
 
+fn write_on_postgres(
+    conn: &mut PgConnection,
+    group: &Group<'_>,
+    basis: &Basis,
+) -> QueryResult<BTreeSet<String>> {
+    let statement = WriteGroup {
+        opened: InsertOpenCalls::of(group.opened),
+        closed: group.closed,
+        records: InsertRequests::of(group.records),
+        spend_counters: SaveCountersOfKeys::of(group.spend_counters),
+        wallets: SaveWallets::of(group.wallets),
+        transactions: InsertTransactions::of(group.transactions),
+        counters: SaveCounters::of(group.counters),
+        queued: QueueCalls::of(group.queued),
+        basis,
+    };
+    let marks: Vec<(String, String)> = statement.load(conn)?;
+    Ok(marks.into_iter().map(|(_, mark)| mark).collect())
+}
+
 /// Which kind of row a line of [`ReadGroup`] is.
-const REQUEST: &str = "request";
+const OPEN_CALL: &str = "open_call";
 const SPEND_COUNTERS: &str = "spend_counters";
 const WALLET: &str = "wallet";
 const COUNTER: &str = "counter";
-const TOLD: &str = "told";
 const MARK: &str = "mark";
 
 /// Reads what a group needs, each row as a line of its kind and its JSON. The parts of such a union are
@@ -219,18 +210,18 @@ impl<const LOCKED: bool> Query for ReadGroup<'_, LOCKED> {
 
 impl<const LOCKED: bool> QueryFragment<Pg> for ReadGroup<'_, LOCKED> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        let Needed { requests, spend_keys, wallets, merchants, .. } = self.needed;
+        let Needed { open_calls, spend_keys, wallets, .. } = self.needed;
         if LOCKED {
             out.push_sql("WITH counters AS (");
             self.counters.walk_ast(out.reborrow())?;
             out.push_sql(") ");
         }
-        // What is pending is known by whoever admitted it.
+        // An open call is as it was admitted.
         out.push_sql(
-            "SELECT 'request', CASE WHEN outcome IS NULL THEN to_json(request_id) \
-             ELSE to_json(row) END::text FROM (SELECT * FROM requests WHERE request_id = ANY(",
+            "SELECT 'open_call', request_id FROM (SELECT request_id FROM open_calls \
+             WHERE request_id = ANY(",
         );
-        push_ids(&mut out, requests, ") ORDER BY request_id", LOCKED)?;
+        push_ids(&mut out, open_calls, ") ORDER BY request_id", LOCKED)?;
         out.push_sql(
             ") row UNION ALL SELECT 'spend_counters', to_json(row)::text \
              FROM (SELECT * FROM spend_counters WHERE spend_key_id = ANY(",
@@ -246,12 +237,7 @@ impl<const LOCKED: bool> QueryFragment<Pg> for ReadGroup<'_, LOCKED> {
                 ") row UNION ALL SELECT 'counter', to_json(row)::text FROM (TABLE counters",
             );
         }
-        out.push_sql(
-            ") row UNION ALL SELECT DISTINCT 'told', merchant_id FROM webhooks \
-             WHERE requests_since IS NOT NULL AND merchant_id = ANY(",
-        );
-        out.push_bind_param::<Array<Text>, _>(merchants)?;
-        out.push_sql(") UNION ALL ");
+        out.push_sql(") row UNION ALL ");
         self.basis.walk_ast(out)
     }
 }
@@ -314,16 +300,16 @@ impl QueryFragment<Pg> for Basis {
 }
 
 /// Writes what a group has changed, and tells the marks of its basis. All that others may have locked is
-/// locked by the group, but for the roll-ups.
+/// locked by the group.
 struct WriteGroup<'a> {
-    new_requests: InsertRequests,
-    metadata: InsertMetadata,
-    changed_requests: SaveRequests,
+    opened: InsertOpenCalls,
+    closed: &'a [String],
+    records: InsertRequests,
     spend_counters: SaveCountersOfKeys,
     wallets: SaveWallets,
     transactions: InsertTransactions,
     counters: SaveCounters,
-    rollups: AddRollups,
+    queued: QueueCalls,
     basis: &'a Basis,
 }
 
@@ -338,15 +324,16 @@ impl Query for WriteGroup<'_> {
 
 impl QueryFragment<Pg> for WriteGroup<'_> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        let parts: [(&str, &'b dyn QueryFragment<Pg>); 8] = [
-            ("WITH new_requests AS (", &self.new_requests),
-            ("), metadata AS (", &self.metadata),
-            ("), changed_requests AS (", &self.changed_requests),
+        out.push_sql("WITH closed AS (DELETE FROM open_calls WHERE request_id = ANY(");
+        out.push_bind_param::<Array<Text>, _>(self.closed)?;
+        let parts: [(&str, &'b dyn QueryFragment<Pg>); 7] = [
+            (")), opened AS (", &self.opened),
+            ("), records AS (", &self.records),
             ("), keys AS (", &self.spend_counters),
             ("), accounts AS (", &self.wallets),
             ("), lines AS (", &self.transactions),
             ("), counters AS (", &self.counters),
-            ("), sums AS (", &self.rollups),
+            ("), queued AS (", &self.queued),
         ];
         for (sql, part) in parts {
             out.push_sql(sql);

@@ -8,8 +8,8 @@ use diesel::sqlite::Sqlite;
 use diesel::{QueryResult, RunQueryDsl};
 
 use crate::conn::Conn;
+use crate::rollups::PartSums;
 use crate::rows::to_json;
-use crate::usage::PartSums;
 
 /// The sums of the rows of these series and this width, by day from the slot of a midnight on: of the
 /// rows within these ranges that lie in one day, and of one meter or all.

@@ -18,7 +18,7 @@ use crate::conn::Conn;
 use crate::dialect::group::{self, Basis, Needed};
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
-use crate::rows::{TransactionRow, WalletRow, parsed, word};
+use crate::rows::{TransactionRow, WalletRow, parsed};
 use crate::spend_keys::SpendCountersRow;
 use crate::subscriptions::{self, SubscriptionRow};
 use crate::write_set::{LedgerWallet, LedgerWallets, Reason, WriteSet, out_of_range};
@@ -270,7 +270,6 @@ impl Accounts {
         due: Amount,
         kind: TransactionKind,
         request_id: RequestId,
-        part: &str,
     ) -> Result<(), StoreError> {
         if held.is_nothing() && due.is_zero() {
             return Ok(());
@@ -292,7 +291,8 @@ impl Accounts {
             kind,
             request_id: Some(request_id),
             description: None,
-            idempotency_key: Some(format!("{}:{request_id}:{part}", word(&kind))),
+            // The record of the call is written once.
+            idempotency_key: None,
         };
         let amount = due.checked_neg().map_err(out_of_range)?;
         let booked = changes.move_balance(wallet, amount, reason)?;

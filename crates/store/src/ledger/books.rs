@@ -1,16 +1,16 @@
 //! The books: what calls draw on and what they have changed, read as far as it is needed, changed in
 //! memory, written back together.
 //!
-//! Tables are locked in one order everywhere (requests, spend keys, wallets, tier counters, and the
-//! roll-ups and missing prices when all else is written) and rows within a table by id, so batches of
-//! several nodes never wait for each other in a circle. What a batch is decided by and nobody locks is its
+//! Tables are locked in one order everywhere (requests, open calls, spend keys, wallets, tier counters, and
+//! missing prices when all else is written) and rows within a table by id, so batches of several nodes never
+//! wait for each other in a circle. What a batch is decided by and nobody locks is its
 //! [basis](Basis).
 //! Settlements come before admissions: they free what admissions may need.
 
 mod settling;
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ use tollgate_pricing::Rate;
 use super::accounts::{AccountIds, Accounts};
 use super::parties::{Parties, Versions, known_version, may_touch_merchant};
 use super::posting::Posting;
-use super::rollups::Rollups;
 use super::storms::Changed;
 use super::{Context, SettleOutcome};
 use crate::conn::Conn;
-use crate::dialect::group::{self, Basis, Standing};
-use crate::dialect::{self, Lock};
+use crate::dialect::Lock;
+use crate::dialect::group::{self, Basis};
 use crate::error::StoreError;
-use crate::journal;
 use crate::missing_prices::Missing;
-use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow, parsed};
+use crate::rollups::QueuedCall;
+use crate::rows::{CorrectionRow, OpenCallRow, RequestRow, TierCounterRow, counter_key, parsed};
+use crate::{dialect, journal, records};
 
 pub(super) enum Item {
     Admit(Box<Call>),
@@ -42,11 +42,14 @@ pub(super) struct Settlement {
     pub(super) request_id: RequestId,
     /// What became of the call; `None` from the sweeper, who knows nothing.
     pub(super) report: Option<Arc<Report>>,
+    /// The call, as the journal has it: for a database that does not know it.
+    pub(super) call: Option<Arc<PendingRecord>>,
 }
 
 impl From<&journal::Entry> for Settlement {
     fn from(entry: &journal::Entry) -> Self {
-        Self { request_id: entry.request_id, report: Some(Arc::new(entry.report.clone())) }
+        let journal::Entry { request_id, report, call } = entry.clone();
+        Self { request_id, report: Some(Arc::new(report)), call: call.map(Arc::new) }
     }
 }
 
@@ -58,36 +61,39 @@ pub(super) enum Answer {
 /// Owner, meter and period of a tier counter.
 type CounterKey = (String, String, String);
 
-/// A call on its way, or one that has ended and is not taken to the database yet.
-struct Entered {
-    row: RequestRow,
-    /// The call as it was admitted.
-    pending: PendingRecord,
-    stands: Stands,
-}
-
-/// What the database knows of a row, or will once what was [taken](Books::take) is written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stands {
-    Written,
-    Changed,
-    New,
+/// A call of which the books know.
+enum Known {
+    /// It is not settled.
+    Open(Arc<PendingRecord>),
+    /// The same, and it is not among the open calls: it is usage that was reported, or the database has lost it. It
+    /// holds nothing.
+    Unasked(Arc<PendingRecord>),
+    /// It was settled before: its record.
+    Ended(Box<RequestRow>),
 }
 
 /// See the module.
 pub(super) struct Books {
     parties: Parties,
     accounts: Accounts,
-    requests: HashMap<RequestId, Entered>,
-    /// Those of them that are new or changed.
-    unwritten: Vec<RequestId>,
+    calls: HashMap<RequestId, Known>,
+    /// Those of them that are settled: they are forgotten at the end of the group.
+    ended: Vec<RequestId>,
+    /// The calls that this group has settled, with the reports.
+    settled: Vec<(Arc<PendingRecord>, Arc<Report>)>,
+    /// Whether calls are read again that this process has in memory.
+    reads_again: bool,
+    /// The calls that this group has admitted.
+    opened: Vec<OpenCallRow>,
+    /// The ids of the calls that it has settled.
+    closed: Vec<String>,
+    records: Vec<RequestRow>,
+    corrections: Vec<CorrectionRow>,
+    /// The settled calls, for the roll-ups.
+    queued: Vec<QueuedCall>,
     counters: BTreeMap<CounterKey, i64>,
     changed_counters: BTreeSet<CounterKey>,
-    metadata: Vec<RequestMetadataRow>,
-    rollups: Rollups,
     missing: Missing,
-    /// The merchants that are told of every call, once that is asked for.
-    told_of_calls: Option<HashSet<MerchantId>>,
     /// Whether calls are looked at before anything is locked for them.
     looks_first: bool,
     /// By what the last batch was decided, and how that was marked when it was.
@@ -106,14 +112,18 @@ impl Books {
         Self {
             parties: Parties::default(),
             accounts,
-            requests: HashMap::new(),
-            unwritten: Vec::new(),
+            calls: HashMap::new(),
+            ended: Vec::new(),
+            settled: Vec::new(),
+            reads_again: false,
+            opened: Vec::new(),
+            closed: Vec::new(),
+            records: Vec::new(),
+            corrections: Vec::new(),
+            queued: Vec::new(),
             counters: BTreeMap::new(),
             changed_counters: BTreeSet::new(),
-            metadata: Vec::new(),
-            rollups: Rollups::default(),
             missing: Missing::new(),
-            told_of_calls: None,
             looks_first: false,
             basis: Basis::default(),
             marks: BTreeSet::new(),
@@ -123,19 +133,30 @@ impl Books {
     }
 
     /// The same, but it is known who takes part in calls. What is refused as things stand locks nothing if
-    /// somebody `looks_first`, so that refusals, however many, slow nobody down.
-    pub(super) fn with(parties: Parties, looks_first: bool, context: &Context) -> Self {
-        Self { parties, looks_first, ..Self::new(context) }
+    /// it `looks_first`, so that refusals do not slow other calls down. If it `reads_again`, calls that this process has
+    /// in memory are read from the database.
+    pub(super) fn with(
+        parties: Parties,
+        looks_first: bool,
+        reads_again: bool,
+        context: &Context,
+    ) -> Self {
+        Self { parties, looks_first, reads_again, ..Self::new(context) }
     }
 
     /// Who takes part in calls; everything must be written. The calls that were admitted are known to this
     /// process from here on.
     pub(super) fn into_parties(self, context: &Context) -> Parties {
-        let entered = self.requests.into_iter();
-        let pending = entered.filter_map(|(id, Entered { row, pending, .. })| {
-            row.is_pending().then(|| (id, Box::new((row, pending))))
-        });
-        context.on_their_way().extend(pending);
+        let mut open_calls = context.open_calls();
+        for id in self.ended {
+            open_calls.remove(&id);
+        }
+        open_calls.extend(self.calls.into_iter().filter_map(|(id, known)| match known {
+            Known::Open(call) => Some((id, call)),
+            Known::Unasked(_) | Known::Ended(_) => None,
+        }));
+        drop(open_calls);
+        context.recent.keep(self.settled, self.now);
         self.parties
     }
 
@@ -149,22 +170,19 @@ impl Books {
         &self.marks
     }
 
-    /// Somebody may have asked to be told of calls, or asks no more.
-    pub(super) fn forget_who_is_told(&mut self) {
-        self.told_of_calls = None;
-    }
-
     /// Forgets what was read, but for the calls on their way, which only these books end. Everything
     /// must be written.
     pub(super) fn forget(&mut self, context: &Context) {
-        let mut requests = mem::take(&mut self.requests);
-        requests.retain(|_, entered| entered.row.is_pending());
-        *self = Self { requests, ..Self::new(context) };
+        let mut calls = mem::take(&mut self.calls);
+        calls.retain(|_, known| matches!(known, Known::Open(_)));
+        *self = Self { calls, ..Self::new(context) };
     }
 
     /// From here on, things are booked at `now`.
     pub(super) fn begin(&mut self, now: Timestamp, context: &Context) {
         self.now = now;
+        self.ended.clear();
+        self.settled.clear();
         self.accounts.begin(now, context);
     }
 
@@ -234,37 +252,28 @@ impl Books {
     /// [`StoreError::Corrupt`] when it breaks a law of bookkeeping: then nothing may be written.
     pub(super) fn take(&mut self) -> Result<Posting, StoreError> {
         let accounts = self.accounts.take()?;
-        let (mut new_requests, mut changed_requests) = (Vec::new(), Vec::new());
-        for id in mem::take(&mut self.unwritten) {
-            let Entry::Occupied(mut entry) = self.requests.entry(id) else { continue };
-            let stands = mem::replace(&mut entry.get_mut().stands, Stands::Written);
-            let row = match entry.get().row.is_pending() {
-                true => entry.get().row.clone(),
-                false => entry.remove().row,
-            };
-            match stands {
-                Stands::New => new_requests.push(row),
-                Stands::Changed => changed_requests.push(row),
-                Stands::Written => {}
-            }
+        // Others may correct them from now on.
+        for id in &self.ended {
+            self.calls.remove(id);
         }
         let changed = mem::take(&mut self.changed_counters).into_iter();
         let counters = changed.filter_map(|key| Some((self.counters.get(&key).copied()?, key)));
         Ok(Posting {
             at: self.now,
-            new_requests,
-            metadata: mem::take(&mut self.metadata),
-            changed_requests,
+            opened: mem::take(&mut self.opened),
+            closed: mem::take(&mut self.closed),
+            records: mem::take(&mut self.records),
+            corrections: mem::take(&mut self.corrections),
+            queued: mem::take(&mut self.queued),
             accounts,
             counters: counters.map(|(used, key)| counter_row(key, used)).collect(),
-            rollups: mem::take(&mut self.rollups),
             missing: mem::take(&mut self.missing),
         })
     }
 
     /// How many rows are remembered.
     pub(super) fn len(&self) -> usize {
-        self.parties.len() + self.accounts.len() + self.requests.len() + self.counters.len()
+        self.parties.len() + self.accounts.len() + self.calls.len() + self.counters.len()
     }
 
     /// What is refused as things stand, without keeping anybody from them.
@@ -292,7 +301,7 @@ impl Books {
         Ok(refused)
     }
 
-    /// Reads the calls that are to end, and tells what their end touches.
+    /// Reads the calls that are to end, and answers what their end touches.
     fn read_ending<'a>(
         &mut self,
         conn: &mut Conn,
@@ -300,92 +309,156 @@ impl Books {
         context: &Context,
         versions: &mut Versions,
     ) -> Result<Touched, StoreError> {
-        self.read_requests(conn, settlements.clone().map(|one| one.request_id), context)?;
+        self.read_calls(conn, settlements.clone(), context)?;
         let mut touched = Touched::default();
         for settlement in settlements {
-            let Some(Entered { row, pending, .. }) = self.requests.get(&settlement.request_id)
-            else {
-                continue;
+            let id = settlement.request_id;
+            let (call, has_paid) = match self.calls.get(&id) {
+                Some(Known::Open(call)) => {
+                    touched.open_calls.insert(id);
+                    (Cow::Borrowed(&**call), false)
+                }
+                Some(Known::Unasked(call)) => (Cow::Borrowed(&**call), false),
+                // Only the sweeper's is corrected.
+                Some(Known::Ended(row)) if !row.swept || settlement.report.is_none() => continue,
+                Some(Known::Ended(row)) => {
+                    touched.records.insert(id);
+                    (Cow::Owned(row.call()?), row.merchant_cost != 0)
+                }
+                None => continue,
             };
-            touched.requests.insert(settlement.request_id);
-            touched.merchants.insert(row.merchant_id.clone());
-            let version = match (&row.meter_id, row.meter_version) {
-                (Some(meter_id), Some(number)) => {
-                    let version = known_version(conn, versions, meter_id, number)?;
-                    touched.counters.insert(row.counter_key(meter_id, version.tier_period));
+            let version = match call.meter {
+                Some(meter) => {
+                    let version = known_version(conn, versions, meter)?;
+                    let key = counter_key(&call, meter.meter_id, version.tier_period);
+                    touched.counters.insert(key);
                     Some(version)
                 }
-                _ => None,
+                None => None,
             };
-            touched.accounts.wallets.extend(pending.wallet_id);
-            touched.accounts.spend_keys.extend(pending.spend_key_id);
-            if may_touch_merchant(row, settlement.report.as_deref(), version) {
-                touched.accounts.wallets.insert(pending.merchant_wallet_id);
+            touched.accounts.wallets.extend(call.wallet_id);
+            touched.accounts.spend_keys.extend(call.spend_key_id);
+            if has_paid || may_touch_merchant(&call, settlement.report.as_deref(), version) {
+                touched.accounts.wallets.insert(call.merchant_wallet_id);
             }
         }
         Ok(touched)
     }
 
     /// Makes these calls known, as they were when they were last seen.
-    fn read_requests(
+    fn read_calls<'a>(
         &mut self,
         conn: &mut Conn,
-        ids: impl IntoIterator<Item = RequestId>,
+        settlements: impl Iterator<Item = &'a Settlement> + Clone,
         context: &Context,
     ) -> Result<(), StoreError> {
-        let unknown = ids.into_iter().filter(|id| !self.requests.contains_key(id));
+        let unknown = settlements.clone().map(|one| one.request_id);
+        let unknown = unknown.filter(|id| !self.calls.contains_key(id));
         let mut unknown: BTreeSet<_> = unknown.collect();
-        if dialect::has_row_locks(conn) {
-            let mut on_their_way = context.on_their_way();
-            unknown.retain(|id| {
-                let Some(known) = on_their_way.remove(id) else { return true };
-                let (row, pending) = *known;
-                let entered = Entered { row, pending, stands: Stands::Written };
-                self.requests.insert(*id, entered);
-                false
+        if dialect::has_row_locks(conn) && !self.reads_again {
+            let open_calls = context.open_calls();
+            unknown.retain(|id| match open_calls.get(id) {
+                Some(call) => self.calls.insert(*id, Known::Open(Arc::clone(call))).is_some(),
+                None => true,
             });
         }
         if unknown.is_empty() {
             return Ok(());
         }
-        let unknown: Vec<_> = unknown.iter().map(RequestId::to_string).collect();
-        for row in dialect::requests(conn, &unknown, Lock::No)? {
-            self.enter(row)?;
+        let ids: Vec<_> = unknown.iter().map(RequestId::to_string).collect();
+        for row in dialect::open_calls(conn, &ids)? {
+            let call = PendingRecord::try_from(&row)?;
+            unknown.remove(&call.request_id);
+            self.calls.insert(call.request_id, Known::Open(Arc::new(call)));
+        }
+        let known =
+            settlements.clone().filter_map(|one| Some((one.request_id, one.call.as_ref()?)));
+        let known = known.map(|(id, call)| (id, call.merchant_id)).collect();
+        self.read_records(conn, &unknown, &known, Lock::No)?;
+        // A database that was restored, or that has taken over without its last commits, may not know a call.
+        for settlement in settlements {
+            let id = settlement.request_id;
+            let in_memory = || context.open_calls().get(&id).cloned();
+            if !self.calls.contains_key(&id)
+                && let Some(call) = in_memory().or_else(|| settlement.call.clone())
+            {
+                log::warn!("{id} is not in the database: it is admitted and settled");
+                self.enter(PendingRecord::clone(&call).without_holds());
+            }
         }
         Ok(())
     }
 
-    /// A call as the database has it.
-    fn enter(&mut self, row: RequestRow) -> Result<(), StoreError> {
-        let pending = row.to_pending()?;
-        let id = pending.request_id;
-        self.requests.insert(id, Entered { row, pending, stands: Stands::Written });
+    /// Makes the records of settled calls known; of some it is known whose they are.
+    fn read_records(
+        &mut self,
+        conn: &mut Conn,
+        ids: &BTreeSet<RequestId>,
+        merchants: &HashMap<RequestId, MerchantId>,
+        lock: Lock,
+    ) -> Result<(), StoreError> {
+        let mut by_merchant: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut others = Vec::new();
+        for id in ids {
+            match merchants.get(id) {
+                Some(merchant_id) => {
+                    let of_merchant = by_merchant.entry(merchant_id.to_string()).or_default();
+                    of_merchant.push(id.to_string());
+                }
+                None => others.push(id.to_string()),
+            }
+        }
+        if !others.is_empty() {
+            for (merchant_id, id) in dialect::request_keys(conn, &others)? {
+                by_merchant.entry(merchant_id).or_default().push(id);
+            }
+        }
+        for (merchant_id, mut ids) in by_merchant {
+            ids.sort_unstable();
+            let mut rows = dialect::requests(conn, &merchant_id, &ids, lock)?;
+            records::correct(conn, &mut rows)?;
+            for row in rows {
+                self.end(parsed("requests.request_id", &row.request_id)?, row);
+            }
+        }
         Ok(())
+    }
+
+    /// A call is settled.
+    fn end(&mut self, id: RequestId, record: RequestRow) {
+        self.calls.insert(id, Known::Ended(Box::new(record)));
+        self.ended.push(id);
     }
 
     /// Reads what is touched and not known, and locks it. Subscriptions whose cycle has ended are brought
-    /// up to now. Whether the calls that end are as they were known.
+    /// up to now. `false` when one of the calls that were open has been settled by somebody else: its settlement may
+    /// need wallets that are not locked.
     fn lock(&mut self, conn: &mut Conn, touched: &Touched) -> Result<bool, StoreError> {
-        let Touched { requests, accounts, counters, merchants } = touched;
+        let Touched { open_calls, records, accounts, counters } = touched;
         let mut needed = self.accounts.needed(accounts);
         let unknown = counters.iter().filter(|key| !self.counters.contains_key(*key));
         needed.counters = unknown.map(|key| counter_row(key.clone(), 0)).collect();
-        if self.told_of_calls.is_none() {
-            needed.merchants = merchants.iter().cloned().collect();
-        }
         if dialect::has_row_locks(conn) {
-            needed.requests = requests.iter().map(RequestId::to_string).collect();
+            needed.open_calls = open_calls.iter().map(RequestId::to_string).collect();
         }
         if needed.is_empty() && self.basis.marks.is_empty() {
             self.accounts.renew(&accounts.wallets)?;
             return Ok(true);
         }
+        if dialect::has_row_locks(conn) {
+            // Read again under the lock: somebody may have corrected them.
+            let mut merchants = HashMap::new();
+            for id in records {
+                if let Some(Known::Ended(row)) = self.calls.get(id) {
+                    let merchant_id = parsed("requests.merchant_id", &row.merchant_id)?;
+                    merchants.insert(*id, merchant_id);
+                }
+            }
+            self.read_records(conn, records, &merchants, Lock::Rows)?;
+        }
         let found = group::read(conn, &needed, &self.basis, Lock::Rows)?;
         self.marks = found.marks;
-        if !needed.merchants.is_empty() {
-            self.told_of_calls = Some(found.told);
-        }
-        if !needed.requests.is_empty() && !self.learn_how_they_stand(requests, found.requests)? {
+        if found.open_calls < needed.open_calls.len() {
             return Ok(false);
         }
         let rows = needed.counters.into_iter().chain(found.counters);
@@ -393,33 +466,6 @@ impl Books {
         self.counters.extend(counters);
         self.accounts.know(conn, &found.spend_counters, &found.wallets, &self.parties)?;
         self.accounts.renew(&accounts.wallets)?;
-        Ok(true)
-    }
-
-    /// Calls that were known before they were locked may have been ended by somebody else. One that was thought
-    /// to be pending and has ended may need wallets that are not locked: then the answer is `false`.
-    fn learn_how_they_stand(
-        &mut self,
-        requests: &BTreeSet<RequestId>,
-        found: Vec<Standing>,
-    ) -> Result<bool, StoreError> {
-        let mut gone = requests.clone();
-        for standing in found {
-            match standing {
-                Standing::Pending(id) => {
-                    gone.remove(&parsed("requests.request_id", &id)?);
-                }
-                Standing::Ended(row) => {
-                    let id = parsed("requests.request_id", &row.request_id)?;
-                    if self.requests.get(&id).is_some_and(|known| known.row.is_pending()) {
-                        return Ok(false);
-                    }
-                    gone.remove(&id);
-                    self.enter(*row)?;
-                }
-            }
-        }
-        self.requests.retain(|id, _| !gone.contains(id));
         Ok(true)
     }
 
@@ -438,36 +484,32 @@ impl Books {
             }
         };
         let request_id = admission.pending.request_id;
-        if self.requests.contains_key(&request_id) {
+        if self.calls.contains_key(&request_id) {
             return Err(StoreError::Corrupt {
                 what: "id of a call (it is taken)",
                 value: request_id.to_string(),
             });
         }
         self.accounts.admit(&admission)?;
-        self.admit(&admission.pending, &context.node_id.to_string());
-        Ok(Ok(Box::new(admission.pending)))
+        let call = Box::new(admission.pending);
+        self.opened.push(OpenCallRow::new(&call, &context.node_id.to_string()));
+        self.calls.insert(request_id, Known::Open(Arc::new(PendingRecord::clone(&call))));
+        Ok(Ok(call))
     }
 
-    fn admit(&mut self, pending: &PendingRecord, node_id: &str) {
-        self.metadata.extend(RequestMetadataRow::of(pending));
-        let entered = Entered {
-            row: RequestRow::pending(pending, node_id),
-            pending: pending.clone(),
-            stands: Stands::New,
-        };
-        self.requests.insert(pending.request_id, entered);
-        self.unwritten.push(pending.request_id);
+    /// A call that is settled without having been admitted, and holds nothing.
+    pub(super) fn enter(&mut self, call: PendingRecord) {
+        self.calls.insert(call.request_id, Known::Unasked(Arc::new(call)));
     }
 }
 
 /// What calls and their ends touch.
 #[derive(Default)]
 struct Touched {
-    /// The calls that end.
-    requests: BTreeSet<RequestId>,
-    /// Their merchants.
-    merchants: BTreeSet<String>,
+    /// The open calls that end.
+    open_calls: BTreeSet<RequestId>,
+    /// The settled calls that may be corrected.
+    records: BTreeSet<RequestId>,
     accounts: AccountIds,
     counters: BTreeSet<CounterKey>,
 }

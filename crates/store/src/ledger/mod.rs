@@ -10,8 +10,8 @@ mod books;
 mod checkpoints;
 mod parties;
 mod posting;
+mod recent;
 mod reported;
-mod rollups;
 mod row_locks;
 mod single_writer;
 mod storms;
@@ -19,6 +19,7 @@ mod writer;
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -36,14 +37,12 @@ use crate::conn::{Conn, Manager};
 use crate::error::StoreError;
 use crate::journal::{Entry, Journal};
 use crate::missing_prices::{self, Told};
-use crate::rows::RequestRow;
+use crate::rollups::Series;
 use crate::vitals::Vitals;
 use books::Settlement;
+pub(crate) use recent::Recent;
 pub(crate) use reported::book as book_reported;
 pub use reported::{Reported, ReportedUsage};
-pub(crate) use rollups::{
-    Series, rebuild as rebuild_rollups, rebuild_if_emptied as rebuild_emptied_rollups,
-};
 pub(crate) use storms::Storms;
 use writer::Writer;
 
@@ -100,14 +99,18 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) storms: Storms,
     pub(crate) series: Series,
+    /// Whether calls were settled that this process has not folded since.
+    pub(crate) is_queued: AtomicBool,
     pub(crate) told: Told,
     pub(crate) journal: Option<Journal>,
     /// What neither the database nor the journal took. No more calls than are on their way can come
     /// to wait here: new ones are not admitted then.
     pub(crate) unkept: Mutex<Vec<Entry>>,
-    /// The calls that this process has admitted and that are not settled, with their rows, where the books
-    /// of a batch end with it.
-    pub(crate) on_their_way: Mutex<HashMap<RequestId, Box<(RequestRow, PendingRecord)>>>,
+    /// The calls that this process has admitted and that are not settled, where the books of a batch end
+    /// with it.
+    pub(crate) open_calls: Mutex<HashMap<RequestId, Arc<PendingRecord>>>,
+    /// The calls that were settled lately, where the database may lose what it has committed.
+    pub(crate) recent: Recent,
     /// The epoch in which this process serves from a SQLite file.
     pub(crate) epoch: Option<i64>,
     /// Whether another process has begun to serve from it since.
@@ -116,8 +119,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    fn on_their_way(&self) -> MutexGuard<'_, HashMap<RequestId, Box<(RequestRow, PendingRecord)>>> {
-        self.on_their_way.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn open_calls(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<PendingRecord>>> {
+        self.open_calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_overtaken(&self) -> bool {
@@ -133,7 +136,11 @@ impl Context {
 
     /// Keeps a settlement that cannot be booked now, in the journal or else in memory; whether it
     /// will outlive this process.
-    pub(crate) fn keep(&self, entry: Entry) -> bool {
+    pub(crate) fn keep(&self, mut entry: Entry) -> bool {
+        if entry.call.is_none() {
+            let call = self.open_calls().get(&entry.request_id).cloned();
+            entry.call = call.map(Arc::unwrap_or_clone);
+        }
         let kept = match &self.journal {
             Some(journal) => journal.write(&entry),
             None => Err(io::Error::other("there is no journal")),
@@ -165,7 +172,8 @@ impl Drop for Waiting<'_> {
 
 /// The end of a call that was admitted and went nowhere.
 fn not_sent(pending: &PendingRecord) -> Entry {
-    Entry { request_id: pending.request_id, report: Report::not_sent(pending.created_at) }
+    let report = Report::not_sent(pending.created_at);
+    Entry { request_id: pending.request_id, report, call: None }
 }
 
 impl Ledger {
@@ -205,10 +213,11 @@ impl Ledger {
         &self,
         request_id: RequestId,
         report: Option<Arc<Report>>,
+        call: Option<Arc<PendingRecord>>,
     ) -> Result<SettleOutcome, StoreError> {
         let begun = Instant::now();
         let (reply, answer) = oneshot::channel();
-        let settlement = Box::new(Settlement { request_id, report });
+        let settlement = Box::new(Settlement { request_id, report, call });
         // A settlement waits for its place: it must not be lost for a full queue.
         self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| gave_up())?;
         let outcome = answer.await.map_err(|_| gave_up())?;
@@ -241,11 +250,24 @@ impl Ledger {
         E: From<StoreError> + Send + 'static,
     {
         let context = Arc::clone(&self.context);
-        self.run(work, true, move || context.storms.forget_all()).await
+        let write = |conn: &mut Conn| conn.write(work);
+        self.run(write, true, move || context.storms.forget_all()).await
     }
 
     /// The same, for work that changes nothing by which calls are admitted.
     pub(crate) async fn write_apart<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        self.run(|conn: &mut Conn| conn.write(work), false, || {}).await
+    }
+
+    /// The same, for work that begins and ends its transactions itself.
+    pub(crate) async fn run_apart<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>
@@ -268,7 +290,7 @@ impl Ledger {
     {
         let (reply, answer) = oneshot::channel();
         let run = Box::new(move |conn: &mut Conn| {
-            let done = conn.write(work);
+            let done = work(conn);
             afterwards();
             // Whoever asked may have left; the work is done all the same.
             let _ = reply.send(done);

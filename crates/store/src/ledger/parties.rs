@@ -6,7 +6,8 @@ use std::collections::{BTreeSet, HashMap};
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::settlement::{self, Ending, Report};
 use tollgate_domain::{
-    Connection, MerchantId, MerchantMeter, SpendCounters, SpendKey, SpendKeyId, WalletId,
+    Connection, MerchantId, MerchantMeter, MeterVersion, PendingRecord, SpendCounters, SpendKey,
+    SpendKeyId, WalletId,
 };
 
 use crate::conn::Conn;
@@ -14,36 +15,42 @@ use crate::dialect;
 use crate::dialect::group::Basis;
 use crate::error::StoreError;
 use crate::meters::{self, Version};
-use crate::rows::{RequestRow, parsed};
+use crate::rows::parsed;
 use crate::spend_keys::SpendKeyRow;
 
-/// Meter versions by meter and number.
-pub(super) type Versions = HashMap<(String, i32), Version>;
+/// Meter versions.
+pub(super) type Versions = HashMap<MeterVersion, Version>;
 
 /// A meter's version, read once and remembered.
 pub(super) fn known_version<'a>(
     conn: &mut Conn,
     versions: &'a mut Versions,
-    meter_id: &str,
-    number: i32,
+    meter: MeterVersion,
 ) -> Result<&'a Version, StoreError> {
-    match versions.entry((meter_id.to_owned(), number)) {
+    match versions.entry(meter) {
         Entry::Occupied(known) => Ok(known.into_mut()),
-        Entry::Vacant(unknown) => Ok(unknown.insert(meters::model_of(conn, meter_id, number)?)),
+        Entry::Vacant(unknown) => {
+            let MeterVersion { meter_id, version } = meter;
+            Ok(unknown.insert(meters::model_of(conn, &meter_id.to_string(), version)?))
+        }
     }
 }
 
 /// Whether the merchant's own wallet has to be locked: it is a row that all its calls share.
 pub(super) fn may_touch_merchant(
-    row: &RequestRow,
+    call: &PendingRecord,
     report: Option<&Report>,
     version: Option<&Version>,
 ) -> bool {
     let ending = report.map_or(Ending::Lost, |report| report.ending);
     let meter = version.map(|version| &version.model);
-    row.merchant_hold != 0
-        || row.merchant_cost != 0
-        || settlement::merchant_may_pay(row.wallet_id.is_some(), row.disable_billing, ending, meter)
+    !call.merchant_hold.is_zero()
+        || settlement::merchant_may_pay(
+            call.wallet_id.is_some(),
+            call.disable_billing,
+            ending,
+            meter,
+        )
 }
 
 /// A merchant's own account, as a key leads to it.

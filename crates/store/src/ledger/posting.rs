@@ -1,29 +1,34 @@
 //! What the books have changed, on its way to the database.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use tollgate_domain::Timestamp;
 
 use super::Context;
 use super::accounts::ChangedAccounts;
-use super::rollups::Rollups;
 use crate::conn::Conn;
+use crate::dialect;
 use crate::dialect::group::{self, Basis, Group};
 use crate::error::StoreError;
 use crate::missing_prices::{self, Missing};
-use crate::rows::{RequestMetadataRow, RequestRow, TierCounterRow};
+use crate::rollups::{QueueRow, QueuedCall};
+use crate::rows::{CorrectionRow, OpenCallRow, RequestRow, TierCounterRow, to_json};
 use crate::subscriptions;
 
 /// Rows to be written in one transaction.
 pub(super) struct Posting {
     /// When the last of it was booked.
     pub(super) at: Timestamp,
-    pub(super) new_requests: Vec<RequestRow>,
-    pub(super) metadata: Vec<RequestMetadataRow>,
-    pub(super) changed_requests: Vec<RequestRow>,
+    pub(super) opened: Vec<OpenCallRow>,
+    /// The ids of open calls that are settled.
+    pub(super) closed: Vec<String>,
+    pub(super) records: Vec<RequestRow>,
+    pub(super) corrections: Vec<CorrectionRow>,
+    /// The settled calls, for the roll-ups.
+    pub(super) queued: Vec<QueuedCall>,
     pub(super) accounts: ChangedAccounts,
     pub(super) counters: Vec<TierCounterRow>,
-    pub(super) rollups: Rollups,
     pub(super) missing: Missing,
 }
 
@@ -31,8 +36,9 @@ impl Posting {
     /// Whether there is nothing to write.
     pub(super) fn is_empty(&self) -> bool {
         let accounts = &self.accounts;
-        self.new_requests.is_empty()
-            && self.changed_requests.is_empty()
+        self.opened.is_empty()
+            && self.records.is_empty()
+            && self.corrections.is_empty()
             && accounts.spend_counters.is_empty()
             && accounts.wallets.is_empty()
             && accounts.renewed.is_empty()
@@ -49,16 +55,20 @@ impl Posting {
         // What few groups have.
         subscriptions::save(conn, renewed)?;
         changes.write_events(conn)?;
-        let rollups = self.rollups.write_series(conn)?;
+        if !self.corrections.is_empty() {
+            dialect::insert_corrections(conn, &self.corrections)?;
+        }
+        let queued = (!self.queued.is_empty())
+            .then(|| QueueRow { calls: to_json(&self.queued), created_at: self.at.unix_micros() });
         let group = Group {
-            new_requests: &self.new_requests,
-            metadata: &self.metadata,
-            changed_requests: &self.changed_requests,
+            opened: &self.opened,
+            closed: &self.closed,
+            records: &self.records,
             spend_counters,
             wallets,
             transactions: lines,
             counters: &self.counters,
-            rollups: &rollups,
+            queued: queued.as_slice(),
         };
         let marks = group::write(conn, &group, basis)?;
         missing_prices::tell(conn, &self.missing, self.at)?;
@@ -67,7 +77,9 @@ impl Posting {
 
     /// It is written, durably: what was told need not be told again.
     pub(super) fn written(self, context: &Context) {
-        self.rollups.written(&context.series);
+        if !self.queued.is_empty() {
+            context.is_queued.store(true, Ordering::Relaxed);
+        }
         context.told.learn(self.missing, self.at);
     }
 }

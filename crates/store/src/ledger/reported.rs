@@ -16,7 +16,7 @@ use super::{Context, SettleOutcome};
 use crate::conn::Conn;
 use crate::dialect::group::Basis;
 use crate::error::StoreError;
-use crate::rows::{RequestMetadataRow, RequestRow};
+use crate::rows::ReportedUsageRow;
 use crate::{connections, dialect, merchants, meters, requests, subscriptions, wallets};
 
 /// What a merchant reports.
@@ -102,15 +102,15 @@ pub(crate) fn book(
         enforcement: None,
         created_at: now,
     };
-    let row = RequestRow::pending(&pending, &context.node_id.to_string());
-    if !dialect::claim_reference(conn, &row)? {
+    let claim = ReportedUsageRow {
+        merchant_id: merchant_id.to_string(),
+        reference_id: reported.reference_id.clone(),
+        request_id: pending.request_id.to_string(),
+    };
+    if !dialect::claim_reference(conn, &claim)? {
         // Somebody else has reported it at the same time.
         let known = known(conn, merchant_id, reported)?;
         return Ok(known.unwrap_or(Reported::ReferenceReused));
-    }
-    let metadata: Vec<_> = RequestMetadataRow::of(&pending).collect();
-    if !metadata.is_empty() {
-        dialect::insert_metadata(conn, &metadata)?;
     }
     let report = Report {
         ending: Ending::Answered,
@@ -123,9 +123,11 @@ pub(crate) fn book(
         timestamp: now,
         suspicious: false,
     };
-    let settlement = Settlement { request_id: pending.request_id, report: Some(Arc::new(report)) };
+    let request_id = pending.request_id;
+    let settlement = Settlement { request_id, report: Some(Arc::new(report)), call: None };
     let items = [Item::Settle(Box::new(settlement))];
     let mut books = Books::new(context);
+    books.enter(pending);
     let answers = books.book(conn, &items, context, &mut Versions::new())?;
     let record = match answers.into_iter().flatten().next() {
         Some(Answer::Settled(SettleOutcome::Settled(record))) => record,
@@ -133,7 +135,7 @@ pub(crate) fn book(
         _ => {
             return Err(StoreError::Corrupt {
                 what: "request (it was not booked)",
-                value: pending.request_id.to_string(),
+                value: request_id.to_string(),
             });
         }
     };

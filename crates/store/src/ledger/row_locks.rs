@@ -66,8 +66,9 @@ impl RowLocks {
         let admits = items.iter().any(|item| matches!(item, Item::Admit(_)));
         let is_wary = self.refused_at.is_some_and(|at| at.elapsed() < WARY);
         let mut looks_first = has_row_locks && admits && is_wary;
-        for _ in 0..ATTEMPTS {
-            let books = Books::with(mem::take(&mut self.parties), looks_first, context);
+        for attempt in 0..ATTEMPTS {
+            let parties = mem::take(&mut self.parties);
+            let books = Books::with(parties, looks_first, attempt > 0, context);
             let book = |conn: &mut Conn| book(conn, books, items, context, versions);
             // Who waits for a lock may be refused as things stand: nobody waits for long without a look.
             let done = match has_row_locks && admits && !looks_first {

@@ -169,9 +169,4 @@ impl SingleWriter {
     pub(super) fn forget(&mut self, context: &Context) {
         self.books.forget(context);
     }
-
-    /// This connection has written something by which no call is decided.
-    pub(super) fn forget_who_is_told(&mut self) {
-        self.books.forget_who_is_told();
-    }
 }

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use r2d2::ManageConnection;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::PendingRecord;
+use tollgate_domain::settlement::Report;
 
 use super::books::{Answer, Item, Settlement};
 use super::parties::Versions;
+use super::recent::Settled;
 use super::row_locks::RowLocks;
 use super::single_writer::SingleWriter;
 use super::{Context, Decision, Job, SettleOutcome, Work, gave_up, not_sent};
@@ -35,6 +37,10 @@ pub(super) struct Writer {
     /// Meter versions never change, so what was read once holds for ever.
     versions: Versions,
     database: Database,
+    /// The database that this writer has reached last, as it says of itself.
+    reached: Option<String>,
+    /// Calls that were settled before it was replaced by one that may not know that.
+    again: Vec<Settled>,
 }
 
 /// How groups are booked.
@@ -63,6 +69,8 @@ impl Writer {
                 Some(_) => Database::SingleWriter(None),
                 None => Database::RowLocks(Box::default()),
             },
+            reached: None,
+            again: Vec::new(),
         }
     }
 
@@ -111,6 +119,25 @@ impl Writer {
         }
         works.into_iter().for_each(|work| self.run(work));
         self.commit(&items, replies);
+        self.book_again();
+    }
+
+    /// Settles calls once more, for a database that may not know of it.
+    fn book_again(&mut self) {
+        let again = mem::take(&mut self.again);
+        for calls in again.chunks(BATCH_SIZE) {
+            let entries = calls.iter().map(|(call, report)| Entry {
+                request_id: call.request_id,
+                report: Report::clone(report),
+                call: Some(PendingRecord::clone(call)),
+            });
+            let settlements = entries.map(|entry| {
+                let settlement = Box::new(Settlement::from(&entry));
+                (Item::Settle(settlement), Reply::Unheard(Box::new(entry)))
+            });
+            let (items, replies): (Vec<_>, Vec<_>) = settlements.unzip();
+            self.commit(&items, replies);
+        }
     }
 
     /// After a failure, nothing in memory is believed.
@@ -140,11 +167,10 @@ impl Writer {
         }));
         match done {
             Ok(false) => {
-                if let Database::SingleWriter(Some(writer)) = database {
-                    match concerns_calls {
-                        true => writer.forget(context),
-                        false => writer.forget_who_is_told(),
-                    }
+                if let Database::SingleWriter(Some(writer)) = database
+                    && concerns_calls
+                {
+                    writer.forget(context);
                 }
             }
             Ok(true) => self.disconnect(),
@@ -257,6 +283,17 @@ impl Writer {
         if self.conn.is_none() {
             let mut conn = self.manager.connect()?;
             dialect::ready_for_the_ledger(&mut conn).map_err(StoreError::from)?;
+            let reached = dialect::identity(&mut conn);
+            if let Some(before) = mem::replace(&mut self.reached, reached)
+                && self.reached.as_ref() != Some(&before)
+            {
+                self.again = self.context.recent.all();
+                log::warn!(
+                    "the database was restarted or replaced: the last {} calls are booked again, \
+                     unless it has them",
+                    self.again.len()
+                );
+            }
             self.conn = Some(conn);
             self.distrust();
             self.context.series.forget();

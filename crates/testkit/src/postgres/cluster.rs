@@ -154,6 +154,25 @@ impl Cluster {
         fs::remove_file(self.dir.join("stopped")).expect("the watchdog can be told");
     }
 
+    /// Copies its data while it is stopped.
+    pub(super) fn keep_data(&self) {
+        self.replace("data", "kept");
+    }
+
+    /// Takes the copy in place of its data while it is stopped.
+    pub(super) fn lose_data(&self) {
+        self.replace("kept", "data");
+    }
+
+    fn replace(&self, from: &str, to: &str) {
+        let to = self.dir.join(to);
+        if to.exists() {
+            fs::remove_dir_all(&to).expect("the data can be removed");
+        }
+        let copied = Command::new("cp").arg("-a").arg(self.dir.join(from)).arg(to).status();
+        assert!(copied.expect("cp can be started").success());
+    }
+
     /// Signals all its processes: the one that begins others first.
     pub(super) fn signal(&self, signal: &str) {
         let file = fs::read_to_string(self.dir.join("data/postmaster.pid"));

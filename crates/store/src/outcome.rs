@@ -1,0 +1,248 @@
+//! How a call ended, as the JSON of a record: everything that its other columns do not say.
+//!
+//! It is written for every call, so it is short: amounts are whole numbers of 10⁻¹⁰ USD, instants microseconds
+//! since 1970, and what most calls have in common is left out.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use tollgate_domain::{PricedUsage, RequestRecord, Timestamp, UsageSource};
+use tollgate_pricing::{
+    Amount, AppliedPrices, BaseCost, Fee, FeeLine, Overflow, Payer, PriceSource, Quote, Rate,
+    ServiceCharge, Tier, TierUnit, Usage,
+};
+
+use crate::error::StoreError;
+
+/// See the module.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Outcome<'a> {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    response_id: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    provider_status: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timestamp: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settled_at: Option<i64>,
+    usage: Usage,
+    #[serde(default = "reported", skip_serializing_if = "is_reported")]
+    usage_source: UsageSource,
+    /// Of the input and of the output.
+    base: [i64; 2],
+    #[serde(default = "catalog", skip_serializing_if = "is_catalog")]
+    price_source: PriceSource,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    applied: Cow<'a, [AppliedPrices]>,
+    #[serde(default, skip_serializing_if = "is_wallet")]
+    base_payer: Payer,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    fee: Vec<Line>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    service_charge: i64,
+    #[serde(default, skip_serializing_if = "is_wallet")]
+    service_charge_payer: Payer,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    service_charge_rate: Option<Rate>,
+    /// The parts of the wallet and of the merchant.
+    costs: [i64; 2],
+    counted_units: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    suspicious: bool,
+}
+
+/// A line of the fee: start and rate of the tier, its unit, the counted units and their cost.
+type Line = (u64, Rate, TierUnit, u64, i64);
+
+const fn reported() -> UsageSource {
+    UsageSource::Reported
+}
+
+fn is_reported(source: &UsageSource) -> bool {
+    *source == reported()
+}
+
+const fn catalog() -> PriceSource {
+    PriceSource::Catalog
+}
+
+fn is_catalog(source: &PriceSource) -> bool {
+    *source == catalog()
+}
+
+fn is_wallet(payer: &Payer) -> bool {
+    *payer == Payer::Wallet
+}
+
+const fn is_zero(amount: &i64) -> bool {
+    *amount == 0
+}
+
+impl<'a> Outcome<'a> {
+    pub(crate) fn of(record: &'a RequestRecord) -> Self {
+        let RequestRecord { priced, quote, .. } = record;
+        let PricedUsage { usage, usage_source, base, price_source } = *priced;
+        debug_assert_eq!(base, quote.base, "a quote is of the priced base");
+        let line = |line: &FeeLine| {
+            let FeeLine { tier: Tier { start, rate }, unit, units, cost } = *line;
+            (start, rate, unit, units, cost.units())
+        };
+        Self {
+            model: record.model.as_deref().map(Cow::Borrowed),
+            response_id: record.response_id.as_deref().map(Cow::Borrowed),
+            provider_status: record.provider_status,
+            timestamp: record.timestamp.map(Timestamp::unix_micros),
+            settled_at: record.settled_at.map(Timestamp::unix_micros),
+            usage,
+            usage_source,
+            base: [base.input.units(), base.output.units()],
+            price_source,
+            applied: Cow::Borrowed(&record.applied),
+            base_payer: quote.base_payer,
+            fee: quote.fee.lines.iter().map(line).collect(),
+            service_charge: quote.service_charge.amount.units(),
+            service_charge_payer: quote.service_charge.payer,
+            service_charge_rate: record.service_charge_rate,
+            costs: [quote.total_wallet_cost.units(), quote.total_merchant_cost.units()],
+            counted_units: quote.counted_units,
+            suspicious: record.suspicious,
+        }
+    }
+
+    /// Writes it into the record of a call that has not ended.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when the costs are beyond all amounts.
+    pub(crate) fn apply(self, record: &mut RequestRecord) -> Result<(), StoreError> {
+        let [wallet, merchant] = self.costs.map(Amount::from_units);
+        let total = wallet.checked_add(merchant).map_err(|Overflow| StoreError::Corrupt {
+            what: "requests.outcome (its costs)",
+            value: record.request_id.to_string(),
+        })?;
+        let [input, output] = self.base.map(Amount::from_units);
+        let base = BaseCost { input, output };
+        let Self { usage, usage_source, price_source, .. } = self;
+        let line = |(start, rate, unit, units, cost): Line| FeeLine {
+            tier: Tier { start, rate },
+            unit,
+            units,
+            cost: Amount::from_units(cost),
+        };
+        record.model = self.model.map(Cow::into_owned);
+        record.response_id = self.response_id.map(Cow::into_owned);
+        record.provider_status = self.provider_status;
+        record.timestamp = self.timestamp.map(Timestamp::from_unix_micros);
+        record.settled_at = self.settled_at.map(Timestamp::from_unix_micros);
+        record.priced = PricedUsage { usage, usage_source, base, price_source };
+        record.applied = self.applied.into_owned();
+        record.quote = Quote {
+            base,
+            base_payer: self.base_payer,
+            fee: Fee { lines: self.fee.into_iter().map(line).collect() },
+            service_charge: ServiceCharge {
+                amount: Amount::from_units(self.service_charge),
+                payer: self.service_charge_payer,
+            },
+            total_request_cost: total,
+            total_wallet_cost: wallet,
+            total_merchant_cost: merchant,
+            counted_units: self.counted_units,
+        };
+        record.service_charge_rate = self.service_charge_rate;
+        record.suspicious = self.suspicious;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use tollgate_domain::settlement::in_flight;
+    use tollgate_domain::{
+        Forwarded, MerchantId, Metadata, PendingRecord, ProviderKeyType, RequestId, WalletId,
+    };
+
+    use super::*;
+    use crate::rows::{from_json, to_json};
+
+    /// A call without a customer, a key or a cost.
+    pub(crate) fn pending() -> PendingRecord {
+        let now = Timestamp::from_unix_micros(1_795_219_200_000_000);
+        PendingRecord {
+            request_id: RequestId::generate(now),
+            merchant_id: MerchantId::generate(now),
+            reference_id: None,
+            connection_id: None,
+            spend_key_id: None,
+            wallet_id: None,
+            merchant_wallet_id: WalletId::generate(now),
+            meter: None,
+            disable_billing: false,
+            forwarded: Forwarded {
+                provider: "house".to_owned(),
+                endpoint: "POST http://127.0.0.1/v1/chat/completions".to_owned(),
+                metered: true,
+                provider_key_type: ProviderKeyType::Managed,
+                model: None,
+                metadata: Metadata::default(),
+                input_estimate: PricedUsage::nothing(),
+            },
+            spend_hold: Amount::ZERO,
+            wallet_hold: Amount::ZERO,
+            credit_hold: None,
+            merchant_hold: Amount::ZERO,
+            enforcement: None,
+            created_at: now,
+        }
+    }
+
+    fn read_back(record: &RequestRecord) -> RequestRecord {
+        let json = to_json(&Outcome::of(record));
+        let mut read = in_flight(&pending(), None);
+        from_json::<Outcome<'_>>("outcome", &json).unwrap().apply(&mut read).unwrap();
+        RequestRecord { request_id: record.request_id, merchant_id: record.merchant_id, ..read }
+    }
+
+    #[test]
+    fn an_outcome_reads_back_as_it_was_with_everything_and_with_nothing_in_it() {
+        let nothing = in_flight(&pending(), None);
+        assert_eq!(read_back(&nothing), nothing);
+
+        let amount = |units| Amount::from_units(units);
+        let base = BaseCost { input: amount(i64::MAX), output: amount(-1) };
+        let line = FeeLine {
+            tier: Tier { start: u64::MAX, rate: "12.5".parse().unwrap() },
+            unit: TierUnit::Minutes,
+            units: 7,
+            cost: amount(3),
+        };
+        let everything = RequestRecord {
+            model: Some("m \"1\"".to_owned()),
+            response_id: Some("resp".to_owned()),
+            provider_status: Some(503),
+            timestamp: Some(Timestamp::from_unix_micros(1)),
+            settled_at: Some(Timestamp::from_unix_micros(-1)),
+            priced: PricedUsage {
+                usage: Usage::tokens(5, 6),
+                usage_source: UsageSource::Estimated,
+                base,
+                price_source: PriceSource::Unpriced,
+            },
+            quote: Quote {
+                base,
+                base_payer: Payer::Merchant,
+                fee: Fee { lines: vec![line, line] },
+                service_charge: ServiceCharge { amount: amount(9), payer: Payer::Merchant },
+                total_request_cost: amount(30),
+                total_wallet_cost: amount(10),
+                total_merchant_cost: amount(20),
+                counted_units: u64::MAX,
+            },
+            service_charge_rate: Some("0.015".parse().unwrap()),
+            suspicious: true,
+            ..nothing
+        };
+        assert_eq!(read_back(&everything), everything);
+    }
+}

@@ -1,0 +1,180 @@
+//! The calls that are settled and not in the roll-ups yet.
+
+use diesel::prelude::*;
+use serde::{Deserialize, Serialize};
+use tollgate_domain::{
+    ConnectionId, MerchantId, Metadata, MeterId, News, PendingRecord, RequestId, RequestRecord,
+    SpendKeyId, Timestamp,
+};
+
+use super::sums::{FAILED, STATUS, Sums, traits};
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::events::EventRow;
+use crate::rows::{RequestIndexRow, from_json, time};
+use crate::schema::rollup_queue;
+
+/// The key of the index of records for connections, whose values are their ids.
+pub(crate) const CONNECTION: &str = ":connection";
+/// The same for meters.
+pub(crate) const METER: &str = ":meter";
+/// The pair of the index of records that those have that failed: as their tag in the roll-ups.
+pub(crate) const FAILURE: (&str, &str) = (STATUS, FAILED);
+
+/// A settled call in the queue.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct QueuedCall {
+    pub(crate) request_id: RequestId,
+    pub(crate) merchant_id: MerchantId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) connection_id: Option<ConnectionId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) spend_key_id: Option<SpendKeyId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) meter_id: Option<MeterId>,
+    pub(crate) created_at: i64,
+    pub(super) settled_at: i64,
+    /// See [`traits`].
+    pub(crate) traits: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    pub(crate) metadata: Metadata,
+    pub(crate) sums: Sums,
+    #[serde(default, skip_serializing_if = "Stage::is_settled")]
+    stage: Stage,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_suspicious: bool,
+}
+
+/// The settled calls of a group.
+#[derive(Clone, Debug, Insertable, Serialize)]
+#[diesel(table_name = rollup_queue)]
+pub(crate) struct QueueRow {
+    /// A JSON array of [`QueuedCall`].
+    pub(crate) calls: String,
+    pub(crate) created_at: i64,
+}
+
+/// What a queued call is to the roll-ups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum Stage {
+    /// A call that was settled.
+    #[default]
+    Settled,
+    /// A call of the sweeper that was settled after all: as the sweeper had ended it, with sums to take away.
+    TakenBack,
+    /// The same: as it was settled.
+    Corrected,
+}
+
+impl Stage {
+    fn is_settled(&self) -> bool {
+        *self == Self::Settled
+    }
+}
+
+impl QueuedCall {
+    pub(crate) fn settled(call: &PendingRecord, record: &RequestRecord, now: Timestamp) -> Self {
+        Self {
+            request_id: call.request_id,
+            merchant_id: call.merchant_id,
+            connection_id: call.connection_id,
+            spend_key_id: call.spend_key_id,
+            meter_id: call.meter.map(|meter| meter.meter_id),
+            created_at: call.created_at.unix_micros(),
+            settled_at: now.unix_micros(),
+            traits: traits(record).map(|(key, value)| (key.to_owned(), value)).collect(),
+            metadata: call.forwarded.metadata.clone(),
+            sums: Sums::of(record),
+            stage: Stage::Settled,
+            is_suspicious: record.suspicious,
+        }
+    }
+
+    /// A record of the sweeper, and the one by which it is corrected.
+    pub(crate) fn corrected(
+        call: &PendingRecord,
+        before: &RequestRecord,
+        after: &RequestRecord,
+        now: Timestamp,
+    ) -> [Self; 2] {
+        let before = Self { stage: Stage::TakenBack, ..Self::settled(call, before, now) };
+        let after = Self { stage: Stage::Corrected, ..Self::settled(call, after, now) };
+        [Self { sums: Sums::default() - before.sums, ..before }, after]
+    }
+
+    /// Whether it is taken out of the index and the sums.
+    pub(crate) fn is_taken_back(&self) -> bool {
+        self.stage == Stage::TakenBack
+    }
+
+    /// Whether it counts as a failure.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.traits.iter().any(|(key, _)| key == STATUS)
+    }
+
+    /// The entries that the index of records gets, and those that it loses.
+    pub(super) fn index_rows(&self) -> [Vec<RequestIndexRow>; 2] {
+        let failure = self.has_failed().then(|| (FAILURE.0.to_owned(), FAILURE.1.to_owned()));
+        let rows = |pairs: &mut dyn Iterator<Item = (String, String)>| {
+            let rows = pairs.map(|(key, value)| RequestIndexRow {
+                merchant_id: self.merchant_id.to_string(),
+                key,
+                value,
+                request_id: self.request_id.to_string(),
+            });
+            rows.collect()
+        };
+        let failure = rows(&mut failure.into_iter());
+        match self.stage {
+            Stage::TakenBack => [Vec::new(), failure],
+            Stage::Corrected => [failure, Vec::new()],
+            Stage::Settled => {
+                let connection = self.connection_id.map(|id| (CONNECTION, id.to_string()));
+                let meter = self.meter_id.map(|id| (METER, id.to_string()));
+                let ids = connection.into_iter().chain(meter);
+                let ids = ids.map(|(key, value)| (key.to_owned(), value));
+                let pairs = self.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
+                let mut all = rows(&mut ids.chain(pairs));
+                all.extend(failure);
+                [all, Vec::new()]
+            }
+        }
+    }
+
+    /// The events of the call, for a merchant with a webhook that wants them.
+    pub(super) fn events(&self, now: Timestamp) -> impl Iterator<Item = EventRow> + '_ {
+        let request_id = self.request_id;
+        let ended = match self.has_failed() {
+            true => News::RequestFailed { request_id },
+            false => News::RequestCompleted { request_id },
+        };
+        let suspicious = self.is_suspicious.then_some(News::RequestSuspicious { request_id });
+        let news = (self.stage != Stage::TakenBack).then_some(ended).into_iter().chain(suspicious);
+        news.map(move |news| EventRow::new(self.merchant_id, &news, time(self.settled_at), now))
+    }
+}
+
+/// The calls in the queue, oldest first.
+pub(crate) fn queued(conn: &mut Conn) -> Result<Vec<QueuedCall>, StoreError> {
+    let groups: Vec<(i64, String)> = rollup_queue::table
+        .order(rollup_queue::number)
+        .select((rollup_queue::number, rollup_queue::calls))
+        .load(conn)?;
+    Ok(groups.iter().filter_map(|(number, calls)| read(*number, calls)).flatten().collect())
+}
+
+/// The calls of a group. Where they cannot be read, the log says so, and the audit finds that they are missing.
+pub(super) fn read(number: i64, calls: &str) -> Option<Vec<QueuedCall>> {
+    let calls = from_json("rollup_queue.calls", calls);
+    calls.inspect_err(|cause| log::error!("row {number} of rollup_queue: {cause:?}")).ok()
+}
+
+/// When the oldest group of calls was settled that is in the queue.
+pub(crate) fn queued_since(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
+    let oldest: Option<i64> = rollup_queue::table
+        .order(rollup_queue::number)
+        .select(rollup_queue::created_at)
+        .first(conn)
+        .optional()?;
+    Ok(oldest.map(time))
+}

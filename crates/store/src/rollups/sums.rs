@@ -1,0 +1,278 @@
+//! What is added up of calls, and the rows in which that is kept.
+
+use std::collections::BTreeMap;
+use std::ops::{AddAssign, Sub};
+
+use diesel::prelude::*;
+use diesel::sql_types::BigInt;
+use serde::{Deserialize, Serialize};
+use tollgate_domain::{RequestRecord, RequestStatus};
+
+use crate::error::StoreError;
+use crate::rows::from_json;
+use crate::schema::{usage_rollups, usage_series, usage_tags};
+
+/// What some calls come to. Amounts in units of 10⁻¹⁰ USD, in a range that no sum of them leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "[i128; 7]", from = "[i128; 7]")]
+pub struct Sums {
+    /// How many.
+    pub requests: i128,
+    /// Tokens sent and received.
+    pub tokens: i128,
+    /// What the providers charge.
+    pub usage_cost: i128,
+    /// What the meters charge.
+    pub fee: i128,
+    /// What the operator charges.
+    pub service_charge: i128,
+    /// What the wallets of the requests paid.
+    pub wallet_cost: i128,
+    /// What the merchant paid.
+    pub merchant_cost: i128,
+}
+
+impl Sums {
+    /// What one ended call comes to.
+    pub fn of(record: &RequestRecord) -> Self {
+        let (usage, quote) = (&record.priced.usage, &record.quote);
+        let units = |amount: tollgate_pricing::Amount| i128::from(amount.units());
+        Self {
+            requests: 1,
+            tokens: i128::from(usage.input_tokens().saturating_add(usage.output_tokens())),
+            usage_cost: units(quote.base.total().unwrap_or_default()),
+            fee: units(quote.fee.amount().unwrap_or_default()),
+            service_charge: units(quote.service_charge.amount),
+            wallet_cost: units(quote.total_wallet_cost),
+            merchant_cost: units(quote.total_merchant_cost),
+        }
+    }
+
+    /// What the calls cost, whoever paid.
+    pub const fn request_cost(&self) -> i128 {
+        self.wallet_cost + self.merchant_cost
+    }
+
+    pub(crate) const fn each(self) -> [i128; 7] {
+        let Self { requests, tokens, usage_cost, fee, service_charge, wallet_cost, merchant_cost } =
+            self;
+        [requests, tokens, usage_cost, fee, service_charge, wallet_cost, merchant_cost]
+    }
+
+    const fn from_each(each: [i128; 7]) -> Self {
+        let [requests, tokens, usage_cost, fee, service_charge, wallet_cost, merchant_cost] = each;
+        Self { requests, tokens, usage_cost, fee, service_charge, wallet_cost, merchant_cost }
+    }
+}
+
+impl From<Sums> for [i128; 7] {
+    fn from(sums: Sums) -> Self {
+        sums.each()
+    }
+}
+
+impl From<[i128; 7]> for Sums {
+    fn from(each: [i128; 7]) -> Self {
+        Self::from_each(each)
+    }
+}
+
+impl AddAssign for Sums {
+    fn add_assign(&mut self, more: Self) {
+        let mut sums = self.each();
+        for (sum, more) in sums.iter_mut().zip(more.each()) {
+            *sum += more;
+        }
+        *self = Self::from_each(sums);
+    }
+}
+
+impl Sub for Sums {
+    type Output = Self;
+
+    fn sub(self, less: Self) -> Self {
+        let mut sums = self.each();
+        for (sum, less) in sums.iter_mut().zip(less.each()) {
+            *sum -= less;
+        }
+        Self::from_each(sums)
+    }
+}
+
+/// What a tag says of calls other than their metadata, whose keys have no colon: the provider and model,
+/// and whether they failed.
+pub(crate) const MODEL: &str = ":model";
+pub(crate) const STATUS: &str = ":status";
+/// The value of the tag of calls that failed.
+pub(crate) const FAILED: &str = "error";
+/// A longer name of a model is not told apart: whoever calls chooses it, and it stands in an index.
+const MODEL_BYTES: usize = 255;
+
+/// What an ended call is added up by beside its metadata: the key and value of each tag.
+pub(crate) fn traits(record: &RequestRecord) -> impl Iterator<Item = (&'static str, String)> {
+    let model = record.model.as_deref().unwrap_or_default();
+    let has_name = model.len() <= MODEL_BYTES && !model.contains(char::is_control);
+    let model = format!("{}/{}", record.provider, if has_name { model } else { "" });
+    let failed = (record.status == RequestStatus::Error).then(|| (STATUS, FAILED.to_owned()));
+    [Some((MODEL, model)), failed].into_iter().flatten()
+}
+
+/// Whether a tag is one of these, and not metadata.
+pub(crate) fn is_trait(key: &str) -> bool {
+    key.starts_with(':')
+}
+
+/// Quarter hours that a wide row covers: long ranges are few rows, and a day that does not begin with
+/// one has at most 11 narrow ones at each end.
+pub(crate) const WIDE: i32 = 12;
+pub(crate) const NARROW: i32 = 1;
+
+/// The quarter hour since 1970 that an instant in microseconds lies in.
+pub(crate) const fn slot(created_at: i64) -> i64 {
+    created_at.div_euclid(15 * 60 * 1_000_000)
+}
+
+/// A row of the roll-ups, or what is to be added to one.
+#[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, Serialize)]
+#[diesel(table_name = usage_rollups)]
+pub(crate) struct RollupRow {
+    pub(crate) series_id: String,
+    pub(crate) width: i32,
+    pub(crate) slot: i64,
+    pub(crate) meter_id: String,
+    pub(crate) requests: i64,
+    pub(crate) tokens: i64,
+    pub(crate) tokens_high: i64,
+    pub(crate) usage_cost: i64,
+    pub(crate) usage_cost_high: i64,
+    pub(crate) fee: i64,
+    pub(crate) fee_high: i64,
+    pub(crate) service_charge: i64,
+    pub(crate) service_charge_high: i64,
+    pub(crate) wallet_cost: i64,
+    pub(crate) wallet_cost_high: i64,
+    pub(crate) merchant_cost: i64,
+    pub(crate) merchant_cost_high: i64,
+}
+
+/// The sums of a day of a span, or of a part of a [`Window`].
+#[derive(Clone, Debug, QueryableByName)]
+pub(crate) struct PartSums {
+    #[diesel(sql_type = BigInt)]
+    pub(crate) part: i64,
+    #[diesel(sql_type = BigInt)]
+    requests: i64,
+    #[diesel(sql_type = BigInt)]
+    tokens: i64,
+    #[diesel(sql_type = BigInt)]
+    tokens_high: i64,
+    #[diesel(sql_type = BigInt)]
+    usage_cost: i64,
+    #[diesel(sql_type = BigInt)]
+    usage_cost_high: i64,
+    #[diesel(sql_type = BigInt)]
+    fee: i64,
+    #[diesel(sql_type = BigInt)]
+    fee_high: i64,
+    #[diesel(sql_type = BigInt)]
+    service_charge: i64,
+    #[diesel(sql_type = BigInt)]
+    service_charge_high: i64,
+    #[diesel(sql_type = BigInt)]
+    wallet_cost: i64,
+    #[diesel(sql_type = BigInt)]
+    wallet_cost_high: i64,
+    #[diesel(sql_type = BigInt)]
+    merchant_cost: i64,
+    #[diesel(sql_type = BigInt)]
+    merchant_cost_high: i64,
+}
+
+/// A sum in two columns, neither of which any number of additions takes out of its range.
+const HIGH: i128 = 10_000_000_000;
+
+fn joined(low: i64, high: i64) -> i128 {
+    i128::from(low) + i128::from(high) * HIGH
+}
+
+fn split(sum: i128) -> (i64, i64) {
+    let part = |part: i128| i64::try_from(part).unwrap_or(i64::MAX);
+    (part(sum % HIGH), part(sum / HIGH))
+}
+
+macro_rules! sums_of_row {
+    ($Row:ident) => {
+        impl From<&$Row> for Sums {
+            fn from(row: &$Row) -> Self {
+                Self {
+                    requests: i128::from(row.requests),
+                    tokens: joined(row.tokens, row.tokens_high),
+                    usage_cost: joined(row.usage_cost, row.usage_cost_high),
+                    fee: joined(row.fee, row.fee_high),
+                    service_charge: joined(row.service_charge, row.service_charge_high),
+                    wallet_cost: joined(row.wallet_cost, row.wallet_cost_high),
+                    merchant_cost: joined(row.merchant_cost, row.merchant_cost_high),
+                }
+            }
+        }
+    };
+}
+
+sums_of_row!(RollupRow);
+sums_of_row!(PartSums);
+
+/// Which row of the roll-ups.
+pub(crate) type RollupKey = (String, i32, i64, String);
+
+impl RollupRow {
+    pub(crate) fn new((series_id, width, slot, meter_id): RollupKey, sums: &Sums) -> Self {
+        let (tokens, tokens_high) = split(sums.tokens);
+        let (usage_cost, usage_cost_high) = split(sums.usage_cost);
+        let (fee, fee_high) = split(sums.fee);
+        let (service_charge, service_charge_high) = split(sums.service_charge);
+        let (wallet_cost, wallet_cost_high) = split(sums.wallet_cost);
+        let (merchant_cost, merchant_cost_high) = split(sums.merchant_cost);
+        Self {
+            series_id,
+            width,
+            slot,
+            meter_id,
+            requests: i64::try_from(sums.requests).unwrap_or(i64::MAX),
+            tokens,
+            tokens_high,
+            usage_cost,
+            usage_cost_high,
+            fee,
+            fee_high,
+            service_charge,
+            service_charge_high,
+            wallet_cost,
+            wallet_cost_high,
+            merchant_cost,
+            merchant_cost_high,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
+#[diesel(table_name = usage_series, treat_none_as_default_value = false)]
+pub(crate) struct SeriesRow {
+    pub(crate) series_id: String,
+    pub(crate) connection_id: Option<String>,
+    /// A JSON object.
+    pub(crate) metadata: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
+#[diesel(table_name = usage_tags)]
+pub(crate) struct TagRow {
+    pub(crate) owner_id: String,
+    pub(crate) key: String,
+    pub(crate) value: String,
+    pub(crate) series_id: String,
+}
+
+/// The metadata of a series.
+pub(crate) fn pairs(row: &SeriesRow) -> Result<BTreeMap<String, String>, StoreError> {
+    from_json("usage_series.metadata", &row.metadata)
+}

@@ -1,0 +1,164 @@
+//! PostgreSQL that comes back without its last commits, as an asynchronous standby does that takes over.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
+
+use std::time::{Duration, Instant};
+
+use tollgate_domain::*;
+use tollgate_store::{SettleOutcome, StoreError, requests, spend_keys};
+use tollgate_testkit::store::{TestStore, amount, answered, on_own_server};
+
+/// A customer with a key of limits.
+struct Customer {
+    merchant_id: MerchantId,
+    wallet_id: WalletId,
+    spend_key: SpendKey,
+    key: Key,
+}
+
+impl Customer {
+    async fn of(store: &TestStore) -> Self {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let wallet_id = store.connection(merchant_id, "100").await.wallet_id;
+        let (new, now) = (
+            NewSpendKey {
+                name: "Key".to_owned(),
+                wallet_id: Some(wallet_id),
+                meter_id: None,
+                rules: SpendRules {
+                    spend_limit: Some(SpendLimit { amount: amount("90"), cycle: Cycle::Daily }),
+                    request_limit: Some(RequestLimit { count: 100, cycle: Cycle::Daily }),
+                    ..SpendRules::default()
+                },
+            },
+            store.clock.now(),
+        );
+        let made =
+            store.store.write(move |conn| spend_keys::create(conn, merchant_id, &new, now)).await;
+        let (spend_key, key) = made.unwrap().unwrap();
+        Self { merchant_id, wallet_id, spend_key, key }
+    }
+
+    /// Admits a call; while the database is away it is tried again.
+    async fn admits(&self, store: &TestStore) -> RequestId {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let call = store.call_with(&self.spend_key, &self.key);
+            match store.store.admit(Box::new(call)).await {
+                Ok(admitted) => return admitted.unwrap().request_id,
+                Err(StoreError::Unavailable(_) | StoreError::Interrupted) => {}
+                Err(cause) => panic!("{cause}"),
+            }
+            assert!(Instant::now() < deadline);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn settles(&self, store: &TestStore, request_id: RequestId) {
+        let outcome = store.store.settle(request_id, answered(1_000, "1")).await;
+        assert!(
+            matches!(outcome, SettleOutcome::Settled(_) | SettleOutcome::Journaled),
+            "{outcome:?}"
+        );
+    }
+
+    async fn status(&self, store: &TestStore, request_id: RequestId) -> Option<RequestStatus> {
+        let merchant_id = self.merchant_id;
+        let found =
+            store.store.read(move |conn| requests::find(conn, merchant_id, request_id)).await;
+        found.unwrap().map(|record| record.status)
+    }
+
+    /// Fails unless these calls, soon, have been paid once each and nothing is held.
+    async fn has_paid(&self, store: &TestStore, calls: &[RequestId]) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let paid = i64::try_from(calls.len()).unwrap();
+        loop {
+            // As upkeep does.
+            let _ = store.store.renew_lease().await;
+            let _ = store.store.replay_journal().await;
+            let wallet = store.wallet(self.merchant_id, self.wallet_id).await;
+            let due = amount("100").checked_sub(amount(&paid.to_string())).unwrap();
+            if wallet.balance == due && wallet.held.is_zero() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{wallet:?} is not {due}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for request_id in calls {
+            let status = self.status(store, *request_id).await;
+            assert_eq!(status, Some(RequestStatus::Completed), "{request_id}");
+        }
+        store.assert_audited().await;
+    }
+}
+
+#[test]
+fn a_database_without_its_last_commits_gets_every_answer_again() {
+    on_own_server(async |store, server| {
+        let customer = Customer::of(store).await;
+        let before = customer.admits(store).await;
+        customer.settles(store, before).await;
+        let open_then = customer.admits(store).await;
+        server.keep();
+
+        // All of this is lost.
+        customer.settles(store, open_then).await;
+        let settled = customer.admits(store).await;
+        customer.settles(store, settled).await;
+        let open = customer.admits(store).await;
+        server.lose();
+        assert_eq!(customer.status(store, open_then).await, Some(RequestStatus::Pending));
+        assert_eq!(customer.status(store, settled).await, None);
+
+        // It was sent before, and answered afterwards.
+        customer.settles(store, open).await;
+        customer.has_paid(store, &[before, open_then, settled, open]).await;
+    });
+}
+
+/// It is started again by a process that has only the journal.
+#[test]
+fn the_journal_is_enough_to_book_a_call_that_the_database_does_not_know() {
+    on_own_server(async |store, server| {
+        let customer = Customer::of(store).await;
+        server.keep();
+        let lost = customer.admits(store).await;
+        server.stop();
+        customer.settles(store, lost).await;
+        server.start();
+        server.lose();
+        store.store.close().await.unwrap_or_default();
+        let next = store.open_again();
+        next.replay_journal().await.unwrap();
+        let wallet = store.wallet(customer.merchant_id, customer.wallet_id).await;
+        assert_eq!((wallet.balance, wallet.held), (amount("99"), amount("0")));
+        assert_eq!(customer.status(store, lost).await, Some(RequestStatus::Completed));
+        next.close().await.unwrap();
+    });
+}
+
+#[test]
+fn an_open_call_that_its_living_node_does_not_know_is_ended() {
+    on_own_server(async |store, server| {
+        let customer = Customer::of(store).await;
+        let open_then = customer.admits(store).await;
+        server.keep();
+        customer.settles(store, open_then).await;
+        customer.has_paid(store, &[open_then]).await;
+        // So long ago that nothing of it is kept.
+        store.clock.advance_millis(120_000);
+        let later = customer.admits(store).await;
+        customer.settles(store, later).await;
+        server.lose();
+        let again = customer.admits(store).await;
+        customer.settles(store, again).await;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while customer.status(store, open_then).await != Some(RequestStatus::Error) {
+            assert!(Instant::now() < deadline);
+            let _ = store.store.sweep().await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        customer.has_paid(store, &[later, again]).await;
+    });
+}

@@ -1,2 +1,0 @@
--- Rows of PostgreSQL share pages as they are: there is nothing to do here.
-SELECT 1;
