@@ -474,7 +474,8 @@ fn whichever_statement_panics_a_call_is_booked_once() {
             statements = number;
         }
         println!("{statements} statements");
-        assert!((8..MANY - 1).contains(&statements), "{statements} statements");
+        // More where a connection is new, and which writer has one is chance.
+        assert!((4..MANY - 1).contains(&statements), "{statements} statements");
     });
     diesel::connection::set_default_instrumentation(|| None).unwrap();
 }
