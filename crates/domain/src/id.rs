@@ -40,37 +40,56 @@ fn millis(at: Timestamp) -> u64 {
 const LENGTH: usize = 4 + ulid::ULID_LEN;
 
 /// The text of an id, in one piece: ids are written and compared for every call.
-fn text<'a>(prefix: &str, ulid: Ulid, buffer: &'a mut [u8; LENGTH]) -> &'a str {
-    let mut letters = [0; ulid::ULID_LEN];
+fn text<'a>(prefix: &str, id: &[u8; 16], buffer: &'a mut [u8; LENGTH]) -> &'a str {
+    let (ulid, mut letters) = (Ulid::from_bytes(*id), [0; ulid::ULID_LEN]);
     let text = prefix.bytes().chain(ulid.array_to_str(&mut letters).bytes());
     buffer.iter_mut().zip(text).for_each(|(place, byte)| *place = byte);
     str::from_utf8(buffer).unwrap_or_default()
+}
+
+/// What every id is, of whatever kind: 16 bytes, whose order is that of the ids.
+pub trait Id: Copy + Ord + fmt::Display {
+    /// The bytes, of which the first six are the milliseconds since 1970 when the id was made.
+    fn as_bytes(&self) -> &[u8; 16];
+
+    /// The id with these bytes. Any are an id: what is none was never stored.
+    fn from_bytes(bytes: [u8; 16]) -> Self;
 }
 
 macro_rules! ids {
     ($( $(#[$doc:meta])* $Id:ident = $prefix:literal; )*) => { $(
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $Id(Ulid);
+        pub struct $Id([u8; 16]);
 
         const _: () = assert!($prefix.len() + ulid::ULID_LEN == LENGTH, "a prefix has four letters");
 
         impl $Id {
             /// A new id, greater than every id this process made before.
             pub fn generate(now: Timestamp) -> Self {
-                Self(next_ulid(now))
+                Self(next_ulid(now).to_bytes())
             }
 
             /// The least id that can be made at this instant: all that are made then or later are
             /// not less.
             pub fn least(at: Timestamp) -> Self {
-                Self(Ulid::from_parts(millis(at), 0))
+                Self(Ulid::from_parts(millis(at), 0).to_bytes())
+            }
+        }
+
+        impl Id for $Id {
+            fn as_bytes(&self) -> &[u8; 16] {
+                &self.0
+            }
+
+            fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(bytes)
             }
         }
 
         impl fmt::Display for $Id {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(text($prefix, self.0, &mut [0; LENGTH]))
+                f.write_str(text($prefix, &self.0, &mut [0; LENGTH]))
             }
         }
 
@@ -85,28 +104,21 @@ macro_rules! ids {
 
             fn from_str(text: &str) -> Result<Self, ParseIdError> {
                 let ulid = text.strip_prefix($prefix).ok_or(ParseIdError)?;
-                let id = Self(Ulid::from_string(ulid).map_err(|_| ParseIdError)?);
+                let id = Ulid::from_string(ulid).map_err(|_| ParseIdError)?;
                 // One id has one spelling: lower case and look-alike letters are other texts.
-                let spelled = id.0.array_to_str(&mut [0; ulid::ULID_LEN]) == ulid;
-                spelled.then_some(id).ok_or(ParseIdError)
+                let spelled = id.array_to_str(&mut [0; ulid::ULID_LEN]) == ulid;
+                spelled.then_some(Self(id.to_bytes())).ok_or(ParseIdError)
             }
         }
 
         impl serde::Serialize for $Id {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                match serializer.is_human_readable() {
-                    true => serializer.serialize_str(text($prefix, self.0, &mut [0; LENGTH])),
-                    // Of what nobody reads, whoever reads it knows the kind.
-                    false => <(u64, u64)>::from(self.0).serialize(serializer),
-                }
+                serializer.serialize_str(text($prefix, &self.0, &mut [0; LENGTH]))
             }
         }
 
         impl<'de> serde::Deserialize<'de> for $Id {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                if !deserializer.is_human_readable() {
-                    return <(u64, u64)>::deserialize(deserializer).map(|halves| Self(halves.into()));
-                }
                 let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
                 text.parse().map_err(serde::de::Error::custom)
             }
@@ -157,6 +169,8 @@ mod tests {
         let ids: Vec<_> = (0..1_000).map(|_| RequestId::generate(now)).collect();
         assert!(ids.is_sorted_by(|one, next| one < next && one.to_string() < next.to_string()));
         assert_eq!(ids[0].to_string().parse(), Ok(ids[0]));
+        assert_eq!(RequestId::from_bytes(*ids[0].as_bytes()), ids[0]);
+        assert!(ids.is_sorted_by(|one, next| one.as_bytes() < next.as_bytes()));
         assert!(RequestId::least(now) <= ids[0]);
         assert!(RequestId::least(now.plus_millis(-1)) < RequestId::least(now));
     }

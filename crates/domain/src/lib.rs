@@ -42,9 +42,9 @@ pub use delivery::{
 };
 pub use event::{Event, EventKind, News};
 pub use id::{
-    ConnectionId, CreditBundleId, DeliveryId, EventId, MerchantId, MeterId, NodeId, ParseIdError,
-    RequestId, SecretKeyId, SpendKeyId, SubscriptionConfigId, SubscriptionId, TransactionId,
-    WalletId, WebhookId,
+    ConnectionId, CreditBundleId, DeliveryId, EventId, Id, MerchantId, MeterId, NodeId,
+    ParseIdError, RequestId, SecretKeyId, SpendKeyId, SubscriptionConfigId, SubscriptionId,
+    TransactionId, WalletId, WebhookId,
 };
 pub use issue::Issue;
 pub use key::{Key, KeyHash, KeyKind, ParseKeyError};

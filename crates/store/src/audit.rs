@@ -1,25 +1,31 @@
 //! Recomputes what is kept beside the ledger from the ledger itself, and names each difference.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    Cycle, LedgerAccount, MeterId, MeterVersion, PendingRecord, SpendCounters, SubscriptionStatus,
-    Timestamp, TransactionKind,
+    ConnectionId, Cycle, Id as _, LedgerAccount, MerchantId, MeterId, MeterVersion, PendingRecord,
+    RequestId, SpendCounters, SpendKeyId, SubscriptionId, SubscriptionStatus, Timestamp,
+    TransactionKind, WalletId,
 };
 use tollgate_pricing::Amount;
 
 mod rollups;
 
+use crate::codes::Code;
 use crate::conn::Conn;
 use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
 use crate::records::Walk;
 use crate::repricings::Earlier;
-use crate::rows::{OpenCallRow, TierCounterRow, TransactionRow, WalletRow, counter_key, word};
+use crate::rows::{
+    CounterKey, OpenCallRow, TierCounterRow, TransactionRow, WalletRow, counter_key, word,
+};
 use crate::schema::{
-    open_calls, spend_counters, subscriptions, tier_counters, transactions, wallets,
+    connections, merchants, open_calls, spend_counters, spend_keys, subscriptions, tier_counters,
+    transactions, wallets,
 };
 use crate::spend_keys::SpendCountersRow;
 use crate::{meters, repricings};
@@ -60,17 +66,41 @@ impl fmt::Display for Difference {
 #[derive(Default)]
 struct Recomputed {
     /// By wallet and account.
-    balances: BTreeMap<(String, String), i64>,
+    balances: BTreeMap<(Id<WalletId>, Code<LedgerAccount>), i64>,
     /// The number of each wallet's last transaction.
-    numbers: BTreeMap<String, i64>,
-    usage: BTreeMap<(String, String), i64>,
+    numbers: BTreeMap<Id<WalletId>, i64>,
+    usage: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
     /// By wallet and account.
-    holds: BTreeMap<(String, String), i64>,
-    costs: BTreeMap<(String, String), i64>,
-    counters: BTreeMap<(String, String, String), i64>,
+    holds: BTreeMap<(Id<WalletId>, Code<LedgerAccount>), i64>,
+    costs: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
+    counters: BTreeMap<CounterKey, i64>,
     /// What is kept of each spend key, and what its records come to.
-    spend: BTreeMap<String, [SpendCounters; 2]>,
+    spend: BTreeMap<Id<SpendKeyId>, [SpendCounters; 2]>,
     rollups: rollups::Recomputed,
+}
+
+/// The ids of merchants, connections and spend keys with their kinds, which counters and series do not have.
+struct Owners(HashMap<Id<AnyId>, String>);
+
+impl Owners {
+    fn read(conn: &mut Conn) -> Result<Self, StoreError> {
+        fn named<T: tollgate_domain::Id>(
+            ids: Vec<Id<T>>,
+        ) -> impl Iterator<Item = (Id<AnyId>, String)> {
+            ids.into_iter().map(|id| (id.of_any(), id.to_string()))
+        }
+        let all = merchants::table.select(merchants::merchant_id).load(conn)?;
+        let mut owners: HashMap<_, _> = named::<MerchantId>(all).collect();
+        let all = connections::table.select(connections::connection_id).load(conn)?;
+        owners.extend(named::<ConnectionId>(all));
+        let all = spend_keys::table.select(spend_keys::spend_key_id).load(conn)?;
+        owners.extend(named::<SpendKeyId>(all));
+        Ok(Self(owners))
+    }
+
+    fn name(&self, id: Id<AnyId>) -> String {
+        self.0.get(&id).cloned().unwrap_or_else(|| id.to_string())
+    }
 }
 
 /// How many rows are read at a time.
@@ -87,24 +117,25 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     read_transactions(conn, &mut audit, &mut sums)?;
     read_open_calls(conn, &mut audit, &mut sums)?;
     read_requests(conn, &mut audit, &mut sums)?;
+    let owners = Owners::read(conn)?;
     audit.requests += audit.pending;
 
     let rows: Vec<WalletRow> = wallets::table.select(WalletRow::as_select()).load(conn)?;
     audit.wallets = rows.len();
     for row in &rows {
-        let id = &row.wallet_id;
+        let id = row.wallet_id;
         for (account, kept, held) in [
             (LedgerAccount::Balance, row.balance, row.held),
             (LedgerAccount::CycleCredit, row.cycle_credit, row.cycle_held),
             (LedgerAccount::BundleCredit, row.bundle_credit, row.bundle_held),
         ] {
-            let key = (id.clone(), word(&account));
+            let key = (id, Code(account));
             let of = |sums: &BTreeMap<_, i64>| sums.get(&key).copied().unwrap_or(0);
-            let name = format!("wallet {id} {}", key.1);
+            let name = format!("wallet {id} {}", word(&account));
             audit.compare(format!("{name} held"), held, of(&sums.holds));
             audit.compare(name, kept, of(&sums.balances));
         }
-        let number = sums.numbers.get(id).copied().unwrap_or(0);
+        let number = sums.numbers.get(&id).copied().unwrap_or(0);
         audit.compare(format!("wallet {id} transactions"), row.transactions, number);
     }
     compare_subscriptions(conn, &mut audit, &rows)?;
@@ -118,22 +149,36 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     let rows: Vec<TierCounterRow> =
         tier_counters::table.select(TierCounterRow::as_select()).load(conn)?;
     for row in rows {
-        let name = format!("counter of {} under {} {}", row.owner_id, row.meter_id, row.period);
-        let counted = sums.counters.remove(&(row.owner_id, row.meter_id, row.period)).unwrap_or(0);
+        let name = format!(
+            "counter of {} under {} {}",
+            owners.name(row.owner_id),
+            row.meter_id,
+            row.period
+        );
+        let counted = sums
+            .counters
+            .remove(&(row.merchant_id, row.owner_id, row.meter_id, row.period))
+            .unwrap_or(0);
         audit.compare(name, row.used, counted);
     }
-    for ((owner, meter, period), counted) in sums.counters {
+    for ((_, owner, meter, period), counted) in sums.counters {
+        let owner = owners.name(owner);
         audit.compare(format!("counter of {owner} under {meter} {period}"), 0, counted);
     }
     for (id, [kept, recomputed]) in std::mem::take(&mut sums.spend) {
-        audit.compare_spend(&id, &kept, &recomputed);
+        audit.compare_spend(id, &kept, &recomputed);
     }
-    rollups::compare(conn, sums.rollups, &mut audit)?;
+    rollups::compare(conn, sums.rollups, &owners, &mut audit)?;
     Ok(audit)
 }
 
 impl Audit {
-    fn compare_spend(&mut self, id: &str, kept: &SpendCounters, recomputed: &SpendCounters) {
+    fn compare_spend(
+        &mut self,
+        id: Id<SpendKeyId>,
+        kept: &SpendCounters,
+        recomputed: &SpendCounters,
+    ) {
         for cycle in [Cycle::Daily, Cycle::Weekly, Cycle::Monthly, Cycle::Total] {
             let of = |counters: &SpendCounters| {
                 [
@@ -176,7 +221,7 @@ fn read_spend_counters(conn: &mut Conn, sums: &mut Recomputed) -> Result<(), Sto
 /// Adds a call with this cost and this hold to what its spend key comes to, in each cycle that the key's last
 /// use shares.
 fn spend(
-    spend_key_id: Option<String>,
+    spend_key_id: Option<Id<SpendKeyId>>,
     admitted_at: Timestamp,
     cost: Amount,
     hold: Amount,
@@ -201,27 +246,28 @@ fn read_transactions(
     audit: &mut Audit,
     sums: &mut Recomputed,
 ) -> Result<(), StoreError> {
-    let pays = [TransactionKind::Usage, TransactionKind::Correction].map(|kind| word(&kind));
-    let mut after = (String::new(), 0);
+    let pays = [TransactionKind::Usage, TransactionKind::Correction];
+    // No wallet has this id.
+    let mut after = (Id(WalletId::from_bytes([0; 16])), 0);
     loop {
         let rows: Vec<TransactionRow> = transactions::table
             .filter(
                 transactions::wallet_id
-                    .gt(&after.0)
-                    .or(transactions::wallet_id.eq(&after.0).and(transactions::number.gt(after.1))),
+                    .gt(after.0)
+                    .or(transactions::wallet_id.eq(after.0).and(transactions::number.gt(after.1))),
             )
             .order((transactions::wallet_id, transactions::number))
             .limit(CHUNK)
             .select(TransactionRow::as_select())
             .load(conn)?;
         let Some(last) = rows.last() else { return Ok(()) };
-        after = (last.wallet_id.clone(), last.number);
+        after = (last.wallet_id, last.number);
         audit.transactions += rows.len();
         for row in rows {
-            let number = sums.numbers.entry(row.wallet_id.clone()).or_default();
+            let number = sums.numbers.entry(row.wallet_id).or_default();
             *number = number.saturating_add(1);
             audit.compare(format!("number of {}", row.transaction_id), row.number, *number);
-            let account = (row.wallet_id.clone(), row.account);
+            let account = (row.wallet_id, row.account);
             let balance = sums.balances.entry(account).or_default();
             *balance = balance.saturating_add(row.amount);
             audit.compare(
@@ -229,7 +275,7 @@ fn read_transactions(
                 row.balance_after,
                 *balance,
             );
-            if let Some(request_id) = row.request_id.filter(|_| pays.contains(&row.kind)) {
+            if let Some(request_id) = row.request_id.filter(|_| pays.contains(&row.kind.0)) {
                 let booked = sums.usage.entry((request_id, row.wallet_id)).or_default();
                 *booked = booked.saturating_add(row.amount);
             }
@@ -243,7 +289,7 @@ fn compare_subscriptions(
     audit: &mut Audit,
     wallets: &[WalletRow],
 ) -> Result<(), StoreError> {
-    let active: Vec<(String, String)> = subscriptions::table
+    let active: Vec<(Id<WalletId>, Id<SubscriptionId>)> = subscriptions::table
         .filter(subscriptions::status.eq(word(&SubscriptionStatus::Active)))
         .select((subscriptions::wallet_id, subscriptions::subscription_id))
         .load(conn)?;
@@ -251,9 +297,9 @@ fn compare_subscriptions(
     for row in wallets {
         let on_wallet = active.remove(&row.wallet_id);
         if on_wallet != row.subscription_id {
-            let count = |id: &Option<String>| i64::from(id.is_some());
+            let count = |id: Option<Id<_>>| i64::from(id.is_some());
             let what = format!("subscription that wallet {} names", row.wallet_id);
-            let (kept, recomputed) = (count(&row.subscription_id), count(&on_wallet));
+            let (kept, recomputed) = (count(row.subscription_id), count(on_wallet));
             audit.differences.push(Difference { what, kept, recomputed });
         }
     }
@@ -277,10 +323,10 @@ fn read_open_calls(
             (Some(call.merchant_wallet_id), LedgerAccount::Balance, call.merchant_hold),
         ] {
             let Some(wallet_id) = wallet_id else { continue };
-            let held = sums.holds.entry((wallet_id.to_string(), word(&account))).or_default();
+            let held = sums.holds.entry((Id(wallet_id), Code(account))).or_default();
             *held = held.saturating_add(hold.units());
         }
-        let id = call.spend_key_id.map(|id| id.to_string());
+        let id = call.spend_key_id.map(Id);
         spend(id, call.created_at, Amount::ZERO, call.spend_hold, sums);
     }
     Ok(())
@@ -298,8 +344,8 @@ fn read_requests(
         if rows.is_empty() {
             return Ok(());
         }
-        let ids: Vec<_> = rows.iter().map(|row| row.request_id.clone()).collect();
-        let merchants: BTreeSet<_> = rows.iter().map(|row| row.merchant_id.as_str()).collect();
+        let ids: Vec<_> = rows.iter().map(|row| row.request_id).collect();
+        let merchants: BTreeSet<_> = rows.iter().map(|row| row.merchant_id).collect();
         let repriced = repricings::earlier(conn, merchants, &ids)?;
         audit.requests += rows.len();
         for row in rows {
@@ -307,10 +353,10 @@ fn read_requests(
                 repriced.get(&row.request_id).copied().unwrap_or_default();
             let wallet_cost = row.wallet_cost.saturating_add(wallet_delta);
             let merchant_cost = row.merchant_cost.saturating_add(merchant_delta);
-            let wallet = row.wallet_id.clone().map(|id| (id, wallet_cost));
-            let merchants = (row.merchant_wallet_id.clone(), merchant_cost);
+            let wallet = row.wallet_id.map(|id| (id, wallet_cost));
+            let merchants = (row.merchant_wallet_id, merchant_cost);
             for (wallet_id, cost) in wallet.into_iter().chain([merchants]) {
-                let costs = sums.costs.entry((row.request_id.clone(), wallet_id)).or_default();
+                let costs = sums.costs.entry((row.request_id, wallet_id)).or_default();
                 *costs = costs.saturating_add(cost);
             }
             let call = row.call()?;
@@ -338,9 +384,7 @@ fn count(
     }
     let version = match periods.entry((meter_id, version)) {
         Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(unknown) => {
-            unknown.insert(meters::model_of(conn, &meter_id.to_string(), version)?)
-        }
+        Entry::Vacant(unknown) => unknown.insert(meters::model_of(conn, meter_id, version)?),
     };
     let counter = sums.counters.entry(counter_key(call, meter_id, version.tier_period));
     let counter = counter.or_default();

@@ -333,8 +333,8 @@ const SQLITE_PRAGMAS: &str = "
 /// from all others for as long as PostgreSQL believes in it.
 ///
 /// What is committed is durable, whatever the server's own setting: with a synchronous standby on that, too.
-const POSTGRES_SETTINGS: &str =
-    "SET idle_in_transaction_session_timeout = '10s'; SET synchronous_commit = on";
+const POSTGRES_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '10s'; SET synchronous_commit = on; \
+     SET bytea_output = hex";
 
 impl r2d2::ManageConnection for Manager {
     type Connection = Conn;

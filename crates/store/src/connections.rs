@@ -9,6 +9,7 @@ use tollgate_domain::{
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{ConnectionRow, to_json};
 use crate::schema::connections;
@@ -38,7 +39,7 @@ pub fn create(
         // Two that bring the same reference at once must not both find none.
         dialect::lock_merchant(conn, merchant_id)?;
         let known = connections::table
-            .filter(connections::merchant_id.eq(merchant_id.to_string()))
+            .filter(connections::merchant_id.eq(Id(merchant_id)))
             .filter(connections::reference_id.eq(reference_id))
             .filter(connections::deleted_at.is_null())
             .select(ConnectionRow::as_select())
@@ -52,13 +53,13 @@ pub fn create(
     let wallet_id = WalletId::generate(now);
     wallets::create(conn, wallet_id, merchant_id, Some(connection_id), now)?;
     let row = ConnectionRow {
-        connection_id: connection_id.to_string(),
-        merchant_id: merchant_id.to_string(),
+        connection_id: Id(connection_id),
+        merchant_id: Id(merchant_id),
         reference_id: new.reference_id.clone(),
         name: new.name.clone(),
         email: new.email.clone(),
         metadata: to_json(&new.metadata),
-        wallet_id: wallet_id.to_string(),
+        wallet_id: Id(wallet_id),
         created_at: now.unix_micros(),
         deleted_at: None,
     };
@@ -79,8 +80,8 @@ pub fn find(
     connection_id: ConnectionId,
 ) -> Result<Option<Connection>, StoreError> {
     let row = connections::table
-        .find(connection_id.to_string())
-        .filter(connections::merchant_id.eq(merchant_id.to_string()))
+        .find(Id(connection_id))
+        .filter(connections::merchant_id.eq(Id(merchant_id)))
         .select(ConnectionRow::as_select())
         .first(conn)
         .optional()?;
@@ -97,12 +98,12 @@ pub fn list(
     page: &Page<ConnectionId>,
 ) -> Result<Vec<Connection>, StoreError> {
     let mut query = connections::table
-        .filter(connections::merchant_id.eq(merchant_id.to_string()))
+        .filter(connections::merchant_id.eq(Id(merchant_id)))
         .filter(connections::deleted_at.is_null())
         .select(ConnectionRow::as_select())
         .into_boxed();
     if let Some(after) = page.after {
-        query = query.filter(connections::connection_id.lt(after.to_string()));
+        query = query.filter(connections::connection_id.lt(Id(after)));
     }
     let rows = query.order(connections::connection_id.desc()).limit(page.rows()).load(conn)?;
     rows.into_iter().map(Connection::try_from).collect()
@@ -121,8 +122,8 @@ pub fn update(
 ) -> Result<Option<Connection>, StoreError> {
     let active = || {
         connections::table
-            .find(connection_id.to_string())
-            .filter(connections::merchant_id.eq(merchant_id.to_string()))
+            .find(Id(connection_id))
+            .filter(connections::merchant_id.eq(Id(merchant_id)))
             .filter(connections::deleted_at.is_null())
     };
     if let Some(name) = &changes.name {
@@ -153,9 +154,8 @@ pub fn delete(
         .filter(|found| found.status == ConnectionStatus::Active);
     let Some(mut connection) = active else { return Ok(false) };
     subscriptions::end_of_connection(conn, connection.wallet_id, now)?;
-    let active = connections::table
-        .find(connection_id.to_string())
-        .filter(connections::deleted_at.is_null());
+    let active =
+        connections::table.find(Id(connection_id)).filter(connections::deleted_at.is_null());
     let deleted = connections::deleted_at.eq(Some(now.unix_micros()));
     if diesel::update(active).set(deleted).execute(conn)? == 0 {
         return Ok(false);

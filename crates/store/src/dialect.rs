@@ -15,14 +15,18 @@ use diesel::connection::SimpleConnection;
 use diesel::dsl::sql;
 use diesel::expression::SqlLiteral;
 use diesel::prelude::*;
-use diesel::sql_types::{Array, Text};
+use diesel::sql_types::{Array, Binary, Text};
 use diesel::{QueryResult, RunQueryDsl};
 use sha2::{Digest, Sha256};
-use tollgate_domain::{MerchantId, Wallet};
+use tollgate_domain::{
+    ConnectionId, MerchantId, RequestId, SecretKeyId, SpendKeyId, SubscriptionConfigId,
+    SubscriptionId, Wallet, WalletId, WebhookId,
+};
 
 use crate::conn::Conn;
 use crate::deliveries::DeliveryRow;
 use crate::events::EventRow;
+use crate::ids::Id;
 use crate::missing_prices::MissingPriceRow;
 use crate::repricings::RepricingRow;
 use crate::rollups::{RollupRow, SeriesRow, TagRow};
@@ -97,10 +101,10 @@ pub(crate) fn lock_merchant(conn: &mut Conn, merchant_id: MerchantId) -> QueryRe
     match conn {
         Conn::Sqlite(_) => Ok(()),
         Conn::Postgres(conn) => merchants::table
-            .find(merchant_id.to_string())
+            .find(Id(merchant_id))
             .select(merchants::merchant_id)
             .for_no_key_update()
-            .first::<String>(conn)
+            .first::<Id<MerchantId>>(conn)
             .optional()
             .map(drop),
     }
@@ -179,7 +183,11 @@ pub(crate) const fn has_row_locks(conn: &Conn) -> bool {
 }
 
 /// The wallets with these ids, locked if `lock`; `ids` ascend.
-pub(crate) fn wallets(conn: &mut Conn, ids: &[String], lock: Lock) -> QueryResult<Vec<WalletRow>> {
+pub(crate) fn wallets(
+    conn: &mut Conn,
+    ids: &[Id<WalletId>],
+    lock: Lock,
+) -> QueryResult<Vec<WalletRow>> {
     match conn {
         Conn::Sqlite(conn) => {
             each(ids, |id| wallets::table.find(id).select(WalletRow::as_select()).get_result(conn))
@@ -198,7 +206,10 @@ pub(crate) fn wallets(conn: &mut Conn, ids: &[String], lock: Lock) -> QueryResul
 }
 
 /// The subscriptions with these ids. Whoever means to change them holds the locks of their wallets.
-pub(crate) fn subscriptions(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<SubscriptionRow>> {
+pub(crate) fn subscriptions(
+    conn: &mut Conn,
+    ids: &[Id<SubscriptionId>],
+) -> QueryResult<Vec<SubscriptionRow>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
             subscriptions::table.find(id).select(SubscriptionRow::as_select()).get_result(conn)
@@ -213,7 +224,7 @@ pub(crate) fn subscriptions(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<
 /// The subscription configurations with these ids, each with its versions in order.
 pub(crate) fn subscription_configs(
     conn: &mut Conn,
-    ids: &[String],
+    ids: &[Id<SubscriptionConfigId>],
 ) -> QueryResult<Vec<(ConfigRow, ConfigVersionRow)>> {
     macro_rules! with_versions {
         () => {
@@ -242,7 +253,7 @@ pub(crate) fn subscription_configs(
 }
 
 /// The open calls with these ids.
-pub(crate) fn open_calls(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<OpenCallRow>> {
+pub(crate) fn open_calls(conn: &mut Conn, ids: &[Id<RequestId>]) -> QueryResult<Vec<OpenCallRow>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
             open_calls::table.find(id).select(OpenCallRow::as_select()).get_result(conn)
@@ -256,18 +267,21 @@ pub(crate) fn open_calls(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<Ope
 
 /// The merchant and the id of each settled call among `ids`. It looks for them at every merchant: for the few calls
 /// that are settled twice.
-pub(crate) fn request_keys(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<(String, String)>> {
+pub(crate) fn request_keys(
+    conn: &mut Conn,
+    ids: &[Id<RequestId>],
+) -> QueryResult<Vec<(Id<MerchantId>, Id<RequestId>)>> {
     #[derive(QueryableByName)]
     struct Key {
-        #[diesel(sql_type = Text)]
-        merchant_id: String,
-        #[diesel(sql_type = Text)]
-        request_id: String,
+        #[diesel(sql_type = Binary)]
+        merchant_id: Id<MerchantId>,
+        #[diesel(sql_type = Binary)]
+        request_id: Id<RequestId>,
     }
     let keys: Vec<Key> = match conn {
         Conn::Sqlite(conn) => diesel::sql_query(
             "SELECT r.merchant_id, r.request_id FROM json_each(?) AS i CROSS JOIN merchants AS m \
-             CROSS JOIN requests AS r WHERE r.merchant_id = m.merchant_id AND r.request_id = i.value",
+             CROSS JOIN requests AS r WHERE r.merchant_id = m.merchant_id AND r.request_id = unhex(substr(i.value, 3))",
         )
         .bind::<Text, _>(to_json(&ids))
         .load(conn),
@@ -276,7 +290,7 @@ pub(crate) fn request_keys(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<(
              CROSS JOIN LATERAL (SELECT merchant_id, request_id FROM requests AS r \
              WHERE r.merchant_id = m.merchant_id AND r.request_id = i.id OFFSET 0) AS r",
         )
-        .bind::<Array<Text>, _>(ids)
+        .bind::<Array<Binary>, _>(ids)
         .load(conn),
     }?;
     Ok(keys.into_iter().map(|key| (key.merchant_id, key.request_id)).collect())
@@ -285,17 +299,20 @@ pub(crate) fn request_keys(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<(
 /// The records with these ids of a merchant, locked if `lock`; `ids` ascend.
 pub(crate) fn requests(
     conn: &mut Conn,
-    merchant_id: &str,
-    ids: &[String],
+    merchant_id: MerchantId,
+    ids: &[Id<RequestId>],
     lock: Lock,
 ) -> QueryResult<Vec<RequestRow>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
-            requests::table.find((merchant_id, id)).select(RequestRow::as_select()).get_result(conn)
+            requests::table
+                .find((Id(merchant_id), id))
+                .select(RequestRow::as_select())
+                .get_result(conn)
         }),
         Conn::Postgres(conn) => {
             let rows = requests::table
-                .filter(requests::merchant_id.eq(merchant_id))
+                .filter(requests::merchant_id.eq(Id(merchant_id)))
                 .filter(requests::request_id.eq_any(ids))
                 .order(requests::request_id)
                 .select(RequestRow::as_select());
@@ -309,7 +326,7 @@ pub(crate) fn requests(
 
 /// What an admission needs to know of a key: its id, its merchant, and the merchant's wallet and
 /// whether that has to be [guarded](is_guarded).
-pub(crate) type KeyFacts = (String, String, String, bool);
+pub(crate) type KeyFacts = (Id<SecretKeyId>, Id<MerchantId>, Id<WalletId>, bool);
 
 /// Whether admissions have to look at a merchant's own wallet: it has a limit, or almost no room left.
 #[diesel::dsl::auto_type(no_type_alias)]
@@ -330,7 +347,10 @@ fn mark_of(table: &str) -> SqlLiteral<Text> {
 }
 
 /// The valid secret keys among `ids`.
-pub(crate) fn secret_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<KeyFacts>> {
+pub(crate) fn secret_key_facts(
+    conn: &mut Conn,
+    ids: &[Id<SecretKeyId>],
+) -> QueryResult<Vec<KeyFacts>> {
     macro_rules! facts {
         () => {
             secret_keys::table
@@ -355,10 +375,13 @@ pub(crate) fn secret_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<V
 
 /// A spend key, its merchant's wallet, whether that has to be [guarded](is_guarded), and the
 /// [mark](group::Basis) of the key.
-pub(crate) type SpendKeyFacts = (SpendKeyRow, String, bool, String);
+pub(crate) type SpendKeyFacts = (SpendKeyRow, Id<WalletId>, bool, String);
 
 /// The spend keys with these ids, deleted or not.
-pub(crate) fn spend_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<SpendKeyFacts>> {
+pub(crate) fn spend_key_facts(
+    conn: &mut Conn,
+    ids: &[Id<SpendKeyId>],
+) -> QueryResult<Vec<SpendKeyFacts>> {
     macro_rules! facts {
         ($mark:expr) => {
             spend_keys::table
@@ -380,7 +403,7 @@ pub(crate) fn spend_key_facts(conn: &mut Conn, ids: &[String]) -> QueryResult<Ve
 /// The counters of the spend keys with these ids, locked; `ids` ascend.
 pub(crate) fn lock_spend_counters(
     conn: &mut Conn,
-    ids: &[String],
+    ids: &[Id<SpendKeyId>],
 ) -> QueryResult<Vec<SpendCountersRow>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
@@ -436,7 +459,10 @@ pub(crate) fn try_lock_outbox(conn: &mut Conn) -> QueryResult<bool> {
 }
 
 /// The webhooks with these ids, deleted or not, locked; `ids` ascend.
-pub(crate) fn lock_webhooks(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<WebhookRow>> {
+pub(crate) fn lock_webhooks(
+    conn: &mut Conn,
+    ids: &[Id<WebhookId>],
+) -> QueryResult<Vec<WebhookRow>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
             webhooks::table.find(id).select(WebhookRow::as_select()).get_result(conn)
@@ -455,7 +481,7 @@ pub(crate) fn lock_webhooks(conn: &mut Conn, ids: &[String]) -> QueryResult<Vec<
 pub(crate) fn lock_due_webhooks(
     conn: &mut Conn,
     now: i64,
-    [webhook_ids, merchant_ids]: [Vec<String>; 2],
+    (webhook_ids, merchant_ids): (Vec<Id<WebhookId>>, Vec<Id<MerchantId>>),
     most: i64,
 ) -> QueryResult<Vec<WebhookRow>> {
     macro_rules! due {
@@ -478,7 +504,7 @@ pub(crate) fn lock_due_webhooks(
 /// The connections with these ids, deleted or not, whoever's they are, with their [marks](group::Basis).
 pub(crate) fn connections_by_id(
     conn: &mut Conn,
-    ids: &[String],
+    ids: &[Id<ConnectionId>],
 ) -> QueryResult<Vec<(crate::rows::ConnectionRow, String)>> {
     use crate::rows::ConnectionRow;
     match conn {
@@ -535,7 +561,7 @@ pub(crate) fn lock_queued_calls(conn: &mut Conn, most: i64) -> QueryResult<Vec<(
 /// Deletes entries of the index of records: few, and rarely any.
 pub(crate) fn delete_index_rows(conn: &mut Conn, rows: &[RequestIndexRow]) -> QueryResult<()> {
     for row in rows {
-        let key = (&row.merchant_id, &row.key, &row.value, &row.request_id);
+        let key = (row.merchant_id, &row.key, &row.value, row.request_id);
         diesel::delete(request_index::table.find(key)).execute(conn)?;
     }
     Ok(())
@@ -620,19 +646,27 @@ pub(crate) fn insert_tags(conn: &mut Conn, rows: &[TagRow]) -> QueryResult<()> {
 }
 
 /// Lets nobody else tell a merchant of missing prices until the transaction ends.
-pub(crate) fn lock_missing_prices(conn: &mut Conn, merchant_id: &str) -> QueryResult<()> {
+pub(crate) fn lock_missing_prices(conn: &mut Conn, merchant_id: MerchantId) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(_) => Ok(()),
         Conn::Postgres(conn) => {
             // There is no row yet that could be locked, and that of the merchant comes before all
             // others.
-            let number = advisory_number(&format!("missing prices of {merchant_id}"));
-            diesel::sql_query("SELECT pg_advisory_xact_lock($1)")
-                .bind::<diesel::sql_types::BigInt, _>(number)
-                .execute(conn)
-                .map(drop)
+            lock_for_now(conn, &format!("missing prices of {merchant_id}"))
         }
     }
+}
+
+/// Lets nobody else make partitions until the transaction ends.
+pub(crate) fn lock_partitions(conn: &mut PgConnection) -> QueryResult<()> {
+    lock_for_now(conn, "partitions")
+}
+
+fn lock_for_now(conn: &mut PgConnection, what: &str) -> QueryResult<()> {
+    diesel::sql_query("SELECT pg_advisory_xact_lock($1)")
+        .bind::<diesel::sql_types::BigInt, _>(advisory_number(what))
+        .execute(conn)
+        .map(drop)
 }
 
 /// The number of an advisory lock. All such locks of a database are one room: the hash keeps clear of

@@ -109,8 +109,18 @@ impl StoreError {
     }
 
     /// A row is not there that others say is.
-    pub(crate) fn missing(noun: &str, id: &str) -> Self {
+    pub(crate) fn missing(noun: &str, id: impl fmt::Display) -> Self {
         Self::Corrupt { what: "row (it is missing)", value: format!("{noun} {id}") }
+    }
+
+    /// Whether SQLite has found that its file is damaged.
+    pub(crate) fn is_of_damage(&self) -> bool {
+        match self {
+            Self::Database(diesel::result::Error::DatabaseError(_, info)) => {
+                info.message().contains("malformed")
+            }
+            _ => false,
+        }
     }
 
     /// Whether another attempt may well succeed: the database was busy, or broke a deadlock.

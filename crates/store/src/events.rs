@@ -7,15 +7,16 @@ use tollgate_domain::{Event, EventId, MerchantId, News, Timestamp};
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::page::Page;
-use crate::rows::{from_json, parsed, time, to_json};
+use crate::rows::{from_json, time, to_json};
 use crate::schema::events;
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = events)]
 pub(crate) struct EventRow {
-    pub(crate) event_id: String,
-    pub(crate) merchant_id: String,
+    pub(crate) event_id: Id<EventId>,
+    pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) kind: String,
     /// The resource whose events are told in their order.
     pub(crate) resource: String,
@@ -29,8 +30,8 @@ impl EventRow {
     /// What took effect `at` an instant and is written down `now`: ids grow as they are written.
     pub(crate) fn new(merchant_id: MerchantId, news: &News, at: Timestamp, now: Timestamp) -> Self {
         Self {
-            event_id: EventId::generate(now).to_string(),
-            merchant_id: merchant_id.to_string(),
+            event_id: Id(EventId::generate(now)),
+            merchant_id: Id(merchant_id),
             kind: news.kind().as_str().to_owned(),
             resource: news.resource(),
             news: to_json(news),
@@ -50,8 +51,8 @@ impl TryFrom<EventRow> for Event {
 
     fn try_from(row: EventRow) -> Result<Self, StoreError> {
         Ok(Self {
-            event_id: parsed("events.event_id", &row.event_id)?,
-            merchant_id: parsed("events.merchant_id", &row.merchant_id)?,
+            event_id: row.event_id.get(),
+            merchant_id: row.merchant_id.get(),
             news: from_json("events.news", &row.news)?,
             created_at: time(row.created_at),
         })
@@ -78,11 +79,11 @@ pub fn list(
     page: &Page<EventId>,
 ) -> Result<Vec<Event>, StoreError> {
     let mut query = events::table
-        .filter(events::merchant_id.eq(merchant_id.to_string()))
+        .filter(events::merchant_id.eq(Id(merchant_id)))
         .select(EventRow::as_select())
         .into_boxed();
     if let Some(after) = page.after {
-        query = query.filter(events::event_id.lt(after.to_string()));
+        query = query.filter(events::event_id.lt(Id(after)));
     }
     let rows = query.order(events::event_id.desc()).limit(page.rows()).load(conn)?;
     rows.into_iter().map(Event::try_from).collect()
@@ -95,7 +96,7 @@ pub(crate) fn any_waits(conn: &mut Conn) -> Result<bool, StoreError> {
 }
 
 /// The merchants of whom events wait.
-pub(crate) fn merchants_waiting(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
+pub(crate) fn merchants_waiting(conn: &mut Conn) -> Result<Vec<Id<MerchantId>>, StoreError> {
     let waiting = events::table.filter(events::dispatched_at.is_null());
     Ok(waiting.select(events::merchant_id).distinct().order(events::merchant_id).load(conn)?)
 }
@@ -104,7 +105,7 @@ pub(crate) fn merchants_waiting(conn: &mut Conn) -> Result<Vec<String>, StoreErr
 /// order in which they happened, for they are written under its lock.
 pub(crate) fn waiting(
     conn: &mut Conn,
-    merchant_id: &str,
+    merchant_id: Id<MerchantId>,
     most: i64,
 ) -> Result<Vec<(i64, EventRow)>, StoreError> {
     let rows = events::table
@@ -119,7 +120,7 @@ pub(crate) fn waiting(
 /// The number of the last event of a merchant that waits, or 0: all that come are greater.
 pub(crate) fn last_waiting(conn: &mut Conn, merchant_id: MerchantId) -> Result<i64, StoreError> {
     let waiting = events::table
-        .filter(events::merchant_id.eq(merchant_id.to_string()))
+        .filter(events::merchant_id.eq(Id(merchant_id)))
         .filter(events::dispatched_at.is_null());
     let last: Option<i64> = waiting.select(diesel::dsl::max(events::number)).get_result(conn)?;
     Ok(last.unwrap_or(0))
@@ -142,9 +143,9 @@ pub(crate) fn mark_dispatched(
 pub(crate) fn dispatched_before(
     conn: &mut Conn,
     before: Timestamp,
-) -> Result<Vec<String>, StoreError> {
+) -> Result<Vec<Id<EventId>>, StoreError> {
     const AT_ONCE: i64 = 1_000;
-    let oldest: Vec<(String, Option<i64>)> = events::table
+    let oldest: Vec<(Id<EventId>, Option<i64>)> = events::table
         .order(events::number)
         .limit(AT_ONCE)
         .select((events::event_id, events::dispatched_at))

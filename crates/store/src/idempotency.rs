@@ -1,22 +1,45 @@
 //! Answers of our own operations, kept for a day for those who ask again.
 
 use diesel::prelude::*;
-use tollgate_domain::Timestamp;
+use tollgate_domain::{MerchantId, Timestamp};
 
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
 use crate::schema::idempotent_answers;
 
 /// What makes a repeated operation recognisable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// Whose key it is: a merchant's id, or the operator.
-    pub scope: String,
+    /// Whose key it is.
+    pub scope: Scope,
     /// The caller's key.
     pub key: String,
     /// A hash of what was asked: method, path and body.
     pub fingerprint: [u8; 32],
+}
+
+/// Whose idempotency keys are meant: the same key means something else in each scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The operator's.
+    Operator,
+    /// A merchant's, over the API.
+    Api(MerchantId),
+    /// A merchant's, on the dashboard.
+    Dashboard(MerchantId),
+}
+
+impl Scope {
+    /// The columns. The operator has no merchant.
+    fn columns(self) -> (Id<AnyId>, &'static str) {
+        match self {
+            Self::Operator => (Id::default(), "operator"),
+            Self::Api(merchant_id) => (Id(merchant_id).of_any(), "api"),
+            Self::Dashboard(merchant_id) => (Id(merchant_id).of_any(), "dashboard"),
+        }
+    }
 }
 
 /// An answer as it was given, but for what is shown only once.
@@ -45,6 +68,7 @@ const KEPT_MILLIS: i64 = 24 * 60 * 60 * 1_000;
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = idempotent_answers)]
 pub(crate) struct AnswerRow {
+    merchant_id: Id<AnyId>,
     scope: String,
     idempotency_key: String,
     fingerprint: Vec<u8>,
@@ -60,14 +84,16 @@ pub(crate) struct AnswerRow {
 /// Those of the store.
 pub fn claim(conn: &mut Conn, key: &IdempotencyKey, now: Timestamp) -> Result<Claim, StoreError> {
     let expired = now.plus_millis(-KEPT_MILLIS).unix_micros();
+    let (merchant_id, scope) = key.scope.columns();
     diesel::delete(
         idempotent_answers::table
-            .find((&key.scope, &key.key))
+            .find((merchant_id, scope, &key.key))
             .filter(idempotent_answers::created_at.lt(expired)),
     )
     .execute(conn)?;
     let row = AnswerRow {
-        scope: key.scope.clone(),
+        merchant_id,
+        scope: scope.to_owned(),
         idempotency_key: key.key.clone(),
         fingerprint: key.fingerprint.to_vec(),
         status: 0,
@@ -78,7 +104,7 @@ pub fn claim(conn: &mut Conn, key: &IdempotencyKey, now: Timestamp) -> Result<Cl
         return Ok(Claim::New);
     }
     let kept: AnswerRow = idempotent_answers::table
-        .find((&key.scope, &key.key))
+        .find((merchant_id, scope, &key.key))
         .select(AnswerRow::as_select())
         .first(conn)?;
     if kept.fingerprint != key.fingerprint {
@@ -96,7 +122,8 @@ pub fn claim(conn: &mut Conn, key: &IdempotencyKey, now: Timestamp) -> Result<Cl
 /// # Errors
 /// Those of the store.
 pub fn keep(conn: &mut Conn, key: &IdempotencyKey, answer: &Answer) -> Result<(), StoreError> {
-    diesel::update(idempotent_answers::table.find((&key.scope, &key.key)))
+    let (merchant_id, scope) = key.scope.columns();
+    diesel::update(idempotent_answers::table.find((merchant_id, scope, &key.key)))
         .set((
             idempotent_answers::status.eq(i32::from(answer.status)),
             idempotent_answers::body.eq(&answer.body),

@@ -10,6 +10,7 @@
 
 pub mod audit;
 pub mod backup;
+mod codes;
 mod conn;
 pub mod connections;
 pub mod deliveries;
@@ -18,6 +19,7 @@ mod error;
 pub mod events;
 mod files;
 pub mod idempotency;
+mod ids;
 mod journal;
 mod ledger;
 pub mod merchants;
@@ -28,6 +30,7 @@ mod nodes;
 mod opening;
 mod outcome;
 mod page;
+mod partitions;
 mod readers;
 mod records;
 pub mod repricings;
@@ -458,7 +461,7 @@ impl Store {
                 return Ok(renewed);
             }
             if due == before {
-                let value = due.join(", ");
+                let value = format!("of wallets {due:?}");
                 return Err(StoreError::Corrupt {
                     what: "subscription (it is not renewed)",
                     value,
@@ -471,9 +474,7 @@ impl Store {
             if let Err(cause) = renewal.await {
                 log::warn!("subscriptions are renewed one by one: {cause}");
                 for one in due {
-                    let wallet = one.clone();
-                    let renewal =
-                        self.write(move |conn| subscriptions::renew(conn, &[wallet], now));
+                    let renewal = self.write(move |conn| subscriptions::renew(conn, &[one], now));
                     if let Err(cause) = renewal.await {
                         log::error!("the subscription on {one} is not renewed: {cause}");
                     }

@@ -7,6 +7,7 @@ use tollgate_domain::{
 
 use crate::conn::Conn;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{MerchantRow, SecretKeyRow};
 use crate::schema::{merchants, secret_keys};
@@ -29,9 +30,9 @@ pub fn create(conn: &mut Conn, name: &str, now: Timestamp) -> Result<NewMerchant
     let merchant_id = MerchantId::generate(now);
     let wallet_id = WalletId::generate(now);
     let row = MerchantRow {
-        merchant_id: merchant_id.to_string(),
+        merchant_id: Id(merchant_id),
         name: name.to_owned(),
-        wallet_id: wallet_id.to_string(),
+        wallet_id: Id(wallet_id),
         created_at: now.unix_micros(),
     };
     diesel::insert_into(merchants::table).values(&row).execute(conn)?;
@@ -46,7 +47,7 @@ pub fn create(conn: &mut Conn, name: &str, now: Timestamp) -> Result<NewMerchant
 /// Those of the store.
 pub fn find(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Merchant>, StoreError> {
     let row = merchants::table
-        .find(merchant_id.to_string())
+        .find(Id(merchant_id))
         .select(MerchantRow::as_select())
         .first(conn)
         .optional()?;
@@ -54,9 +55,10 @@ pub fn find(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Merchant>
 }
 
 /// The ids of all merchants.
-pub(crate) fn ids(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
+pub(crate) fn ids(conn: &mut Conn) -> Result<Vec<MerchantId>, StoreError> {
     let ids = merchants::table.order(merchants::merchant_id).select(merchants::merchant_id);
-    Ok(ids.load(conn)?)
+    let ids: Vec<Id<MerchantId>> = ids.load(conn)?;
+    Ok(ids.into_iter().map(Id::get).collect())
 }
 
 /// All merchants, newest first.
@@ -66,7 +68,7 @@ pub(crate) fn ids(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
 pub fn list(conn: &mut Conn, page: &Page<MerchantId>) -> Result<Vec<Merchant>, StoreError> {
     let mut query = merchants::table.select(MerchantRow::as_select()).into_boxed();
     if let Some(after) = page.after {
-        query = query.filter(merchants::merchant_id.lt(after.to_string()));
+        query = query.filter(merchants::merchant_id.lt(Id(after)));
     }
     let rows = query.order(merchants::merchant_id.desc()).limit(page.rows()).load(conn)?;
     rows.into_iter().map(Merchant::try_from).collect()
@@ -98,8 +100,8 @@ pub fn create_secret_key(
 ) -> Result<(SecretKey, Key), StoreError> {
     let key = Key::generate(KeyKind::Secret);
     let row = SecretKeyRow {
-        secret_key_id: SecretKeyId::generate(now).to_string(),
-        merchant_id: merchant_id.to_string(),
+        secret_key_id: Id(SecretKeyId::generate(now)),
+        merchant_id: Id(merchant_id),
         name: name.to_owned(),
         key_hash: key.hash().to_vec(),
         key_preview: key.preview(),
@@ -120,12 +122,12 @@ pub fn list_secret_keys(
     page: &Page<SecretKeyId>,
 ) -> Result<Vec<SecretKey>, StoreError> {
     let mut query = secret_keys::table
-        .filter(secret_keys::merchant_id.eq(merchant_id.to_string()))
+        .filter(secret_keys::merchant_id.eq(Id(merchant_id)))
         .filter(secret_keys::deleted_at.is_null())
         .select(SecretKeyRow::as_select())
         .into_boxed();
     if let Some(after) = page.after {
-        query = query.filter(secret_keys::secret_key_id.lt(after.to_string()));
+        query = query.filter(secret_keys::secret_key_id.lt(Id(after)));
     }
     let rows = query.order(secret_keys::secret_key_id.desc()).limit(page.rows()).load(conn)?;
     rows.into_iter().map(SecretKey::try_from).collect()
@@ -154,18 +156,18 @@ pub fn delete_secret_key(
 ) -> Result<Deletion, StoreError> {
     // Two deletions of the last two keys must not both see the other key: the merchant is locked.
     crate::dialect::lock_merchant(conn, merchant_id)?;
-    let valid: Vec<String> = secret_keys::table
-        .filter(secret_keys::merchant_id.eq(merchant_id.to_string()))
+    let valid: Vec<Id<SecretKeyId>> = secret_keys::table
+        .filter(secret_keys::merchant_id.eq(Id(merchant_id)))
         .filter(secret_keys::deleted_at.is_null())
         .select(secret_keys::secret_key_id)
         .load(conn)?;
-    if !valid.contains(&secret_key_id.to_string()) {
+    if !valid.contains(&Id(secret_key_id)) {
         return Ok(Deletion::NotFound);
     }
     if valid.len() == 1 {
         return Ok(Deletion::Last);
     }
-    diesel::update(secret_keys::table.find(secret_key_id.to_string()))
+    diesel::update(secret_keys::table.find(Id(secret_key_id)))
         .set(secret_keys::deleted_at.eq(Some(now.unix_micros())))
         .execute(conn)?;
     Ok(Deletion::Deleted)

@@ -10,6 +10,7 @@ use tollgate_pricing::{Meter, MeterError};
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{MeterRow, MeterVersionRow, from_json, to_json, word};
 use crate::schema::{meter_versions, meters, tier_counters};
@@ -32,7 +33,7 @@ pub fn create(
     dialect::lock_merchant(conn, merchant_id)?;
     let slug = new.slug.clone().unwrap_or_else(|| slug_of(&new.name));
     let taken: i64 = meters::table
-        .filter(meters::merchant_id.eq(merchant_id.to_string()))
+        .filter(meters::merchant_id.eq(Id(merchant_id)))
         .filter(meters::slug.eq(&slug))
         .filter(meters::deleted_at.is_null())
         .count()
@@ -41,8 +42,8 @@ pub fn create(
         return Ok(Err(SlugTaken));
     }
     let row = MeterRow {
-        meter_id: MeterId::generate(now).to_string(),
-        merchant_id: merchant_id.to_string(),
+        meter_id: Id(MeterId::generate(now)),
+        merchant_id: Id(merchant_id),
         slug,
         name: new.name.clone(),
         tier_period: word(&new.tier_period),
@@ -51,19 +52,21 @@ pub fn create(
         deleted_at: None,
     };
     diesel::insert_into(meters::table).values(&row).execute(conn)?;
-    insert_version(conn, &row.meter_id, row.version, &new.model, now)?;
+    insert_version(conn, merchant_id, row.meter_id.get(), 1, &new.model, now)?;
     Ok(Ok(row.with_model(new.model.clone())?))
 }
 
 fn insert_version(
     conn: &mut Conn,
-    meter_id: &str,
+    merchant_id: MerchantId,
+    meter_id: MeterId,
     version: i32,
     model: &Meter,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let version = MeterVersionRow {
-        meter_id: meter_id.to_owned(),
+        meter_id: Id(meter_id),
+        merchant_id: Id(merchant_id),
         version,
         model: to_json(model),
         created_at: now.unix_micros(),
@@ -103,8 +106,8 @@ pub fn find(
     meter_id: MeterId,
 ) -> Result<Option<MerchantMeter>, StoreError> {
     let row: Option<WithModel> = present!()
-        .filter(meters::meter_id.eq(meter_id.to_string()))
-        .filter(meters::merchant_id.eq(merchant_id.to_string()))
+        .filter(meters::meter_id.eq(Id(meter_id)))
+        .filter(meters::merchant_id.eq(Id(merchant_id)))
         .first(conn)
         .optional()?;
     row.map(meter).transpose()
@@ -113,11 +116,11 @@ pub fn find(
 /// A merchant's meter by its slug.
 pub(crate) fn find_by_slug(
     conn: &mut Conn,
-    merchant_id: &str,
+    merchant_id: MerchantId,
     slug: &str,
 ) -> Result<Option<MerchantMeter>, StoreError> {
     let row: Option<WithModel> = present!()
-        .filter(meters::merchant_id.eq(merchant_id))
+        .filter(meters::merchant_id.eq(Id(merchant_id)))
         .filter(meters::slug.eq(slug))
         .get_result(conn)
         .optional()?;
@@ -135,9 +138,12 @@ pub fn counted(
     connection_id: Option<ConnectionId>,
     at: Timestamp,
 ) -> Result<u64, StoreError> {
-    let owner_id = connection_id.map_or_else(|| meter.merchant_id.to_string(), |id| id.to_string());
+    let owner_id = match connection_id {
+        Some(id) => Id(id).of_any(),
+        None => Id(meter.merchant_id).of_any(),
+    };
     let used: Option<i64> = tier_counters::table
-        .find((owner_id, meter.meter_id.to_string(), meter.tier_period.key(at)))
+        .find((Id(meter.merchant_id), owner_id, Id(meter.meter_id), meter.tier_period.key(at)))
         .select(tier_counters::used)
         .first(conn)
         .optional()?;
@@ -146,7 +152,7 @@ pub fn counted(
 
 /// The slug of a meter, deleted or not.
 pub(crate) fn slug(conn: &mut Conn, meter_id: MeterId) -> Result<Option<String>, StoreError> {
-    let meter = meters::table.find(meter_id.to_string());
+    let meter = meters::table.find(Id(meter_id));
     Ok(meter.select(meters::slug).first(conn).optional()?)
 }
 
@@ -159,9 +165,9 @@ pub fn list(
     merchant_id: MerchantId,
     page: &Page<MeterId>,
 ) -> Result<Vec<MerchantMeter>, StoreError> {
-    let mut query = present!().filter(meters::merchant_id.eq(merchant_id.to_string())).into_boxed();
+    let mut query = present!().filter(meters::merchant_id.eq(Id(merchant_id))).into_boxed();
     if let Some(after) = page.after {
-        query = query.filter(meters::meter_id.lt(after.to_string()));
+        query = query.filter(meters::meter_id.lt(Id(after)));
     }
     let rows: Vec<WithModel> =
         query.order(meters::meter_id.desc()).limit(page.rows()).load(conn)?;
@@ -208,17 +214,17 @@ pub fn update(
 
     if let Some(name) = &changes.name {
         meter.name.clone_from(name);
-        diesel::update(meters::table.find(meter_id.to_string()))
+        diesel::update(meters::table.find(Id(meter_id)))
             .set(meters::name.eq(name))
             .execute(conn)?;
     }
     if model != before {
         meter.version += 1;
         meter.model = model;
-        diesel::update(meters::table.find(meter_id.to_string()))
+        diesel::update(meters::table.find(Id(meter_id)))
             .set(meters::version.eq(meter.version))
             .execute(conn)?;
-        insert_version(conn, &meter_id.to_string(), meter.version, &meter.model, now)?;
+        insert_version(conn, merchant_id, meter_id, meter.version, &meter.model, now)?;
     }
     Ok(Updated::Meter(Box::new(meter)))
 }
@@ -259,15 +265,15 @@ pub fn delete(
     if find(conn, merchant_id, meter_id)?.is_none() {
         return Ok(Deletion::NotFound);
     }
-    if spend_keys::any_under(conn, &meter_id.to_string())? {
+    if spend_keys::any_under(conn, meter_id)? {
         return Ok(Deletion::InUse(InUse::BySpendKeys));
     }
     if subscription_configs::any_last_link(conn, merchant_id, meter_id)? {
         return Ok(Deletion::InUse(InUse::ByConfigs));
     }
     let present = meters::table
-        .find(meter_id.to_string())
-        .filter(meters::merchant_id.eq(merchant_id.to_string()))
+        .find(Id(meter_id))
+        .filter(meters::merchant_id.eq(Id(merchant_id)))
         .filter(meters::deleted_at.is_null());
     let deleted = meters::deleted_at.eq(Some(now.unix_micros()));
     diesel::update(present).set(deleted).execute(conn)?;
@@ -283,12 +289,12 @@ pub(crate) struct Version {
 
 pub(crate) fn model_of(
     conn: &mut Conn,
-    meter_id: &str,
+    meter_id: MeterId,
     version: i32,
 ) -> Result<Version, StoreError> {
     let (model, tier_period): (String, String) = meter_versions::table
         .inner_join(meters::table)
-        .filter(meter_versions::meter_id.eq(meter_id))
+        .filter(meter_versions::meter_id.eq(Id(meter_id)))
         .filter(meter_versions::version.eq(version))
         .select((meter_versions::model, meters::tier_period))
         .get_result(conn)?;

@@ -14,6 +14,7 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::events::EventRow;
+use crate::ids::Id;
 use crate::schema::missing_prices;
 
 /// Of how many missing prices a merchant is told on a day at most.
@@ -28,7 +29,7 @@ const KEPT_DAYS: i64 = 2;
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = missing_prices)]
 pub(crate) struct MissingPriceRow {
-    merchant_id: String,
+    merchant_id: Id<MerchantId>,
     day: i64,
     provider: String,
     model: String,
@@ -57,18 +58,17 @@ pub(crate) fn add(all: &mut Missing, merchant_id: MerchantId, missing: &MissingP
 pub(crate) fn tell(conn: &mut Conn, all: &Missing, now: Timestamp) -> Result<(), StoreError> {
     let day = now.days_since_1970();
     for (merchant_id, missing) in all {
-        let id = merchant_id.to_string();
         let is_new = |told: &BTreeSet<Name>| {
             told.len() < MOST_A_DAY && missing.keys().any(|name| !told.contains(name))
         };
         if dialect::has_row_locks(conn) {
-            if !is_new(&told_on(conn, &id, day)?) {
+            if !is_new(&told_on(conn, *merchant_id, day)?) {
                 continue;
             }
             // Only with nobody else about is the most really the most.
-            dialect::lock_missing_prices(conn, &id)?;
+            dialect::lock_missing_prices(conn, *merchant_id)?;
         }
-        let told = told_on(conn, &id, day)?;
+        let told = told_on(conn, *merchant_id, day)?;
         if !is_new(&told) {
             continue;
         }
@@ -77,7 +77,7 @@ pub(crate) fn tell(conn: &mut Conn, all: &Missing, now: Timestamp) -> Result<(),
         let (mut rows, mut events) = (Vec::new(), Vec::new());
         for ((provider, model), missing) in fresh {
             rows.push(MissingPriceRow {
-                merchant_id: id.clone(),
+                merchant_id: Id(*merchant_id),
                 day,
                 provider: provider.clone(),
                 model: model.clone(),
@@ -90,9 +90,13 @@ pub(crate) fn tell(conn: &mut Conn, all: &Missing, now: Timestamp) -> Result<(),
     Ok(())
 }
 
-fn told_on(conn: &mut Conn, merchant_id: &str, day: i64) -> Result<BTreeSet<Name>, StoreError> {
+fn told_on(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    day: i64,
+) -> Result<BTreeSet<Name>, StoreError> {
     let names: Vec<Name> = missing_prices::table
-        .filter(missing_prices::merchant_id.eq(merchant_id))
+        .filter(missing_prices::merchant_id.eq(Id(merchant_id)))
         .filter(missing_prices::day.eq(day))
         .select((missing_prices::provider, missing_prices::model))
         .load(conn)?;

@@ -6,16 +6,15 @@ use tollgate_domain::{NodeId, RequestId, Timestamp};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::rows::parsed;
+use crate::ids::Id;
 use crate::schema::{nodes, open_calls};
 
 /// Begins a life, or prolongs it.
 pub(crate) fn renew(conn: &mut Conn, node_id: NodeId, until: Timestamp) -> Result<(), StoreError> {
-    let node = node_id.to_string();
     let lease = nodes::lease_until.eq(until.unix_micros());
-    if diesel::update(nodes::table.find(&node)).set(lease).execute(conn)? == 0 {
+    if diesel::update(nodes::table.find(Id(node_id))).set(lease).execute(conn)? == 0 {
         diesel::insert_into(nodes::table)
-            .values((nodes::node_id.eq(&node), lease))
+            .values((nodes::node_id.eq(Id(node_id)), lease))
             .execute(conn)?;
     }
     Ok(())
@@ -23,7 +22,7 @@ pub(crate) fn renew(conn: &mut Conn, node_id: NodeId, until: Timestamp) -> Resul
 
 /// Ends a life that has nothing pending any more.
 pub(crate) fn retire(conn: &mut Conn, node_id: NodeId) -> Result<(), StoreError> {
-    diesel::delete(nodes::table.find(node_id.to_string())).execute(conn)?;
+    diesel::delete(nodes::table.find(Id(node_id))).execute(conn)?;
     Ok(())
 }
 
@@ -35,11 +34,11 @@ pub(crate) fn retire_all(conn: &mut Conn) -> Result<(), StoreError> {
 
 /// The open calls of a process.
 pub(crate) fn open_calls(conn: &mut Conn, node_id: NodeId) -> Result<Vec<RequestId>, StoreError> {
-    let ids: Vec<String> = open_calls::table
-        .filter(open_calls::node_id.eq(node_id.to_string()))
+    let ids: Vec<Id<RequestId>> = open_calls::table
+        .filter(open_calls::node_id.eq(Id(node_id)))
         .select(open_calls::request_id)
         .load(conn)?;
-    ids.iter().map(|id| parsed("open_calls.request_id", id)).collect()
+    Ok(ids.into_iter().map(Id::get).collect())
 }
 
 /// Open calls whose owner's lease has lapsed, or who is gone; at most `limit`. The asking node
@@ -50,17 +49,17 @@ pub(crate) fn abandoned(
     now: Timestamp,
     limit: i64,
 ) -> Result<Vec<RequestId>, StoreError> {
-    let alive: Vec<String> = nodes::table
+    let alive: Vec<Id<NodeId>> = nodes::table
         .filter(nodes::lease_until.ge(now.unix_micros()))
         .select(nodes::node_id)
         .load(conn)?;
     let mut query = open_calls::table
-        .filter(open_calls::node_id.ne(asking.to_string()))
+        .filter(open_calls::node_id.ne(Id(asking)))
         .select(open_calls::request_id)
         .into_boxed();
     for node_id in alive {
         query = query.filter(open_calls::node_id.ne(node_id));
     }
-    let ids: Vec<String> = query.limit(limit).load(conn)?;
-    ids.iter().map(|id| parsed("open_calls.request_id", id)).collect()
+    let ids: Vec<Id<RequestId>> = query.limit(limit).load(conn)?;
+    Ok(ids.into_iter().map(Id::get).collect())
 }

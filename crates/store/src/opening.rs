@@ -25,7 +25,7 @@ use crate::readers::Readers;
 use crate::rollups::Series;
 use crate::serving::Begun;
 use crate::vitals::Vitals;
-use crate::{Inner, Renewals, Store, deliveries, nodes, serving};
+use crate::{Inner, Renewals, Store, deliveries, nodes, partitions, serving};
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -105,7 +105,10 @@ impl std::error::Error for OpenError {}
 
 impl From<StoreError> for OpenError {
     fn from(cause: StoreError) -> Self {
-        Self::Store(cause)
+        match cause.is_of_damage() {
+            true => Self::Damaged(cause.to_string()),
+            false => Self::Store(cause),
+        }
     }
 }
 
@@ -253,6 +256,11 @@ fn prepare(
         }
     } else {
         migrations::check(&mut conn)?;
+    }
+    if options.serve
+        && let Err(cause) = conn.write(|conn| partitions::make_ahead(conn, options.clock.now()))
+    {
+        log::warn!("partitions are not made yet: {cause}");
     }
     let Some(lock) = lock else { return Ok(None) };
     let metadata = lock.metadata()?;

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 
 use diesel::prelude::*;
+use tollgate_domain::{MerchantId, RequestId};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::rows::{CorrectionRow, RequestRow};
 use crate::schema::{corrections, requests};
 
@@ -13,19 +15,19 @@ use crate::schema::{corrections, requests};
 pub(crate) fn correct(conn: &mut Conn, rows: &mut [RequestRow]) -> Result<(), StoreError> {
     let swept = rows.iter_mut().filter(|row| row.swept);
     let mut swept: HashMap<_, _> =
-        swept.map(|row| ((row.merchant_id.clone(), row.request_id.clone()), row)).collect();
+        swept.map(|row| ((row.merchant_id, row.request_id), row)).collect();
     if swept.is_empty() {
         return Ok(());
     }
-    let merchant_ids = swept.keys().map(|(merchant_id, _)| merchant_id);
-    let request_ids = swept.keys().map(|(_, request_id)| request_id);
+    let merchant_ids = swept.keys().map(|(merchant_id, _)| *merchant_id);
+    let request_ids = swept.keys().map(|(_, request_id)| *request_id);
     let found: Vec<CorrectionRow> = corrections::table
         .filter(corrections::merchant_id.eq_any(merchant_ids))
         .filter(corrections::request_id.eq_any(request_ids))
         .select(CorrectionRow::as_select())
         .load(conn)?;
     for correction in found {
-        let key = (correction.merchant_id.clone(), correction.request_id.clone());
+        let key = (correction.merchant_id, correction.request_id);
         if let Some(row) = swept.remove(&key) {
             row.correct(correction);
         }
@@ -37,7 +39,7 @@ pub(crate) fn correct(conn: &mut Conn, rows: &mut [RequestRow]) -> Result<(), St
 #[derive(Default)]
 pub(crate) struct Walk {
     /// Merchant and id of the last record.
-    after: (String, String),
+    after: Option<(Id<MerchantId>, Id<RequestId>)>,
 }
 
 impl Walk {
@@ -47,19 +49,22 @@ impl Walk {
         conn: &mut Conn,
         most: i64,
     ) -> Result<Vec<RequestRow>, StoreError> {
-        let (merchant_id, request_id) = &self.after;
-        let of_merchant =
-            requests::merchant_id.eq(merchant_id).and(requests::request_id.gt(request_id));
-        let mut rows: Vec<RequestRow> = requests::table
-            // As `(merchant_id, request_id) > (x, y)`, which diesel cannot say.
-            .filter(requests::merchant_id.ge(merchant_id))
-            .filter(requests::merchant_id.gt(merchant_id).or(of_merchant))
+        let mut next = requests::table
             .order((requests::merchant_id, requests::request_id))
             .limit(most)
             .select(RequestRow::as_select())
-            .load(conn)?;
+            .into_boxed();
+        if let Some((merchant_id, request_id)) = self.after {
+            let of_merchant =
+                requests::merchant_id.eq(merchant_id).and(requests::request_id.gt(request_id));
+            // As `(merchant_id, request_id) > (x, y)`, which diesel cannot say.
+            next = next
+                .filter(requests::merchant_id.ge(merchant_id))
+                .filter(requests::merchant_id.gt(merchant_id).or(of_merchant));
+        }
+        let mut rows: Vec<RequestRow> = next.load(conn)?;
         if let Some(last) = rows.last() {
-            self.after = (last.merchant_id.clone(), last.request_id.clone());
+            self.after = Some((last.merchant_id, last.request_id));
         }
         correct(conn, &mut rows)?;
         Ok(rows)

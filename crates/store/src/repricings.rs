@@ -20,9 +20,10 @@ use crate::Store;
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::merchants;
 use crate::requests::to_records;
-use crate::rows::{RequestRow, optional, parsed, to_json};
+use crate::rows::{RequestRow, to_json};
 use crate::schema::{repricings, requests};
 use crate::write_set::{LedgerWallets, Reason, WriteSet, lock_wallets, out_of_range};
 
@@ -101,8 +102,8 @@ pub struct Change {
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = repricings)]
 pub(crate) struct RepricingRow {
-    merchant_id: String,
-    request_id: String,
+    merchant_id: Id<MerchantId>,
+    request_id: Id<RequestId>,
     number: i32,
     base_before: i64,
     base_after: i64,
@@ -131,11 +132,11 @@ impl Earlier {
 }
 
 /// What the repricings of these records come to, all of which are of these merchants.
-pub(crate) fn earlier<'a>(
+pub(crate) fn earlier(
     conn: &mut Conn,
-    merchant_ids: impl IntoIterator<Item = &'a str>,
-    request_ids: &[String],
-) -> Result<BTreeMap<String, Earlier>, StoreError> {
+    merchant_ids: impl IntoIterator<Item = Id<MerchantId>>,
+    request_ids: &[Id<RequestId>],
+) -> Result<BTreeMap<Id<RequestId>, Earlier>, StoreError> {
     let rows: Vec<RepricingRow> = repricings::table
         .filter(repricings::merchant_id.eq_any(merchant_ids))
         .filter(repricings::request_id.eq_any(request_ids))
@@ -145,8 +146,8 @@ pub(crate) fn earlier<'a>(
     Ok(by_request(rows))
 }
 
-fn by_request(rows: Vec<RepricingRow>) -> BTreeMap<String, Earlier> {
-    let mut all: BTreeMap<String, Earlier> = BTreeMap::new();
+fn by_request(rows: Vec<RepricingRow>) -> BTreeMap<Id<RequestId>, Earlier> {
+    let mut all: BTreeMap<Id<RequestId>, Earlier> = BTreeMap::new();
     for row in rows {
         let sum = all.entry(row.request_id).or_default();
         sum.number = row.number;
@@ -172,16 +173,15 @@ impl Store {
         only_look: bool,
         mut tell: impl FnMut(Repricing),
     ) -> Result<(), StoreError> {
-        let merchants: Vec<String> = match scope.merchant_id {
-            Some(merchant_id) => vec![merchant_id.to_string()],
+        let merchants = match scope.merchant_id {
+            Some(merchant_id) => vec![merchant_id],
             None => self.read(merchants::ids).await?,
         };
         for merchant_id in merchants {
-            let mut after = RequestId::least(Timestamp::at_midnight(scope.from)).to_string();
+            let mut after = RequestId::least(Timestamp::at_midnight(scope.from));
             loop {
                 let (asked, prices) = (scope.clone(), book.clone());
-                let (merchant, from) = (merchant_id.clone(), after.clone());
-                let look = move |conn: &mut Conn| look(conn, &merchant, &asked, &from, &prices);
+                let look = move |conn: &mut Conn| look(conn, merchant_id, &asked, after, &prices);
                 let step = self.read(look).await?;
                 let (differing, rest): (Vec<_>, Vec<_>) = step
                     .found
@@ -189,8 +189,8 @@ impl Store {
                     .partition(|one| !only_look && matches!(one.outcome, Outcome::Differs(_)));
                 rest.into_iter().for_each(&mut tell);
                 for together in differing.chunks(WRITTEN) {
-                    let ids = together.iter().map(|one| one.request_id.to_string()).collect();
-                    let booked = self.book_repricings(&merchant_id, ids, book).await?;
+                    let ids = together.iter().map(|one| Id(one.request_id)).collect();
+                    let booked = self.book_repricings(merchant_id, ids, book).await?;
                     booked.into_iter().for_each(&mut tell);
                 }
                 match step.next {
@@ -204,15 +204,14 @@ impl Store {
 
     async fn book_repricings(
         &self,
-        merchant_id: &str,
-        ids: Vec<String>,
+        merchant_id: MerchantId,
+        ids: Vec<Id<RequestId>>,
         book: &PriceBook,
     ) -> Result<Vec<Repricing>, StoreError> {
         let mut attempt = 1;
         loop {
-            let (merchant_id, ids) = (merchant_id.to_owned(), ids.clone());
-            let (prices, now) = (book.clone(), self.0.context.clock.now());
-            match self.write(move |conn| write(conn, &merchant_id, &ids, &prices, now)).await {
+            let (ids, prices, now) = (ids.clone(), book.clone(), self.0.context.clock.now());
+            match self.write(move |conn| write(conn, merchant_id, &ids, &prices, now)).await {
                 Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
                 done => return done,
             }
@@ -224,33 +223,33 @@ impl Store {
 struct Step {
     found: Vec<Repricing>,
     /// After which id it goes on; `None` at its end.
-    next: Option<String>,
+    next: Option<RequestId>,
 }
 
 fn look(
     conn: &mut Conn,
-    merchant_id: &str,
+    merchant_id: MerchantId,
     scope: &Scope,
-    after: &str,
+    after: RequestId,
     book: &PriceBook,
 ) -> Result<Step, StoreError> {
     let mut rows: Vec<RequestRow> = requests::table
-        .filter(requests::merchant_id.eq(merchant_id))
-        .filter(requests::request_id.gt(after))
+        .filter(requests::merchant_id.eq(Id(merchant_id)))
+        .filter(requests::request_id.gt(Id(after)))
         .order(requests::request_id)
         .limit(READ)
         .select(RequestRow::as_select())
         .load(conn)?;
     let Some(last) = rows.last() else { return Ok(Step { found: Vec::new(), next: None }) };
-    let next = last.request_id.clone();
+    let next = last.request_id.get();
     let begin = Timestamp::at_midnight(scope.from).unix_micros();
     let end = scope.to.next_day().map(Timestamp::at_midnight);
     let end = end.unwrap_or(Timestamp::from_unix_micros(i64::MAX));
     let goes_on = i64::try_from(rows.len()).is_ok_and(|count| count == READ)
         && last.created_at < end.plus_millis(SLACK_MILLIS).unix_micros();
     rows.retain(|row| (begin..end.unix_micros()).contains(&row.created_at));
-    let ids: Vec<_> = rows.iter().map(|row| row.request_id.clone()).collect();
-    let earlier = earlier(conn, [merchant_id], &ids)?;
+    let ids: Vec<_> = rows.iter().map(|row| row.request_id).collect();
+    let earlier = earlier(conn, [Id(merchant_id)], &ids)?;
     let records = to_records(conn, rows.clone())?;
     let mut found = Vec::new();
     for (row, record) in rows.iter().zip(records) {
@@ -310,14 +309,14 @@ fn reckon(
 /// Prices records of a merchant again and books what that makes a difference; `ids` ascend.
 fn write(
     conn: &mut Conn,
-    merchant_id: &str,
-    ids: &[String],
+    merchant_id: MerchantId,
+    ids: &[Id<RequestId>],
     book: &PriceBook,
     now: Timestamp,
 ) -> Result<Vec<Repricing>, StoreError> {
     let rows = dialect::requests(conn, merchant_id, ids, Lock::Rows)?;
     let records = to_records(conn, rows.clone())?;
-    let earlier = earlier(conn, [merchant_id], ids)?;
+    let earlier = earlier(conn, [Id(merchant_id)], ids)?;
     let mut reckoned = Vec::with_capacity(rows.len());
     let mut wallet_ids = BTreeSet::new();
     for (row, record) in rows.iter().zip(records) {
@@ -327,7 +326,7 @@ fn write(
             false => Outcome::Same,
         };
         if let Outcome::Differs(change) = &outcome {
-            let moves = moves(row, change.more)?;
+            let moves = moves(row, change.more);
             wallet_ids.extend(moves.iter().map(|one| one.wallet_id));
         }
         reckoned.push((row, earlier.number.saturating_add(1), repricing(record, outcome)));
@@ -357,13 +356,13 @@ struct Move {
     more: Amount,
 }
 
-fn moves(row: &RequestRow, more: Shares) -> Result<Vec<Move>, StoreError> {
-    let wallet_id = optional("requests.wallet_id", row.wallet_id.as_deref())?;
-    let merchants = parsed("requests.merchant_wallet_id", &row.merchant_wallet_id)?;
+fn moves(row: &RequestRow, more: Shares) -> Vec<Move> {
+    let wallet_id = row.wallet_id.map(Id::get);
+    let merchants = row.merchant_wallet_id.get();
     let wallet = wallet_id.map(|wallet_id| Move { wallet_id, part: "wallet", more: more.wallet });
     let merchant = Move { wallet_id: merchants, part: "merchant", more: more.merchant };
     let moves = wallet.into_iter().chain([merchant]);
-    Ok(moves.filter(|one| !one.more.is_zero()).collect())
+    moves.filter(|one| !one.more.is_zero()).collect()
 }
 
 /// What a transaction changes: read under lock, changed in memory, written back once.
@@ -382,7 +381,7 @@ impl Books {
         change: &Change,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let moves = moves(row, change.more)?;
+        let moves = moves(row, change.more);
         let has_room = |one: &Move| {
             let balance = self.wallets.get(&one.wallet_id).map(|locked| locked.wallet.balance);
             let mut on_same = moves.iter().filter(|other| other.wallet_id == one.wallet_id);
@@ -395,11 +394,11 @@ impl Books {
         if !moves.iter().all(has_room) {
             return Ok(false);
         }
-        let request_id: RequestId = parsed("requests.request_id", &row.request_id)?;
+        let request_id = row.request_id.get();
         for one in &moves {
             let id = one.wallet_id;
             let Some(locked) = self.wallets.get_mut(&id) else {
-                return Err(StoreError::missing("wallet", &id.to_string()));
+                return Err(StoreError::missing("wallet", id));
             };
             let reason = Reason {
                 kind: TransactionKind::Correction,
@@ -413,8 +412,8 @@ impl Books {
             booked.ok_or_else(|| out_of_range(Overflow))?;
         }
         self.rows.push(RepricingRow {
-            merchant_id: row.merchant_id.clone(),
-            request_id: row.request_id.clone(),
+            merchant_id: row.merchant_id,
+            request_id: row.request_id,
             number,
             base_before: change.base_before.units(),
             base_after: change.base_after.units(),

@@ -17,6 +17,7 @@ use ids::{Condition, Ids, Nth};
 use crate::conn::{Conn, each_database};
 use crate::dialect::Lock;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::page::Page;
 use crate::rollups::{CONNECTION, FAILURE, METER, QueuedCall};
 use crate::rows::{OpenCallRow, RequestRow};
@@ -55,16 +56,15 @@ pub fn find(
 ) -> Result<Option<RequestRecord>, StoreError> {
     // The open calls first: a call that is settled meanwhile is found among the records then.
     let open = open_calls::table
-        .find(request_id.to_string())
-        .filter(open_calls::merchant_id.eq(merchant_id.to_string()))
+        .find(Id(request_id))
+        .filter(open_calls::merchant_id.eq(Id(merchant_id)))
         .select(OpenCallRow::as_select())
         .first(conn)
         .optional()?;
     if let Some(row) = open {
         return Ok(open_records(conn, &[PendingRecord::try_from(&row)?])?.pop());
     }
-    let (merchant_id, ids) = (merchant_id.to_string(), [request_id.to_string()]);
-    let rows = dialect::requests(conn, &merchant_id, &ids, Lock::No)?;
+    let rows = dialect::requests(conn, merchant_id, &[Id(request_id)], Lock::No)?;
     Ok(to_records(conn, rows)?.pop())
 }
 
@@ -77,13 +77,12 @@ pub fn find_by_reference(
     merchant_id: MerchantId,
     reference_id: &str,
 ) -> Result<Option<RequestRecord>, StoreError> {
-    let merchant_id = merchant_id.to_string();
-    let request_id: Option<String> = reported_usage::table
-        .find((&merchant_id, reference_id))
+    let request_id: Option<Id<RequestId>> = reported_usage::table
+        .find((Id(merchant_id), reference_id))
         .select(reported_usage::request_id)
         .first(conn)
         .optional()?;
-    let rows = dialect::requests(conn, &merchant_id, request_id.as_slice(), Lock::No)?;
+    let rows = dialect::requests(conn, merchant_id, request_id.as_slice(), Lock::No)?;
     Ok(to_records(conn, rows)?.pop())
 }
 
@@ -111,16 +110,15 @@ pub fn list(
         true => (Vec::new(), 0),
         false => queued(conn, merchant_id, filter, ended, page)?,
     };
-    let merchant_id = merchant_id.to_string();
     // As many more as may turn out not to have failed.
     let more = Page { limit: page.limit.saturating_add(corrected), ..*page };
-    ids.extend(self::ids(conn, &merchant_id, conditions, &more)?);
+    ids.extend(self::ids(conn, merchant_id, conditions, &more)?);
     ids.sort_unstable();
     ids.dedup();
     let most = usize::try_from(more.rows()).unwrap_or(usize::MAX);
     let skipped = ids.len().saturating_sub(most);
     let ids = ids.get(skipped..).unwrap_or_default();
-    let settled = dialect::requests(conn, &merchant_id, ids, Lock::No)?;
+    let settled = dialect::requests(conn, merchant_id, ids, Lock::No)?;
     let settled = to_records(conn, settled)?.into_iter();
     // The index may not know yet that a record was corrected.
     let settled =
@@ -138,7 +136,7 @@ fn queued(
     filter: &RequestFilter,
     ended: HowEnded,
     page: &Page<RequestId>,
-) -> Result<(Vec<String>, u32), StoreError> {
+) -> Result<(Vec<Id<RequestId>>, u32), StoreError> {
     let mut calls = rollups::queued(conn)?;
     let corrected = calls.iter().filter(|call| call.is_taken_back()).count();
     calls.retain(|call| {
@@ -146,7 +144,7 @@ fn queued(
             && (ended == HowEnded::Anyhow || call.has_failed())
             && page.after.is_none_or(|after| call.request_id < after)
     });
-    let ids = calls.iter().map(|call| call.request_id.to_string()).collect();
+    let ids = calls.iter().map(|call| Id(call.request_id)).collect();
     Ok((ids, u32::try_from(corrected).unwrap_or(u32::MAX)))
 }
 
@@ -170,18 +168,18 @@ fn open_calls(
     page: &Page<RequestId>,
 ) -> Result<Vec<PendingRecord>, StoreError> {
     let mut query = open_calls::table
-        .filter(open_calls::merchant_id.eq(merchant_id.to_string()))
+        .filter(open_calls::merchant_id.eq(Id(merchant_id)))
         .order(open_calls::request_id.desc())
         .select(OpenCallRow::as_select())
         .into_boxed();
     if let Some(after) = page.after {
-        query = query.filter(open_calls::request_id.lt(after.to_string()));
+        query = query.filter(open_calls::request_id.lt(Id(after)));
     }
     if let Some(id) = filter.connection_id {
-        query = query.filter(open_calls::connection_id.eq(id.to_string()));
+        query = query.filter(open_calls::connection_id.eq(Id(id)));
     }
     if let Some(id) = filter.meter_id {
-        query = query.filter(open_calls::meter_id.eq(id.to_string()));
+        query = query.filter(open_calls::meter_id.eq(Id(id)));
     }
     if filter.metadata.is_empty() {
         query = query.limit(page.rows());
@@ -232,23 +230,21 @@ const PATIENCE: [i64; 3] = [200, 2_000, 20_000];
 /// while, and then each for longer: that takes no more than a few times what the best one takes alone.
 fn ids(
     conn: &mut Conn,
-    merchant_id: &String,
+    merchant_id: MerchantId,
     mut conditions: Vec<Condition>,
     page: &Page<RequestId>,
-) -> Result<Vec<String>, StoreError> {
-    let after = page.after.map(|id| id.to_string());
-    let after = after.as_ref();
+) -> Result<Vec<Id<RequestId>>, StoreError> {
+    let (merchant_id, after) = (Id(merchant_id), page.after.map(Id));
     let limit = page.rows();
     let patience = if conditions.len() < 2 { &[][..] } else { &PATIENCE[..] };
     for &skip in patience {
         for _ in 0..conditions.len() {
             let Some(condition) = conditions.first() else { break };
             let nth = Nth { merchant_id, condition, after, skip };
-            let until: Option<String> =
+            let until: Option<Id<RequestId>> =
                 each_database!(conn, conn => nth.get_result(conn).optional())?;
-            let until = until.as_ref();
             let walk = Ids { merchant_id, conditions: &conditions, after, until, limit };
-            let found: Vec<String> = each_database!(conn, conn => walk.load(conn))?;
+            let found: Vec<Id<RequestId>> = each_database!(conn, conn => walk.load(conn))?;
             let is_full = i64::try_from(found.len()).is_ok_and(|count| count >= limit);
             if is_full || until.is_none() {
                 return Ok(found);
@@ -272,10 +268,8 @@ pub fn plans(
     ended: HowEnded,
     page: &Page<RequestId>,
 ) -> Result<Vec<Vec<String>>, StoreError> {
-    let merchant_id = &merchant_id.to_string();
+    let (merchant_id, after) = (Id(merchant_id), page.after.map(Id));
     let mut conditions = conditions(filter, ended);
-    let after = page.after.map(|id| id.to_string());
-    let after = after.as_ref();
     let mut plans = Vec::new();
     for _ in 0..conditions.len().max(1) {
         let (until, limit) = (None, page.rows());
@@ -296,9 +290,9 @@ pub(crate) fn to_records(
 ) -> Result<Vec<RequestRecord>, StoreError> {
     records::correct(conn, &mut rows)?;
     let calls = rows.iter().map(|row| row.meter());
-    let models = models(conn, calls.collect::<Result<Vec<_>, _>>()?)?;
+    let models = models(conn, calls)?;
     let records = rows.iter().map(|row| {
-        let model = row.meter()?.and_then(|meter| models.get(&meter));
+        let model = row.meter().and_then(|meter| models.get(&meter));
         row.to_record(model)
     });
     records.collect()
@@ -326,7 +320,7 @@ fn models(
     for meter in meters.into_iter().flatten() {
         if let Entry::Vacant(unknown) = models.entry(meter) {
             let MeterVersion { meter_id, version } = meter;
-            unknown.insert(meters::model_of(conn, &meter_id.to_string(), version)?.model);
+            unknown.insert(meters::model_of(conn, meter_id, version)?.model);
         }
     }
     Ok(models)

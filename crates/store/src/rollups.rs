@@ -23,10 +23,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use diesel::prelude::*;
 use sha2::{Digest, Sha256};
-use tollgate_domain::Timestamp;
+use tollgate_domain::{Id as _, MerchantId, Timestamp};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
 use crate::records::Walk;
 use crate::rows::{RequestIndexRow, to_json};
 use crate::schema::{rollup_queue, usage_rollups, usage_series, usage_tags};
@@ -58,11 +59,11 @@ pub(crate) struct Series(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    series: HashSet<String>,
+    series: HashSet<Id<AnyId>>,
     /// The ids of series of [traits], by owner, key and value: nearly every call has the same.
-    of_traits: HashMap<String, String>,
+    of_traits: HashMap<String, Id<AnyId>>,
     /// The values seen of each merchant's keys, by their hashes, until they are many.
-    values: HashMap<(String, String), HashSet<u64>>,
+    values: HashMap<(MerchantId, String), HashSet<u64>>,
 }
 
 impl Series {
@@ -78,7 +79,7 @@ impl Series {
     }
 
     /// Learns of series whose transaction is committed.
-    fn learn(&self, written: impl Iterator<Item = String>) {
+    fn learn(&self, written: impl Iterator<Item = Id<AnyId>>) {
         let mut known = self.known();
         if known.series.len() > REMEMBERED {
             known.series.clear();
@@ -89,11 +90,11 @@ impl Series {
 }
 
 impl Known {
-    fn has_many(&mut self, merchant_id: &str, key: &str, value: &str) -> bool {
+    fn has_many(&mut self, merchant_id: MerchantId, key: &str, value: &str) -> bool {
         if self.values.len() > REMEMBERED {
             self.values.clear();
         }
-        let values = self.values.entry((merchant_id.to_owned(), key.to_owned())).or_default();
+        let values = self.values.entry((merchant_id, key.to_owned())).or_default();
         if values.len() <= FEW_VALUES {
             values.insert(hash(&value));
         }
@@ -196,27 +197,27 @@ type Pairs<'a> = BTreeMap<&'a String, &'a String>;
 
 impl Rollups {
     pub(crate) fn add(&mut self, series: &Series, call: &QueuedCall) {
-        let merchant_id = call.merchant_id.to_string();
-        let connection_id = call.connection_id.map(|id| id.to_string());
-        let (merchant_id, connection_id) = (&merchant_id, connection_id.as_ref());
+        let merchant_id = Id(call.merchant_id).of_any();
+        let connection_id = call.connection_id.map(|id| Id(id).of_any());
         self.add_to(merchant_id, &[NARROW, WIDE], call);
         if let Some(connection_id) = connection_id {
             self.add_to(connection_id, &[NARROW, WIDE], call);
         }
         if let Some(spend_key_id) = call.spend_key_id {
-            self.add_to(&spend_key_id.to_string(), &[WIDE], call);
+            self.add_to(Id(spend_key_id).of_any(), &[WIDE], call);
         }
         let known = &mut *series.known();
         for (key, value) in &call.traits {
             // No id and no key has such a letter.
             let name = format!("{merchant_id}\0{key}\0{value}");
             if let Some(id) = known.of_traits.get(&name) {
-                self.add_to(id, &[WIDE], call);
+                self.add_to(*id, &[WIDE], call);
                 continue;
             }
             let found_by = [(key.clone(), value.clone())];
-            let id = self.series(known, merchant_id, None, &Pairs::new(), &found_by);
-            self.add_to(&id, &[WIDE], call);
+            let id =
+                self.series(known, call.merchant_id, merchant_id, None, &Pairs::new(), &found_by);
+            self.add_to(id, &[WIDE], call);
             if known.series.contains(&id) {
                 if known.of_traits.len() >= REMEMBERED_TRAITS {
                     known.of_traits.clear();
@@ -229,31 +230,35 @@ impl Rollups {
             return;
         }
         let (rare, common): (Pairs<'_>, Pairs<'_>) =
-            metadata.iter().partition(|(key, value)| known.has_many(merchant_id, key, value));
+            metadata.iter().partition(|(key, value)| known.has_many(call.merchant_id, key, value));
         if !common.is_empty() {
             let by_owner = [(String::new(), String::new())];
-            let id = self.series(known, merchant_id, None, &common, &by_owner);
-            self.add_to(&id, &[NARROW, WIDE], call);
+            let id = self.series(known, call.merchant_id, merchant_id, None, &common, &by_owner);
+            self.add_to(id, &[NARROW, WIDE], call);
             if let Some(owner) = connection_id {
-                let id = self.series(known, owner, connection_id, &common, &by_owner);
-                self.add_to(&id, &[NARROW, WIDE], call);
+                let id =
+                    self.series(known, call.merchant_id, owner, connection_id, &common, &by_owner);
+                self.add_to(id, &[NARROW, WIDE], call);
             }
         }
         if !rare.is_empty() {
             let by_pairs: Vec<_> =
                 rare.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
             let all = metadata.iter().collect();
-            let id = self.series(known, merchant_id, connection_id, &all, &by_pairs);
-            self.add_to(&id, &[NARROW], call);
+            let id =
+                self.series(known, call.merchant_id, merchant_id, connection_id, &all, &by_pairs);
+            self.add_to(id, &[NARROW], call);
         }
     }
 
-    fn add_to(&mut self, series_id: &str, widths: &[i32], call: &QueuedCall) {
+    fn add_to(&mut self, series_id: Id<AnyId>, widths: &[i32], call: &QueuedCall) {
         for &width in widths {
             let slot = slot(call.created_at);
             let slot = slot - slot.rem_euclid(i64::from(width));
-            let meter_id = call.meter_id.map(|id| id.to_string()).unwrap_or_default();
-            let sums = self.sums.entry((series_id.to_owned(), width, slot, meter_id)).or_default();
+            let merchant_id = Id(call.merchant_id);
+            let meter_id = call.meter_id.map(|id| Id(id).of_any()).unwrap_or_default();
+            let sums =
+                self.sums.entry((merchant_id, series_id, width, slot, meter_id)).or_default();
             *sums += call.sums;
         }
     }
@@ -262,26 +267,29 @@ impl Rollups {
     fn series(
         &mut self,
         known: &Known,
-        owner_id: &str,
-        connection_id: Option<&String>,
+        merchant_id: MerchantId,
+        owner_id: Id<AnyId>,
+        connection_id: Option<Id<AnyId>>,
         pairs: &Pairs<'_>,
         found_by: &[(String, String)],
-    ) -> String {
+    ) -> Id<AnyId> {
         let identity = Sha256::digest(to_json(&(owner_id, connection_id, pairs, found_by)));
         let identity =
             identity.iter().take(16).fold(0_u128, |all, byte| (all << 8) | u128::from(*byte));
-        let series_id = format!("{identity:032x}");
+        let series_id = Id(AnyId::from_bytes(identity.to_be_bytes()));
         if !known.series.contains(&series_id) {
             self.series.insert(SeriesRow {
-                series_id: series_id.clone(),
-                connection_id: connection_id.cloned(),
+                merchant_id: Id(merchant_id),
+                series_id,
+                connection_id,
                 metadata: to_json(pairs),
             });
             self.tags.extend(found_by.iter().map(|(key, value)| TagRow {
-                owner_id: owner_id.to_owned(),
+                merchant_id: Id(merchant_id),
+                owner_id,
                 key: key.clone(),
                 value: value.clone(),
-                series_id: series_id.clone(),
+                series_id,
             }));
         }
         series_id
@@ -304,13 +312,13 @@ impl Rollups {
 
     /// The sums as rows.
     pub(crate) fn rows(&self) -> impl Iterator<Item = RollupRow> + '_ {
-        self.sums.iter().map(|(key, sums)| RollupRow::new(key.clone(), sums))
+        self.sums.iter().map(|(key, sums)| RollupRow::new(*key, sums))
     }
 
     /// The series that are new, each with its tags.
     pub(crate) fn tagged(self) -> impl Iterator<Item = (TagRow, SeriesRow)> {
         let series: HashMap<_, _> =
-            self.series.into_iter().map(|row| (row.series_id.clone(), row)).collect();
+            self.series.into_iter().map(|row| (row.series_id, row)).collect();
         let tags = self.tags.into_iter();
         tags.filter_map(move |tag| Some((tag.clone(), series.get(&tag.series_id)?.clone())))
     }

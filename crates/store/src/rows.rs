@@ -1,25 +1,23 @@
 //! Rows as they stand in the tables, and the way from them to the domain's types.
 
 use std::fmt::{self, Write};
-use std::str::FromStr;
 
 use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{
-    Connection, ConnectionStatus, Credit, CreditHold, Credits, Forwarded, LedgerAccount, Merchant,
-    MerchantMeter, Metadata, MeterId, MeterVersion, PendingRecord, PricedUsage, RequestRecord,
-    SecretKey, TierPeriod, Timestamp, Transaction, TransactionKind, Wallet,
+    Connection, ConnectionId, ConnectionStatus, Credit, CreditHold, Credits, Forwarded,
+    LedgerAccount, Merchant, MerchantId, MerchantMeter, Metadata, MeterId, MeterVersion, NodeId,
+    PendingRecord, PricedUsage, RequestId, RequestRecord, RequestStatus, SecretKey, SecretKeyId,
+    SpendKeyId, SubscriptionId, TierPeriod, Timestamp, Transaction, TransactionId, TransactionKind,
+    Wallet, WalletId,
 };
 use tollgate_pricing::{Amount, Meter};
 
+use crate::codes::Code;
 use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
 use crate::outcome::Outcome;
 use crate::schema::*;
-
-/// A value of a domain type from its text.
-pub(crate) fn parsed<T: FromStr>(what: &'static str, text: &str) -> Result<T, StoreError> {
-    text.parse().map_err(|_| StoreError::Corrupt { what, value: text.to_owned() })
-}
 
 /// A value of a domain type from its JSON.
 pub(crate) fn from_json<'a, T: Deserialize<'a>>(
@@ -58,13 +56,6 @@ pub(crate) fn from_word<T: for<'a> Deserialize<'a>>(
     from_json(what, &format!("\"{text}\""))
 }
 
-pub(crate) fn optional<T: FromStr>(
-    what: &'static str,
-    text: Option<&str>,
-) -> Result<Option<T>, StoreError> {
-    text.map(|text| parsed(what, text)).transpose()
-}
-
 pub(crate) const fn time(micros: i64) -> Timestamp {
     Timestamp::from_unix_micros(micros)
 }
@@ -72,9 +63,9 @@ pub(crate) const fn time(micros: i64) -> Timestamp {
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = merchants)]
 pub(crate) struct MerchantRow {
-    pub(crate) merchant_id: String,
+    pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) name: String,
-    pub(crate) wallet_id: String,
+    pub(crate) wallet_id: Id<WalletId>,
     pub(crate) created_at: i64,
 }
 
@@ -83,8 +74,8 @@ impl TryFrom<MerchantRow> for Merchant {
 
     fn try_from(row: MerchantRow) -> Result<Self, StoreError> {
         Ok(Self {
-            merchant_id: parsed("merchants.merchant_id", &row.merchant_id)?,
-            wallet_id: parsed("merchants.wallet_id", &row.wallet_id)?,
+            merchant_id: row.merchant_id.get(),
+            wallet_id: row.wallet_id.get(),
             name: row.name,
             created_at: time(row.created_at),
         })
@@ -94,8 +85,8 @@ impl TryFrom<MerchantRow> for Merchant {
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = secret_keys)]
 pub(crate) struct SecretKeyRow {
-    pub(crate) secret_key_id: String,
-    pub(crate) merchant_id: String,
+    pub(crate) secret_key_id: Id<SecretKeyId>,
+    pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) name: String,
     pub(crate) key_hash: Vec<u8>,
     pub(crate) key_preview: String,
@@ -108,8 +99,8 @@ impl TryFrom<SecretKeyRow> for SecretKey {
 
     fn try_from(row: SecretKeyRow) -> Result<Self, StoreError> {
         Ok(Self {
-            secret_key_id: parsed("secret_keys.secret_key_id", &row.secret_key_id)?,
-            merchant_id: parsed("secret_keys.merchant_id", &row.merchant_id)?,
+            secret_key_id: row.secret_key_id.get(),
+            merchant_id: row.merchant_id.get(),
             name: row.name,
             key_preview: row.key_preview,
             created_at: time(row.created_at),
@@ -132,14 +123,14 @@ impl TryFrom<SecretKeyRow> for SecretKey {
 )]
 #[diesel(table_name = wallets, primary_key(wallet_id), treat_none_as_null = true)]
 pub(crate) struct WalletRow {
-    pub(crate) wallet_id: String,
-    pub(crate) merchant_id: String,
-    pub(crate) connection_id: Option<String>,
+    pub(crate) wallet_id: Id<WalletId>,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) connection_id: Option<Id<ConnectionId>>,
     pub(crate) balance: i64,
     pub(crate) held: i64,
     pub(crate) overdraft_limit: Option<i64>,
     pub(crate) low_balance_threshold: Option<i64>,
-    pub(crate) subscription_id: Option<String>,
+    pub(crate) subscription_id: Option<Id<SubscriptionId>>,
     pub(crate) cycle_credit: i64,
     pub(crate) cycle_held: i64,
     pub(crate) cycle_expired: i64,
@@ -171,9 +162,9 @@ impl TryFrom<&WalletRow> for Wallet {
 
     fn try_from(row: &WalletRow) -> Result<Self, StoreError> {
         Ok(Self {
-            wallet_id: parsed("wallets.wallet_id", &row.wallet_id)?,
-            merchant_id: parsed("wallets.merchant_id", &row.merchant_id)?,
-            connection_id: optional("wallets.connection_id", row.connection_id.as_deref())?,
+            wallet_id: row.wallet_id.get(),
+            merchant_id: row.merchant_id.get(),
+            connection_id: row.connection_id.map(Id::get),
             balance: Amount::from_units(row.balance),
             held: Amount::from_units(row.held),
             credits: row.credits(),
@@ -187,48 +178,56 @@ impl TryFrom<&WalletRow> for Wallet {
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = transactions, treat_none_as_default_value = false)]
 pub(crate) struct TransactionRow {
-    pub(crate) transaction_id: String,
-    pub(crate) wallet_id: String,
-    pub(crate) account: String,
+    pub(crate) transaction_id: Id<TransactionId>,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) wallet_id: Id<WalletId>,
+    pub(crate) account: Code<LedgerAccount>,
     pub(crate) number: i64,
-    pub(crate) kind: String,
+    pub(crate) kind: Code<TransactionKind>,
     pub(crate) amount: i64,
     pub(crate) balance_after: i64,
-    pub(crate) request_id: Option<String>,
+    pub(crate) request_id: Option<Id<RequestId>>,
     pub(crate) description: Option<String>,
-    pub(crate) idempotency_key: Option<String>,
     pub(crate) created_at: i64,
 }
 
-impl TryFrom<TransactionRow> for Transaction {
-    type Error = StoreError;
+/// What makes a ledger line happen once on its wallet.
+#[derive(Clone, Debug, Insertable)]
+#[diesel(table_name = transaction_keys)]
+pub(crate) struct TransactionKeyRow {
+    pub(crate) wallet_id: Id<WalletId>,
+    pub(crate) idempotency_key: String,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) number: i64,
+}
 
-    fn try_from(row: TransactionRow) -> Result<Self, StoreError> {
-        Ok(Self {
-            transaction_id: parsed("transactions.transaction_id", &row.transaction_id)?,
-            wallet_id: parsed("transactions.wallet_id", &row.wallet_id)?,
+impl From<TransactionRow> for Transaction {
+    fn from(row: TransactionRow) -> Self {
+        Self {
+            transaction_id: row.transaction_id.get(),
+            wallet_id: row.wallet_id.get(),
             number: row.number,
-            account: from_word::<LedgerAccount>("transactions.account", &row.account)?,
-            kind: from_word::<TransactionKind>("transactions.kind", &row.kind)?,
+            account: row.account.0,
+            kind: row.kind.0,
             amount: Amount::from_units(row.amount),
             balance_after: Amount::from_units(row.balance_after),
-            request_id: optional("transactions.request_id", row.request_id.as_deref())?,
+            request_id: row.request_id.map(Id::get),
             description: row.description,
             created_at: time(row.created_at),
-        })
+        }
     }
 }
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = connections)]
 pub(crate) struct ConnectionRow {
-    pub(crate) connection_id: String,
-    pub(crate) merchant_id: String,
+    pub(crate) connection_id: Id<ConnectionId>,
+    pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) reference_id: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) email: Option<String>,
     pub(crate) metadata: String,
-    pub(crate) wallet_id: String,
+    pub(crate) wallet_id: Id<WalletId>,
     pub(crate) created_at: i64,
     pub(crate) deleted_at: Option<i64>,
 }
@@ -238,13 +237,13 @@ impl TryFrom<ConnectionRow> for Connection {
 
     fn try_from(row: ConnectionRow) -> Result<Self, StoreError> {
         Ok(Self {
-            connection_id: parsed("connections.connection_id", &row.connection_id)?,
-            merchant_id: parsed("connections.merchant_id", &row.merchant_id)?,
+            connection_id: row.connection_id.get(),
+            merchant_id: row.merchant_id.get(),
             reference_id: row.reference_id,
             name: row.name,
             email: row.email,
             metadata: from_json::<Metadata>("connections.metadata", &row.metadata)?,
-            wallet_id: parsed("connections.wallet_id", &row.wallet_id)?,
+            wallet_id: row.wallet_id.get(),
             status: match row.deleted_at {
                 None => ConnectionStatus::Active,
                 Some(_) => ConnectionStatus::Deleted,
@@ -257,8 +256,8 @@ impl TryFrom<ConnectionRow> for Connection {
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = meters)]
 pub(crate) struct MeterRow {
-    pub(crate) meter_id: String,
-    pub(crate) merchant_id: String,
+    pub(crate) meter_id: Id<MeterId>,
+    pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) slug: String,
     pub(crate) name: String,
     pub(crate) tier_period: String,
@@ -270,7 +269,8 @@ pub(crate) struct MeterRow {
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = meter_versions)]
 pub(crate) struct MeterVersionRow {
-    pub(crate) meter_id: String,
+    pub(crate) meter_id: Id<MeterId>,
+    pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) version: i32,
     pub(crate) model: String,
     pub(crate) created_at: i64,
@@ -279,8 +279,8 @@ pub(crate) struct MeterVersionRow {
 impl MeterRow {
     pub(crate) fn with_model(self, model: Meter) -> Result<MerchantMeter, StoreError> {
         Ok(MerchantMeter {
-            meter_id: parsed("meters.meter_id", &self.meter_id)?,
-            merchant_id: parsed("meters.merchant_id", &self.merchant_id)?,
+            meter_id: self.meter_id.get(),
+            merchant_id: self.merchant_id.get(),
             slug: self.slug,
             name: self.name,
             tier_period: from_word("meters.tier_period", &self.tier_period)?,
@@ -306,8 +306,9 @@ impl MeterRow {
 )]
 #[diesel(table_name = tier_counters)]
 pub(crate) struct TierCounterRow {
-    pub(crate) owner_id: String,
-    pub(crate) meter_id: String,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) owner_id: Id<AnyId>,
+    pub(crate) meter_id: Id<MeterId>,
     pub(crate) period: String,
     pub(crate) used: i64,
 }
@@ -316,14 +317,14 @@ pub(crate) struct TierCounterRow {
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = open_calls, treat_none_as_default_value = false)]
 pub(crate) struct OpenCallRow {
-    pub(crate) request_id: String,
-    pub(crate) merchant_id: String,
-    pub(crate) node_id: String,
-    pub(crate) connection_id: Option<String>,
-    pub(crate) spend_key_id: Option<String>,
-    pub(crate) wallet_id: Option<String>,
-    pub(crate) merchant_wallet_id: String,
-    pub(crate) meter_id: Option<String>,
+    pub(crate) request_id: Id<RequestId>,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) node_id: Id<NodeId>,
+    pub(crate) connection_id: Option<Id<ConnectionId>>,
+    pub(crate) spend_key_id: Option<Id<SpendKeyId>>,
+    pub(crate) wallet_id: Option<Id<WalletId>>,
+    pub(crate) merchant_wallet_id: Id<WalletId>,
+    pub(crate) meter_id: Option<Id<MeterId>>,
     pub(crate) meter_version: Option<i32>,
     pub(crate) disable_billing: bool,
     pub(crate) spend_hold: i64,
@@ -338,16 +339,16 @@ pub(crate) struct OpenCallRow {
 
 impl OpenCallRow {
     /// A call that is admitted by `node_id`.
-    pub(crate) fn new(call: &PendingRecord, node_id: &str) -> Self {
+    pub(crate) fn new(call: &PendingRecord, node_id: NodeId) -> Self {
         Self {
-            request_id: call.request_id.to_string(),
-            merchant_id: call.merchant_id.to_string(),
-            node_id: node_id.to_owned(),
-            connection_id: call.connection_id.map(|id| id.to_string()),
-            spend_key_id: call.spend_key_id.map(|id| id.to_string()),
-            wallet_id: call.wallet_id.map(|id| id.to_string()),
-            merchant_wallet_id: call.merchant_wallet_id.to_string(),
-            meter_id: call.meter.map(|meter| meter.meter_id.to_string()),
+            request_id: Id(call.request_id),
+            merchant_id: Id(call.merchant_id),
+            node_id: Id(node_id),
+            connection_id: call.connection_id.map(Id),
+            spend_key_id: call.spend_key_id.map(Id),
+            wallet_id: call.wallet_id.map(Id),
+            merchant_wallet_id: Id(call.merchant_wallet_id),
+            meter_id: call.meter.map(|meter| Id(meter.meter_id)),
             meter_version: call.meter.map(|meter| meter.version),
             disable_billing: call.disable_billing,
             spend_hold: call.spend_hold.units(),
@@ -367,14 +368,14 @@ impl TryFrom<&OpenCallRow> for PendingRecord {
 
     fn try_from(row: &OpenCallRow) -> Result<Self, StoreError> {
         Ok(Self {
-            request_id: parsed("open_calls.request_id", &row.request_id)?,
-            merchant_id: parsed("open_calls.merchant_id", &row.merchant_id)?,
+            request_id: row.request_id.get(),
+            merchant_id: row.merchant_id.get(),
             reference_id: None,
-            connection_id: optional("open_calls.connection_id", row.connection_id.as_deref())?,
-            spend_key_id: optional("open_calls.spend_key_id", row.spend_key_id.as_deref())?,
-            wallet_id: optional("open_calls.wallet_id", row.wallet_id.as_deref())?,
-            merchant_wallet_id: parsed("open_calls.merchant_wallet_id", &row.merchant_wallet_id)?,
-            meter: meter_version(row.meter_id.as_deref(), row.meter_version)?,
+            connection_id: row.connection_id.map(Id::get),
+            spend_key_id: row.spend_key_id.map(Id::get),
+            wallet_id: row.wallet_id.map(Id::get),
+            merchant_wallet_id: row.merchant_wallet_id.get(),
+            meter: meter_version(row.meter_id, row.meter_version),
             disable_billing: row.disable_billing,
             forwarded: from_json::<Forwarded>("open_calls.forwarded", &row.forwarded)?,
             spend_hold: Amount::from_units(row.spend_hold),
@@ -391,30 +392,27 @@ impl TryFrom<&OpenCallRow> for PendingRecord {
     }
 }
 
-fn meter_version(
-    meter_id: Option<&str>,
-    version: Option<i32>,
-) -> Result<Option<MeterVersion>, StoreError> {
-    let meter_id = optional("meter_id of a call", meter_id)?;
-    Ok(meter_id.zip(version).map(|(meter_id, version)| MeterVersion { meter_id, version }))
+fn meter_version(meter_id: Option<Id<MeterId>>, version: Option<i32>) -> Option<MeterVersion> {
+    let (meter_id, version) = meter_id.zip(version)?;
+    Some(MeterVersion { meter_id: meter_id.get(), version })
 }
 
 /// The record of a settled call.
-#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize, Deserialize)]
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
 // With defaults in it, an insert is another statement for every combination of what is absent.
 #[diesel(table_name = requests, treat_none_as_default_value = false)]
 pub(crate) struct RequestRow {
-    pub(crate) merchant_id: String,
-    pub(crate) request_id: String,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) request_id: Id<RequestId>,
     pub(crate) reference_id: Option<String>,
-    pub(crate) connection_id: Option<String>,
-    pub(crate) spend_key_id: Option<String>,
-    pub(crate) wallet_id: Option<String>,
-    pub(crate) merchant_wallet_id: String,
-    pub(crate) meter_id: Option<String>,
+    pub(crate) connection_id: Option<Id<ConnectionId>>,
+    pub(crate) spend_key_id: Option<Id<SpendKeyId>>,
+    pub(crate) wallet_id: Option<Id<WalletId>>,
+    pub(crate) merchant_wallet_id: Id<WalletId>,
+    pub(crate) meter_id: Option<Id<MeterId>>,
     pub(crate) meter_version: Option<i32>,
     pub(crate) disable_billing: bool,
-    pub(crate) status: String,
+    pub(crate) status: Code<RequestStatus>,
     pub(crate) credit_cycle: Option<i64>,
     pub(crate) wallet_cost: i64,
     pub(crate) merchant_cost: i64,
@@ -437,17 +435,17 @@ impl RequestRow {
         let estimate = PricedUsage::nothing();
         let forwarded = Forwarded { input_estimate: estimate, ..call.forwarded.clone() };
         Self {
-            request_id: call.request_id.to_string(),
-            merchant_id: call.merchant_id.to_string(),
+            request_id: Id(call.request_id),
+            merchant_id: Id(call.merchant_id),
             reference_id: call.reference_id.clone(),
-            connection_id: call.connection_id.map(|id| id.to_string()),
-            spend_key_id: call.spend_key_id.map(|id| id.to_string()),
-            wallet_id: call.wallet_id.map(|id| id.to_string()),
-            merchant_wallet_id: call.merchant_wallet_id.to_string(),
-            meter_id: call.meter.map(|meter| meter.meter_id.to_string()),
+            connection_id: call.connection_id.map(Id),
+            spend_key_id: call.spend_key_id.map(Id),
+            wallet_id: call.wallet_id.map(Id),
+            merchant_wallet_id: Id(call.merchant_wallet_id),
+            meter_id: call.meter.map(|meter| Id(meter.meter_id)),
             meter_version: call.meter.map(|meter| meter.version),
             disable_billing: call.disable_billing,
-            status: word(&record.status),
+            status: Code(record.status),
             credit_cycle: call.credit_hold.map(|hold| hold.in_cycle),
             wallet_cost: booked.0.units(),
             merchant_cost: booked.1.units(),
@@ -470,21 +468,21 @@ impl RequestRow {
     }
 
     /// The meter version that prices the call.
-    pub(crate) fn meter(&self) -> Result<Option<MeterVersion>, StoreError> {
-        meter_version(self.meter_id.as_deref(), self.meter_version)
+    pub(crate) fn meter(&self) -> Option<MeterVersion> {
+        meter_version(self.meter_id, self.meter_version)
     }
 
     /// The call, which holds nothing any more.
     pub(crate) fn call(&self) -> Result<PendingRecord, StoreError> {
         Ok(PendingRecord {
-            request_id: parsed("requests.request_id", &self.request_id)?,
-            merchant_id: parsed("requests.merchant_id", &self.merchant_id)?,
+            request_id: self.request_id.get(),
+            merchant_id: self.merchant_id.get(),
             reference_id: self.reference_id.clone(),
-            connection_id: optional("requests.connection_id", self.connection_id.as_deref())?,
-            spend_key_id: optional("requests.spend_key_id", self.spend_key_id.as_deref())?,
-            wallet_id: optional("requests.wallet_id", self.wallet_id.as_deref())?,
-            merchant_wallet_id: parsed("requests.merchant_wallet_id", &self.merchant_wallet_id)?,
-            meter: self.meter()?,
+            connection_id: self.connection_id.map(Id::get),
+            spend_key_id: self.spend_key_id.map(Id::get),
+            wallet_id: self.wallet_id.map(Id::get),
+            merchant_wallet_id: self.merchant_wallet_id.get(),
+            meter: self.meter(),
             disable_billing: self.disable_billing,
             forwarded: from_json::<Forwarded>("requests.forwarded", &self.forwarded)?,
             spend_hold: Amount::ZERO,
@@ -507,11 +505,14 @@ impl RequestRow {
     pub(crate) fn to_record(&self, meter: Option<&Meter>) -> Result<RequestRecord, StoreError> {
         let mut record = tollgate_domain::settlement::in_flight(&self.call()?, meter);
         from_json::<Outcome<'_>>("requests.outcome", &self.outcome)?.apply(&mut record)?;
-        record.status = from_word("requests.status", &self.status)?;
+        record.status = self.status.0;
         record.swept = self.swept;
         Ok(record)
     }
 }
+
+/// Merchant, owner, meter and period of a tier counter.
+pub(crate) type CounterKey = (Id<MerchantId>, Id<AnyId>, Id<MeterId>, String);
 
 /// The tier counter that a call moves: of its spend key, else its connection, else its merchant, in the period of
 /// its admission.
@@ -519,20 +520,22 @@ pub(crate) fn counter_key(
     call: &PendingRecord,
     meter_id: MeterId,
     period: TierPeriod,
-) -> (String, String, String) {
-    let of_key = call.spend_key_id.map(|id| id.to_string());
-    let owner = of_key.or_else(|| call.connection_id.map(|id| id.to_string()));
-    let owner = owner.unwrap_or_else(|| call.merchant_id.to_string());
-    (owner, meter_id.to_string(), period.key(call.created_at))
+) -> CounterKey {
+    let owner = match (call.spend_key_id, call.connection_id) {
+        (Some(id), _) => Id(id).of_any(),
+        (None, Some(id)) => Id(id).of_any(),
+        (None, None) => Id(call.merchant_id).of_any(),
+    };
+    (Id(call.merchant_id), owner, Id(meter_id), period.key(call.created_at))
 }
 
 /// The settlement of a call that the sweeper had ended.
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = corrections)]
 pub(crate) struct CorrectionRow {
-    pub(crate) merchant_id: String,
-    pub(crate) request_id: String,
-    pub(crate) status: String,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) request_id: Id<RequestId>,
+    pub(crate) status: Code<RequestStatus>,
     pub(crate) wallet_cost: i64,
     pub(crate) merchant_cost: i64,
     pub(crate) counted_units: i64,
@@ -562,9 +565,9 @@ impl CorrectionRow {
 #[derive(Clone, Debug, Insertable)]
 #[diesel(table_name = reported_usage)]
 pub(crate) struct ReportedUsageRow {
-    pub(crate) merchant_id: String,
+    pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) reference_id: String,
-    pub(crate) request_id: String,
+    pub(crate) request_id: Id<RequestId>,
 }
 
 #[derive(
@@ -572,8 +575,8 @@ pub(crate) struct ReportedUsageRow {
 )]
 #[diesel(table_name = request_index)]
 pub(crate) struct RequestIndexRow {
-    pub(crate) merchant_id: String,
+    pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) key: String,
     pub(crate) value: String,
-    pub(crate) request_id: String,
+    pub(crate) request_id: Id<RequestId>,
 }

@@ -2,17 +2,17 @@
 
 diesel::table! {
     merchants (merchant_id) {
-        merchant_id -> Text,
+        merchant_id -> Binary,
         name -> Text,
-        wallet_id -> Text,
+        wallet_id -> Binary,
         created_at -> BigInt,
     }
 }
 
 diesel::table! {
     secret_keys (secret_key_id) {
-        secret_key_id -> Text,
-        merchant_id -> Text,
+        secret_key_id -> Binary,
+        merchant_id -> Binary,
         name -> Text,
         key_hash -> Binary,
         key_preview -> Text,
@@ -24,21 +24,22 @@ diesel::table! {
 diesel::table! {
     sessions (token_hash) {
         token_hash -> Binary,
-        secret_key_id -> Text,
+        secret_key_id -> Binary,
+        merchant_id -> Binary,
         expires_at -> BigInt,
     }
 }
 
 diesel::table! {
     wallets (wallet_id) {
-        wallet_id -> Text,
-        merchant_id -> Text,
-        connection_id -> Nullable<Text>,
+        wallet_id -> Binary,
+        merchant_id -> Binary,
+        connection_id -> Nullable<Binary>,
         balance -> BigInt,
         held -> BigInt,
         overdraft_limit -> Nullable<BigInt>,
         low_balance_threshold -> Nullable<BigInt>,
-        subscription_id -> Nullable<Text>,
+        subscription_id -> Nullable<Binary>,
         cycle_credit -> BigInt,
         cycle_held -> BigInt,
         cycle_expired -> BigInt,
@@ -53,13 +54,13 @@ diesel::table! {
 
 diesel::table! {
     connections (connection_id) {
-        connection_id -> Text,
-        merchant_id -> Text,
+        connection_id -> Binary,
+        merchant_id -> Binary,
         reference_id -> Nullable<Text>,
         name -> Nullable<Text>,
         email -> Nullable<Text>,
         metadata -> Text,
-        wallet_id -> Text,
+        wallet_id -> Binary,
         created_at -> BigInt,
         deleted_at -> Nullable<BigInt>,
     }
@@ -67,8 +68,8 @@ diesel::table! {
 
 diesel::table! {
     meters (meter_id) {
-        meter_id -> Text,
-        merchant_id -> Text,
+        meter_id -> Binary,
+        merchant_id -> Binary,
         slug -> Text,
         name -> Text,
         tier_period -> Text,
@@ -80,7 +81,8 @@ diesel::table! {
 
 diesel::table! {
     meter_versions (meter_id, version) {
-        meter_id -> Text,
+        meter_id -> Binary,
+        merchant_id -> Binary,
         version -> Integer,
         model -> Text,
         created_at -> BigInt,
@@ -88,9 +90,10 @@ diesel::table! {
 }
 
 diesel::table! {
-    tier_counters (owner_id, meter_id, period) {
-        owner_id -> Text,
-        meter_id -> Text,
+    tier_counters (merchant_id, owner_id, meter_id, period) {
+        merchant_id -> Binary,
+        owner_id -> Binary,
+        meter_id -> Binary,
         period -> Text,
         used -> BigInt,
     }
@@ -98,14 +101,14 @@ diesel::table! {
 
 diesel::table! {
     open_calls (request_id) {
-        request_id -> Text,
-        merchant_id -> Text,
-        node_id -> Text,
-        connection_id -> Nullable<Text>,
-        spend_key_id -> Nullable<Text>,
-        wallet_id -> Nullable<Text>,
-        merchant_wallet_id -> Text,
-        meter_id -> Nullable<Text>,
+        request_id -> Binary,
+        merchant_id -> Binary,
+        node_id -> Binary,
+        connection_id -> Nullable<Binary>,
+        spend_key_id -> Nullable<Binary>,
+        wallet_id -> Nullable<Binary>,
+        merchant_wallet_id -> Binary,
+        meter_id -> Nullable<Binary>,
         meter_version -> Nullable<Integer>,
         disable_billing -> Bool,
         spend_hold -> BigInt,
@@ -121,17 +124,17 @@ diesel::table! {
 
 diesel::table! {
     requests (merchant_id, request_id) {
-        merchant_id -> Text,
-        request_id -> Text,
+        merchant_id -> Binary,
+        request_id -> Binary,
         reference_id -> Nullable<Text>,
-        connection_id -> Nullable<Text>,
-        spend_key_id -> Nullable<Text>,
-        wallet_id -> Nullable<Text>,
-        merchant_wallet_id -> Text,
-        meter_id -> Nullable<Text>,
+        connection_id -> Nullable<Binary>,
+        spend_key_id -> Nullable<Binary>,
+        wallet_id -> Nullable<Binary>,
+        merchant_wallet_id -> Binary,
+        meter_id -> Nullable<Binary>,
         meter_version -> Nullable<Integer>,
         disable_billing -> Bool,
-        status -> Text,
+        status -> SmallInt,
         credit_cycle -> Nullable<BigInt>,
         wallet_cost -> BigInt,
         merchant_cost -> BigInt,
@@ -145,9 +148,9 @@ diesel::table! {
 
 diesel::table! {
     corrections (merchant_id, request_id) {
-        merchant_id -> Text,
-        request_id -> Text,
-        status -> Text,
+        merchant_id -> Binary,
+        request_id -> Binary,
+        status -> SmallInt,
         wallet_cost -> BigInt,
         merchant_cost -> BigInt,
         counted_units -> BigInt,
@@ -158,9 +161,9 @@ diesel::table! {
 
 diesel::table! {
     reported_usage (merchant_id, reference_id) {
-        merchant_id -> Text,
+        merchant_id -> Binary,
         reference_id -> Text,
-        request_id -> Text,
+        request_id -> Binary,
     }
 }
 
@@ -174,33 +177,42 @@ diesel::table! {
 
 diesel::table! {
     request_index (merchant_id, key, value, request_id) {
-        merchant_id -> Text,
+        merchant_id -> Binary,
         key -> Text,
         value -> Text,
-        request_id -> Text,
+        request_id -> Binary,
     }
 }
 
 diesel::table! {
     transactions (wallet_id, number) {
-        transaction_id -> Text,
-        wallet_id -> Text,
-        account -> Text,
+        transaction_id -> Binary,
+        merchant_id -> Binary,
+        wallet_id -> Binary,
+        account -> SmallInt,
         number -> BigInt,
-        kind -> Text,
+        kind -> SmallInt,
         amount -> BigInt,
         balance_after -> BigInt,
-        request_id -> Nullable<Text>,
+        request_id -> Nullable<Binary>,
         description -> Nullable<Text>,
-        idempotency_key -> Nullable<Text>,
         created_at -> BigInt,
     }
 }
 
 diesel::table! {
+    transaction_keys (wallet_id, idempotency_key) {
+        wallet_id -> Binary,
+        idempotency_key -> Text,
+        merchant_id -> Binary,
+        number -> BigInt,
+    }
+}
+
+diesel::table! {
     subscription_configs (subscription_config_id) {
-        subscription_config_id -> Text,
-        merchant_id -> Text,
+        subscription_config_id -> Binary,
+        merchant_id -> Binary,
         name -> Text,
         period_amount -> BigInt,
         billing_interval -> Text,
@@ -212,7 +224,8 @@ diesel::table! {
 
 diesel::table! {
     subscription_config_versions (subscription_config_id, version) {
-        subscription_config_id -> Text,
+        subscription_config_id -> Binary,
+        merchant_id -> Binary,
         version -> Integer,
         terms -> Text,
         created_at -> BigInt,
@@ -221,9 +234,9 @@ diesel::table! {
 
 diesel::table! {
     credit_bundles (credit_bundle_id) {
-        credit_bundle_id -> Text,
-        subscription_config_id -> Text,
-        merchant_id -> Text,
+        credit_bundle_id -> Binary,
+        subscription_config_id -> Binary,
+        merchant_id -> Binary,
         name -> Text,
         cost -> BigInt,
         credit_amount -> BigInt,
@@ -234,11 +247,11 @@ diesel::table! {
 
 diesel::table! {
     subscriptions (subscription_id) {
-        subscription_id -> Text,
-        merchant_id -> Text,
-        connection_id -> Text,
-        wallet_id -> Text,
-        subscription_config_id -> Text,
+        subscription_id -> Binary,
+        merchant_id -> Binary,
+        connection_id -> Binary,
+        wallet_id -> Binary,
+        subscription_config_id -> Binary,
         status -> Text,
         started_at -> BigInt,
         cancelled_at -> Nullable<BigInt>,
@@ -247,17 +260,17 @@ diesel::table! {
         cycle_start_at -> BigInt,
         cycle_end_at -> BigInt,
         pending_change -> Nullable<Text>,
-        pending_config_id -> Nullable<Text>,
+        pending_config_id -> Nullable<Binary>,
     }
 }
 
 diesel::table! {
     spend_keys (spend_key_id) {
-        spend_key_id -> Text,
-        merchant_id -> Text,
-        wallet_id -> Text,
-        connection_id -> Nullable<Text>,
-        meter_id -> Nullable<Text>,
+        spend_key_id -> Binary,
+        merchant_id -> Binary,
+        wallet_id -> Binary,
+        connection_id -> Nullable<Binary>,
+        meter_id -> Nullable<Binary>,
         name -> Text,
         key_hash -> Binary,
         key_preview -> Text,
@@ -269,7 +282,8 @@ diesel::table! {
 
 diesel::table! {
     spend_counters (spend_key_id) {
-        spend_key_id -> Text,
+        spend_key_id -> Binary,
+        merchant_id -> Binary,
         day_spent -> BigInt,
         week_spent -> BigInt,
         month_spent -> BigInt,
@@ -294,8 +308,8 @@ diesel::table! {
 diesel::table! {
     events (event_id) {
         number -> BigInt,
-        event_id -> Text,
-        merchant_id -> Text,
+        event_id -> Binary,
+        merchant_id -> Binary,
         kind -> Text,
         resource -> Text,
         news -> Text,
@@ -306,8 +320,8 @@ diesel::table! {
 
 diesel::table! {
     webhooks (webhook_id) {
-        webhook_id -> Text,
-        merchant_id -> Text,
+        webhook_id -> Binary,
+        merchant_id -> Binary,
         name -> Text,
         url -> Text,
         events -> Nullable<Text>,
@@ -323,9 +337,10 @@ diesel::table! {
 
 diesel::table! {
     deliveries (delivery_id) {
-        delivery_id -> Text,
-        webhook_id -> Text,
-        event_id -> Text,
+        delivery_id -> Binary,
+        merchant_id -> Binary,
+        webhook_id -> Binary,
+        event_id -> Binary,
         resource -> Text,
         sequence -> BigInt,
         status -> Text,
@@ -343,7 +358,8 @@ diesel::table! {
 }
 
 diesel::table! {
-    idempotent_answers (scope, idempotency_key) {
+    idempotent_answers (merchant_id, scope, idempotency_key) {
+        merchant_id -> Binary,
         scope -> Text,
         idempotency_key -> Text,
         fingerprint -> Binary,
@@ -355,10 +371,11 @@ diesel::table! {
 
 diesel::table! {
     usage_rollups (series_id, width, slot, meter_id) {
-        series_id -> Text,
+        merchant_id -> Binary,
+        series_id -> Binary,
         width -> Integer,
         slot -> BigInt,
-        meter_id -> Text,
+        meter_id -> Binary,
         requests -> BigInt,
         tokens -> BigInt,
         tokens_high -> BigInt,
@@ -377,24 +394,26 @@ diesel::table! {
 
 diesel::table! {
     usage_series (series_id) {
-        series_id -> Text,
-        connection_id -> Nullable<Text>,
+        merchant_id -> Binary,
+        series_id -> Binary,
+        connection_id -> Nullable<Binary>,
         metadata -> Text,
     }
 }
 
 diesel::table! {
     usage_tags (owner_id, key, value, series_id) {
-        owner_id -> Text,
+        merchant_id -> Binary,
+        owner_id -> Binary,
         key -> Text,
         value -> Text,
-        series_id -> Text,
+        series_id -> Binary,
     }
 }
 
 diesel::table! {
     missing_prices (merchant_id, day, provider, model) {
-        merchant_id -> Text,
+        merchant_id -> Binary,
         day -> BigInt,
         provider -> Text,
         model -> Text,
@@ -403,8 +422,8 @@ diesel::table! {
 
 diesel::table! {
     repricings (merchant_id, request_id, number) {
-        merchant_id -> Text,
-        request_id -> Text,
+        merchant_id -> Binary,
+        request_id -> Binary,
         number -> Integer,
         base_before -> BigInt,
         base_after -> BigInt,
@@ -418,7 +437,7 @@ diesel::table! {
 diesel::table! {
     serving (epoch) {
         epoch -> BigInt,
-        node_id -> Text,
+        node_id -> Binary,
         lock_file -> Text,
         since -> BigInt,
         has_ended -> Bool,
@@ -427,7 +446,7 @@ diesel::table! {
 
 diesel::table! {
     nodes (node_id) {
-        node_id -> Text,
+        node_id -> Binary,
         lease_until -> BigInt,
     }
 }
@@ -456,3 +475,4 @@ diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(deliveries, events, webhooks);
 diesel::allow_tables_to_appear_in_same_query!(requests, reported_usage);
 diesel::allow_tables_to_appear_in_same_query!(usage_tags, usage_series);
+diesel::allow_tables_to_appear_in_same_query!(transaction_keys, transactions);

@@ -8,6 +8,7 @@ use tollgate_domain::{NodeId, Timestamp};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::schema::serving;
 
 /// Begins to serve; answers the epoch. `lock_file` is the identity of the file whose lock this process
@@ -29,7 +30,7 @@ pub(crate) fn begin(
     diesel::insert_into(serving::table)
         .values((
             serving::epoch.eq(epoch),
-            serving::node_id.eq(node_id.to_string()),
+            serving::node_id.eq(Id(node_id)),
             serving::lock_file.eq(lock_file),
             serving::since.eq(now.unix_micros()),
             serving::has_ended.eq(false),

@@ -5,8 +5,9 @@ use tollgate_domain::{KeyHash, Session, SessionHash, SessionToken, Timestamp};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::merchants;
-use crate::rows::{MerchantRow, SecretKeyRow, parsed, time};
+use crate::rows::{MerchantRow, SecretKeyRow, time};
 use crate::schema::{merchants as merchant_rows, secret_keys, sessions};
 
 /// Opens a session with the secret key that has this hash, if there is one.
@@ -24,7 +25,8 @@ pub fn open(
     diesel::insert_into(sessions::table)
         .values((
             sessions::token_hash.eq(token.hash().to_vec()),
-            sessions::secret_key_id.eq(key.secret_key_id.to_string()),
+            sessions::secret_key_id.eq(Id(key.secret_key_id)),
+            sessions::merchant_id.eq(Id(key.merchant_id)),
             sessions::expires_at.eq(expires_at.unix_micros()),
         ))
         .execute(conn)?;
@@ -51,7 +53,7 @@ pub fn find(
     let Some((expires_at, key, merchant)) = row else { return Ok(None) };
     Ok(Some(Session {
         merchant: merchant.try_into()?,
-        secret_key_id: parsed("secret_keys.secret_key_id", &key.secret_key_id)?,
+        secret_key_id: key.secret_key_id.get(),
         key_preview: key.key_preview,
         expires_at: time(expires_at),
     }))

@@ -4,27 +4,29 @@ use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 use tollgate_domain::{
-    Gcra, Key, KeyHash, KeyKind, MerchantId, NewSpendKey, PerCycle, RateLimit, SpendCounters,
-    SpendKey, SpendKeyChanges, SpendKeyId, SpendRules, Timestamp,
+    ConnectionId, Gcra, Key, KeyHash, KeyKind, MerchantId, MeterId, NewSpendKey, PerCycle,
+    RateLimit, SpendCounters, SpendKey, SpendKeyChanges, SpendKeyId, SpendRules, Timestamp,
+    WalletId,
 };
 use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::page::Page;
-use crate::rows::{from_json, optional, parsed, time, to_json};
+use crate::rows::{from_json, time, to_json};
 use crate::schema::{spend_counters, spend_keys};
 use crate::{meters, wallets};
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = spend_keys)]
 pub(crate) struct SpendKeyRow {
-    pub(crate) spend_key_id: String,
-    pub(crate) merchant_id: String,
-    pub(crate) wallet_id: String,
-    pub(crate) connection_id: Option<String>,
-    pub(crate) meter_id: Option<String>,
+    pub(crate) spend_key_id: Id<SpendKeyId>,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) wallet_id: Id<WalletId>,
+    pub(crate) connection_id: Option<Id<ConnectionId>>,
+    pub(crate) meter_id: Option<Id<MeterId>>,
     pub(crate) name: String,
     pub(crate) key_hash: Vec<u8>,
     pub(crate) key_preview: String,
@@ -41,10 +43,10 @@ impl SpendKeyRow {
 
     pub(crate) fn with_counters(self, counters: SpendCounters) -> Result<SpendKey, StoreError> {
         Ok(SpendKey {
-            spend_key_id: parsed("spend_keys.spend_key_id", &self.spend_key_id)?,
-            merchant_id: parsed("spend_keys.merchant_id", &self.merchant_id)?,
-            wallet_id: parsed("spend_keys.wallet_id", &self.wallet_id)?,
-            meter_id: optional("spend_keys.meter_id", self.meter_id.as_deref())?,
+            spend_key_id: self.spend_key_id.get(),
+            merchant_id: self.merchant_id.get(),
+            wallet_id: self.wallet_id.get(),
+            meter_id: self.meter_id.map(Id::get),
             name: self.name,
             key_preview: self.key_preview,
             rules: from_json::<SpendRules>("spend_keys.rules", &self.rules)?,
@@ -69,7 +71,8 @@ impl SpendKeyRow {
 )]
 #[diesel(table_name = spend_counters, primary_key(spend_key_id), treat_none_as_null = true)]
 pub(crate) struct SpendCountersRow {
-    pub(crate) spend_key_id: String,
+    pub(crate) spend_key_id: Id<SpendKeyId>,
+    pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) day_spent: i64,
     pub(crate) week_spent: i64,
     pub(crate) month_spent: i64,
@@ -91,11 +94,16 @@ pub(crate) struct SpendCountersRow {
 }
 
 impl SpendCountersRow {
-    pub(crate) fn new(spend_key_id: String, counters: &SpendCounters) -> Self {
+    pub(crate) fn new(
+        merchant_id: MerchantId,
+        spend_key_id: SpendKeyId,
+        counters: &SpendCounters,
+    ) -> Self {
         let SpendCounters { spent, held, requests, told_percent: told, .. } = counters;
         let count = |requests: u64| i64::try_from(requests).unwrap_or(i64::MAX);
         Self {
-            spend_key_id,
+            spend_key_id: Id(spend_key_id),
+            merchant_id: Id(merchant_id),
             day_spent: spent.day.units(),
             week_spent: spent.week.units(),
             month_spent: spent.month.units(),
@@ -180,11 +188,11 @@ pub fn create(
     }
     let key = Key::generate(KeyKind::Spend);
     let row = SpendKeyRow {
-        spend_key_id: SpendKeyId::generate(now).to_string(),
-        merchant_id: merchant_id.to_string(),
-        wallet_id: wallet.wallet_id.to_string(),
-        connection_id: wallet.connection_id.map(|id| id.to_string()),
-        meter_id: new.meter_id.map(|id| id.to_string()),
+        spend_key_id: Id(SpendKeyId::generate(now)),
+        merchant_id: Id(merchant_id),
+        wallet_id: Id(wallet.wallet_id),
+        connection_id: wallet.connection_id.map(Id),
+        meter_id: new.meter_id.map(Id),
         name: new.name.clone(),
         key_hash: key.hash().to_vec(),
         key_preview: key.preview(),
@@ -192,7 +200,8 @@ pub fn create(
         created_at: now.unix_micros(),
         deleted_at: None,
     };
-    let counters = SpendCountersRow::new(row.spend_key_id.clone(), &SpendCounters::default());
+    let counters =
+        SpendCountersRow::new(merchant_id, row.spend_key_id.get(), &SpendCounters::default());
     diesel::insert_into(spend_keys::table).values(&row).execute(conn)?;
     diesel::insert_into(spend_counters::table).values(&counters).execute(conn)?;
     Ok(Ok((row.with_counters((&counters).into())?, key)))
@@ -224,8 +233,8 @@ pub fn find(
     spend_key_id: SpendKeyId,
 ) -> Result<Option<SpendKey>, StoreError> {
     let row: Option<WithCounters> = present!()
-        .filter(spend_keys::spend_key_id.eq(spend_key_id.to_string()))
-        .filter(spend_keys::merchant_id.eq(merchant_id.to_string()))
+        .filter(spend_keys::spend_key_id.eq(Id(spend_key_id)))
+        .filter(spend_keys::merchant_id.eq(Id(merchant_id)))
         .first(conn)
         .optional()?;
     row.map(spend_key).transpose()
@@ -250,10 +259,9 @@ pub fn list(
     merchant_id: MerchantId,
     page: &Page<SpendKeyId>,
 ) -> Result<Vec<SpendKey>, StoreError> {
-    let mut query =
-        present!().filter(spend_keys::merchant_id.eq(merchant_id.to_string())).into_boxed();
+    let mut query = present!().filter(spend_keys::merchant_id.eq(Id(merchant_id))).into_boxed();
     if let Some(after) = page.after {
-        query = query.filter(spend_keys::spend_key_id.lt(after.to_string()));
+        query = query.filter(spend_keys::spend_key_id.lt(Id(after)));
     }
     let rows: Vec<WithCounters> =
         query.order(spend_keys::spend_key_id.desc()).limit(page.rows()).load(conn)?;
@@ -300,10 +308,10 @@ pub fn update(
     }
     let old_rate = key.rules.rate_limit;
     key.rules = key.rules.changed(changes);
-    diesel::update(spend_keys::table.find(spend_key_id.to_string()))
+    diesel::update(spend_keys::table.find(Id(spend_key_id)))
         .set((
             spend_keys::name.eq(&key.name),
-            spend_keys::meter_id.eq(key.meter_id.map(|id| id.to_string())),
+            spend_keys::meter_id.eq(key.meter_id.map(Id)),
             spend_keys::rules.eq(to_json(&key.rules)),
         ))
         .execute(conn)?;
@@ -320,7 +328,7 @@ fn change_rate(
     old: Option<RateLimit>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let ids = [key.spend_key_id.to_string()];
+    let ids = [Id(key.spend_key_id)];
     let locked = dialect::lock_spend_counters(conn, &ids)?;
     let bucket = locked.first().map(|row| Gcra::from_full_at_nanos(row.bucket_full_at));
     let bucket = match (bucket, old, key.rules.rate_limit) {
@@ -330,7 +338,7 @@ fn change_rate(
         // What was taken while nothing counted it is not known.
         _ => Gcra::default(),
     };
-    diesel::update(spend_counters::table.find(key.spend_key_id.to_string()))
+    diesel::update(spend_counters::table.find(Id(key.spend_key_id)))
         .set(spend_counters::bucket_full_at.eq(bucket.full_at_nanos()))
         .execute(conn)?;
     Ok(())
@@ -348,8 +356,8 @@ pub fn rotate(
 ) -> Result<Option<(SpendKey, Key)>, StoreError> {
     let key = Key::generate(KeyKind::Spend);
     let present = spend_keys::table
-        .find(spend_key_id.to_string())
-        .filter(spend_keys::merchant_id.eq(merchant_id.to_string()))
+        .find(Id(spend_key_id))
+        .filter(spend_keys::merchant_id.eq(Id(merchant_id)))
         .filter(spend_keys::deleted_at.is_null());
     diesel::update(present)
         .set((
@@ -371,17 +379,17 @@ pub fn delete(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let present = spend_keys::table
-        .find(spend_key_id.to_string())
-        .filter(spend_keys::merchant_id.eq(merchant_id.to_string()))
+        .find(Id(spend_key_id))
+        .filter(spend_keys::merchant_id.eq(Id(merchant_id)))
         .filter(spend_keys::deleted_at.is_null());
     let deleted = spend_keys::deleted_at.eq(Some(now.unix_micros()));
     Ok(diesel::update(present).set(deleted).execute(conn)? > 0)
 }
 
 /// Whether a key that is not deleted is priced by this meter.
-pub(crate) fn any_under(conn: &mut Conn, meter_id: &str) -> QueryResult<bool> {
+pub(crate) fn any_under(conn: &mut Conn, meter_id: MeterId) -> QueryResult<bool> {
     let count: i64 = spend_keys::table
-        .filter(spend_keys::meter_id.eq(meter_id))
+        .filter(spend_keys::meter_id.eq(Id(meter_id)))
         .filter(spend_keys::deleted_at.is_null())
         .count()
         .get_result(conn)?;

@@ -8,9 +8,12 @@
 use diesel::QueryResult;
 use diesel::pg::Pg;
 use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
-use diesel::sql_types::{BigInt, Bool, Integer, Nullable, Text};
+use diesel::sql_types::{BigInt, Binary, Bool, Integer, Nullable, SmallInt, Text};
 use diesel::sqlite::Sqlite;
 
+use tollgate_domain::RequestId;
+
+use crate::ids::Id;
 use crate::rollups::{QueueRow, RollupRow};
 use crate::rows::{
     OpenCallRow, RequestIndexRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, to_json,
@@ -41,7 +44,7 @@ impl diesel::RunQueryDsl<diesel::SqliteConnection> for DataVersion {}
 macro_rules! fixed_statement {
     ($(
         $(#[$doc:meta])*
-        $Statement:ident($row:ident: $Row:ident) = $( $sql:literal $value:expr => $Type:ty ),+ ; $tail:literal ;
+        $Statement:ident($row:ident: $Row:ty) = $( $sql:literal $value:expr => $Type:ty ),+ ; $tail:literal ;
     )*) => { $(
         $(#[$doc])*
         pub(crate) struct $Statement<'a>(pub(crate) &'a $Row);
@@ -74,7 +77,7 @@ fixed_statement! {
         ", held = " &row.held => BigInt,
         ", overdraft_limit = " &row.overdraft_limit => Nullable<BigInt>,
         ", low_balance_threshold = " &row.low_balance_threshold => Nullable<BigInt>,
-        ", subscription_id = " &row.subscription_id => Nullable<Text>,
+        ", subscription_id = " &row.subscription_id => Nullable<Binary>,
         ", cycle_credit = " &row.cycle_credit => BigInt,
         ", cycle_held = " &row.cycle_held => BigInt,
         ", cycle_expired = " &row.cycle_expired => BigInt,
@@ -83,11 +86,11 @@ fixed_statement! {
         ", bundle_expired = " &row.bundle_expired => BigInt,
         ", cycles = " &row.cycles => BigInt,
         ", transactions = " &row.transactions => BigInt,
-        " WHERE wallet_id = " &row.wallet_id => Text; "";
+        " WHERE wallet_id = " &row.wallet_id => Binary; "";
 
     /// Deletes the row of a call that is settled.
-    DeleteOpenCall(id: String) =
-        "DELETE FROM open_calls WHERE request_id = " id => Text; "";
+    DeleteOpenCall(id: Id<RequestId>) =
+        "DELETE FROM open_calls WHERE request_id = " id => Binary; "";
 
     /// Writes the counters of a spend key back.
     SaveSpendCounters(row: SpendCountersRow) =
@@ -109,23 +112,25 @@ fixed_statement! {
         ", total_told = " &row.total_told => Integer,
         ", bucket_full_at = " &row.bucket_full_at => BigInt,
         ", last_used_at = " &row.last_used_at => Nullable<BigInt>,
-        " WHERE spend_key_id = " &row.spend_key_id => Text; "";
+        " WHERE spend_key_id = " &row.spend_key_id => Binary; "";
 
     /// Writes a counter back, or makes it.
     SaveCounter(row: TierCounterRow) =
-        "INSERT INTO tier_counters (owner_id, meter_id, period, used) VALUES (" &row.owner_id => Text,
-        ", " &row.meter_id => Text,
+        "INSERT INTO tier_counters (merchant_id, owner_id, meter_id, period, used) VALUES (" &row.merchant_id => Binary,
+        ", " &row.owner_id => Binary,
+        ", " &row.meter_id => Binary,
         ", " &row.period => Text,
         ", " &row.used => BigInt; ") ON CONFLICT DO UPDATE SET used = excluded.used";
 
     /// Adds to a row of the roll-ups, or makes it.
     AddRollup(row: RollupRow) =
-        "INSERT INTO usage_rollups (series_id, width, slot, meter_id, requests, tokens, tokens_high, \
+        "INSERT INTO usage_rollups (merchant_id, series_id, width, slot, meter_id, requests, tokens, tokens_high, \
          usage_cost, usage_cost_high, fee, fee_high, service_charge, service_charge_high, wallet_cost, \
-         wallet_cost_high, merchant_cost, merchant_cost_high) VALUES (" &row.series_id => Text,
+         wallet_cost_high, merchant_cost, merchant_cost_high) VALUES (" &row.merchant_id => Binary,
+        ", " &row.series_id => Binary,
         ", " &row.width => Integer,
         ", " &row.slot => BigInt,
-        ", " &row.meter_id => Text,
+        ", " &row.meter_id => Binary,
         ", " &row.requests => BigInt,
         ", " &row.tokens => BigInt,
         ", " &row.tokens_high => BigInt,
@@ -205,14 +210,14 @@ macro_rules! insert_some {
 insert_some! {
     /// Makes open calls.
     InsertSomeOpenCalls(OpenCallRow) = "open_calls" {
-        request_id: Text,
-        merchant_id: Text,
-        node_id: Text,
-        connection_id: Nullable<Text>,
-        spend_key_id: Nullable<Text>,
-        wallet_id: Nullable<Text>,
-        merchant_wallet_id: Text,
-        meter_id: Nullable<Text>,
+        request_id: Binary,
+        merchant_id: Binary,
+        node_id: Binary,
+        connection_id: Nullable<Binary>,
+        spend_key_id: Nullable<Binary>,
+        wallet_id: Nullable<Binary>,
+        merchant_wallet_id: Binary,
+        meter_id: Nullable<Binary>,
         meter_version: Nullable<Integer>,
         disable_billing: Bool,
         spend_hold: BigInt,
@@ -227,17 +232,17 @@ insert_some! {
 
     /// Makes records of settled calls.
     InsertSomeRequests(RequestRow) = "requests" {
-        merchant_id: Text,
-        request_id: Text,
+        merchant_id: Binary,
+        request_id: Binary,
         reference_id: Nullable<Text>,
-        connection_id: Nullable<Text>,
-        spend_key_id: Nullable<Text>,
-        wallet_id: Nullable<Text>,
-        merchant_wallet_id: Text,
-        meter_id: Nullable<Text>,
+        connection_id: Nullable<Binary>,
+        spend_key_id: Nullable<Binary>,
+        wallet_id: Nullable<Binary>,
+        merchant_wallet_id: Binary,
+        meter_id: Nullable<Binary>,
         meter_version: Nullable<Integer>,
         disable_billing: Bool,
-        status: Text,
+        status: SmallInt,
         credit_cycle: Nullable<BigInt>,
         wallet_cost: BigInt,
         merchant_cost: BigInt,
@@ -250,24 +255,24 @@ insert_some! {
 
     /// Makes entries of the index of records.
     InsertSomeIndexRows(RequestIndexRow) = "request_index" {
-        merchant_id: Text,
+        merchant_id: Binary,
         key: Text,
         value: Text,
-        request_id: Text,
+        request_id: Binary,
     }
 
     /// Makes lines of the ledger.
     InsertSomeTransactions(TransactionRow) = "transactions" {
-        transaction_id: Text,
-        wallet_id: Text,
-        account: Text,
+        transaction_id: Binary,
+        merchant_id: Binary,
+        wallet_id: Binary,
+        account: SmallInt,
         number: BigInt,
-        kind: Text,
+        kind: SmallInt,
         amount: BigInt,
         balance_after: BigInt,
-        request_id: Nullable<Text>,
+        request_id: Nullable<Binary>,
         description: Nullable<Text>,
-        idempotency_key: Nullable<Text>,
         created_at: BigInt,
     }
 }
@@ -347,12 +352,12 @@ insert_of_rows! {
     /// Locks tier counters and tells how they stand; those that are missing are made. A row that is not
     /// there cannot be locked; to write what stands there locks what is.
     LockCounters(TierCounterRow) = "tier_counters",
-        " ON CONFLICT (owner_id, meter_id, period) DO UPDATE SET used = tier_counters.used \
-         RETURNING owner_id, meter_id, period, used";
+        " ON CONFLICT (merchant_id, owner_id, meter_id, period) DO UPDATE SET used = tier_counters.used \
+         RETURNING merchant_id, owner_id, meter_id, period, used";
 
     /// Writes locked tier counters back.
     SaveCounters(TierCounterRow) = "tier_counters",
-        " ON CONFLICT (owner_id, meter_id, period) DO UPDATE SET used = excluded.used";
+        " ON CONFLICT (merchant_id, owner_id, meter_id, period) DO UPDATE SET used = excluded.used";
 
     /// Adds to rows of the roll-ups, or makes them.
     AddRollups(RollupRow) = "usage_rollups",
@@ -404,6 +409,8 @@ mod tests {
     use diesel::sqlite::SqliteConnection;
     use diesel::{Connection, QueryDsl, RunQueryDsl};
 
+    use tollgate_domain::{Id as _, MerchantId};
+
     use super::*;
     use crate::schema::request_index;
 
@@ -412,14 +419,14 @@ mod tests {
     fn of_rows_inserted_at_once_the_transaction_takes_back_those_before_one_that_cannot_be() {
         let mut conn = SqliteConnection::establish(":memory:").unwrap();
         conn.batch_execute(
-            "CREATE TABLE request_index (merchant_id TEXT, key TEXT, value TEXT, request_id TEXT PRIMARY KEY)",
+            "CREATE TABLE request_index (merchant_id BLOB, key TEXT, value TEXT, request_id BLOB PRIMARY KEY)",
         )
         .unwrap();
         let row = RequestIndexRow {
-            merchant_id: "mch_1".to_owned(),
+            merchant_id: Id(MerchantId::from_bytes([1; 16])),
             key: "team".to_owned(),
             value: "red".to_owned(),
-            request_id: "req_1".to_owned(),
+            request_id: Id(RequestId::from_bytes([2; 16])),
         };
         let count = |conn: &mut SqliteConnection| {
             request_index::table.count().get_result::<i64>(conn).unwrap()

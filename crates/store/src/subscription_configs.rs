@@ -13,8 +13,9 @@ use tollgate_pricing::Amount;
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::page::Page;
-use crate::rows::{from_json, from_word, parsed, time, to_json, word};
+use crate::rows::{from_json, from_word, time, to_json, word};
 use crate::schema::{
     credit_bundles, meters, subscription_config_versions, subscription_configs, subscriptions,
 };
@@ -22,8 +23,8 @@ use crate::schema::{
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = subscription_configs)]
 pub(crate) struct ConfigRow {
-    subscription_config_id: String,
-    merchant_id: String,
+    subscription_config_id: Id<SubscriptionConfigId>,
+    merchant_id: Id<MerchantId>,
     name: String,
     period_amount: i64,
     billing_interval: String,
@@ -35,7 +36,8 @@ pub(crate) struct ConfigRow {
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = subscription_config_versions)]
 pub(crate) struct ConfigVersionRow {
-    subscription_config_id: String,
+    subscription_config_id: Id<SubscriptionConfigId>,
+    merchant_id: Id<MerchantId>,
     version: i32,
     terms: String,
     created_at: i64,
@@ -55,11 +57,8 @@ impl TryFrom<ConfigVersionRow> for ConfigVersion {
 impl ConfigRow {
     fn with_first(self, first: ConfigVersionRow) -> Result<SubscriptionConfig, StoreError> {
         Ok(SubscriptionConfig {
-            subscription_config_id: parsed(
-                "subscription_configs.subscription_config_id",
-                &self.subscription_config_id,
-            )?,
-            merchant_id: parsed("subscription_configs.merchant_id", &self.merchant_id)?,
+            subscription_config_id: self.subscription_config_id.get(),
+            merchant_id: self.merchant_id.get(),
             name: self.name,
             period_amount: Amount::from_units(self.period_amount),
             billing_interval: from_word::<BillingInterval>(
@@ -76,9 +75,9 @@ impl ConfigRow {
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
 #[diesel(table_name = credit_bundles)]
 struct CreditBundleRow {
-    credit_bundle_id: String,
-    subscription_config_id: String,
-    merchant_id: String,
+    credit_bundle_id: Id<CreditBundleId>,
+    subscription_config_id: Id<SubscriptionConfigId>,
+    merchant_id: Id<MerchantId>,
     name: String,
     cost: i64,
     credit_amount: i64,
@@ -91,11 +90,8 @@ impl TryFrom<CreditBundleRow> for CreditBundle {
 
     fn try_from(row: CreditBundleRow) -> Result<Self, StoreError> {
         Ok(Self {
-            credit_bundle_id: parsed("credit_bundles.credit_bundle_id", &row.credit_bundle_id)?,
-            subscription_config_id: parsed(
-                "credit_bundles.subscription_config_id",
-                &row.subscription_config_id,
-            )?,
+            credit_bundle_id: row.credit_bundle_id.get(),
+            subscription_config_id: row.subscription_config_id.get(),
             name: row.name,
             cost: Amount::from_units(row.cost),
             credit_amount: Amount::from_units(row.credit_amount),
@@ -133,12 +129,12 @@ impl Unknown {
 /// Configurations by their ids, deleted or not.
 pub(crate) fn load(
     conn: &mut Conn,
-    ids: impl IntoIterator<Item = String>,
-) -> Result<BTreeMap<String, SubscriptionConfig>, StoreError> {
+    ids: impl IntoIterator<Item = Id<SubscriptionConfigId>>,
+) -> Result<BTreeMap<Id<SubscriptionConfigId>, SubscriptionConfig>, StoreError> {
     let mut ids: Vec<_> = ids.into_iter().collect();
     ids.sort_unstable();
     ids.dedup();
-    let mut configs: BTreeMap<String, SubscriptionConfig> = BTreeMap::new();
+    let mut configs: BTreeMap<Id<SubscriptionConfigId>, SubscriptionConfig> = BTreeMap::new();
     if ids.is_empty() {
         return Ok(configs);
     }
@@ -146,7 +142,7 @@ pub(crate) fn load(
         match configs.get_mut(&row.subscription_config_id) {
             Some(config) => config.later_versions.push(version.try_into()?),
             None => {
-                let id = row.subscription_config_id.clone();
+                let id = row.subscription_config_id;
                 configs.insert(id, row.with_first(version)?);
             }
         }
@@ -157,9 +153,9 @@ pub(crate) fn load(
 /// Adds what hangs on configurations.
 fn in_full(
     conn: &mut Conn,
-    ids: Vec<String>,
-) -> Result<BTreeMap<String, ConfigInFull>, StoreError> {
-    let mut bundles: BTreeMap<String, Vec<CreditBundle>> = BTreeMap::new();
+    ids: Vec<Id<SubscriptionConfigId>>,
+) -> Result<BTreeMap<Id<SubscriptionConfigId>, ConfigInFull>, StoreError> {
+    let mut bundles: BTreeMap<Id<SubscriptionConfigId>, Vec<CreditBundle>> = BTreeMap::new();
     let rows: Vec<CreditBundleRow> = credit_bundles::table
         .filter(credit_bundles::subscription_config_id.eq_any(&ids))
         .filter(credit_bundles::deleted_at.is_null())
@@ -167,13 +163,13 @@ fn in_full(
         .select(CreditBundleRow::as_select())
         .load(conn)?;
     for row in rows {
-        let config_id = row.subscription_config_id.clone();
+        let config_id = row.subscription_config_id;
         bundles.entry(config_id).or_default().push(row.try_into()?);
     }
     let configs = load(conn, ids)?;
     let linked = configs.values().flat_map(|config| &config.terms().meter_ids);
-    let linked: Vec<_> = linked.map(MeterId::to_string).collect();
-    let names: Vec<(String, String)> = meters::table
+    let linked: Vec<_> = linked.copied().map(Id).collect();
+    let names: Vec<(Id<MeterId>, String)> = meters::table
         .filter(meters::meter_id.eq_any(&linked))
         .filter(meters::deleted_at.is_null())
         .select((meters::meter_id, meters::name))
@@ -181,8 +177,7 @@ fn in_full(
     let names: BTreeMap<_, _> = names.into_iter().collect();
     let full = configs.into_iter().map(|(id, config)| {
         let meter_ids = config.terms().meter_ids.iter();
-        let linked_meters =
-            meter_ids.filter_map(|id| Some((*id, names.get(&id.to_string())?.clone())));
+        let linked_meters = meter_ids.filter_map(|id| Some((*id, names.get(&Id(*id))?.clone())));
         let linked_meters = linked_meters.collect();
         let credit_bundles = bundles.remove(&id).unwrap_or_default();
         (id, ConfigInFull { config, linked_meters, credit_bundles })
@@ -196,10 +191,10 @@ fn unknown_meters(
     merchant_id: MerchantId,
     meter_ids: &[MeterId],
 ) -> Result<Vec<usize>, StoreError> {
-    let ids: Vec<_> = meter_ids.iter().map(MeterId::to_string).collect();
-    let known: Vec<String> = meters::table
+    let ids: Vec<_> = meter_ids.iter().copied().map(Id).collect();
+    let known: Vec<Id<MeterId>> = meters::table
         .filter(meters::meter_id.eq_any(&ids))
-        .filter(meters::merchant_id.eq(merchant_id.to_string()))
+        .filter(meters::merchant_id.eq(Id(merchant_id)))
         .filter(meters::deleted_at.is_null())
         .select(meters::meter_id)
         .load(conn)?;
@@ -223,8 +218,8 @@ pub fn create(
         return Ok(Err(Unknown { meters, bundles: Vec::new() }));
     }
     let row = ConfigRow {
-        subscription_config_id: SubscriptionConfigId::generate(now).to_string(),
-        merchant_id: merchant_id.to_string(),
+        subscription_config_id: Id(SubscriptionConfigId::generate(now)),
+        merchant_id: Id(merchant_id),
         name: new.name.clone(),
         period_amount: new.period_amount.units(),
         billing_interval: word(&new.billing_interval),
@@ -233,26 +228,26 @@ pub fn create(
         deleted_at: None,
     };
     diesel::insert_into(subscription_configs::table).values(&row).execute(conn)?;
-    insert_version(conn, &row.subscription_config_id, row.version, &new.terms, now)?;
+    insert_version(conn, &row, &new.terms, now)?;
     for bundle in &new.credit_bundles {
         insert_bundle(conn, &row, bundle, now)?;
     }
-    let made = find_row(conn, row.subscription_config_id.clone())?;
+    let made = find_row(conn, row.subscription_config_id)?;
     Ok(Ok(made.ok_or_else(|| {
-        StoreError::missing("subscription configuration", &row.subscription_config_id)
+        StoreError::missing("subscription configuration", row.subscription_config_id)
     })?))
 }
 
 fn insert_version(
     conn: &mut Conn,
-    config_id: &str,
-    version: i32,
+    config: &ConfigRow,
     terms: &ConfigTerms,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let version = ConfigVersionRow {
-        subscription_config_id: config_id.to_owned(),
-        version,
+        subscription_config_id: config.subscription_config_id,
+        merchant_id: config.merchant_id,
+        version: config.version,
         terms: to_json(terms),
         created_at: now.unix_micros(),
     };
@@ -267,9 +262,9 @@ fn insert_bundle(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let row = CreditBundleRow {
-        credit_bundle_id: CreditBundleId::generate(now).to_string(),
-        subscription_config_id: config.subscription_config_id.clone(),
-        merchant_id: config.merchant_id.clone(),
+        credit_bundle_id: Id(CreditBundleId::generate(now)),
+        subscription_config_id: config.subscription_config_id,
+        merchant_id: config.merchant_id,
         name: new.name.clone(),
         cost: new.cost.units(),
         credit_amount: new.credit_amount.units(),
@@ -280,7 +275,10 @@ fn insert_bundle(
     Ok(())
 }
 
-fn find_row(conn: &mut Conn, id: String) -> Result<Option<ConfigInFull>, StoreError> {
+fn find_row(
+    conn: &mut Conn,
+    id: Id<SubscriptionConfigId>,
+) -> Result<Option<ConfigInFull>, StoreError> {
     Ok(in_full(conn, vec![id])?.into_values().next())
 }
 
@@ -288,7 +286,7 @@ fn find_row(conn: &mut Conn, id: String) -> Result<Option<ConfigInFull>, StoreEr
 macro_rules! offered {
     ($merchant_id:expr) => {
         subscription_configs::table
-            .filter(subscription_configs::merchant_id.eq($merchant_id.to_string()))
+            .filter(subscription_configs::merchant_id.eq(Id($merchant_id)))
             .filter(subscription_configs::deleted_at.is_null())
     };
 }
@@ -302,8 +300,8 @@ pub fn find(
     merchant_id: MerchantId,
     id: SubscriptionConfigId,
 ) -> Result<Option<ConfigInFull>, StoreError> {
-    let id: Option<String> = offered!(merchant_id)
-        .filter(subscription_configs::subscription_config_id.eq(id.to_string()))
+    let id: Option<Id<SubscriptionConfigId>> = offered!(merchant_id)
+        .filter(subscription_configs::subscription_config_id.eq(Id(id)))
         .select(subscription_configs::subscription_config_id)
         .first(conn)
         .optional()?;
@@ -322,9 +320,9 @@ pub fn list(
     let mut query =
         offered!(merchant_id).select(subscription_configs::subscription_config_id).into_boxed();
     if let Some(after) = page.after {
-        query = query.filter(subscription_configs::subscription_config_id.lt(after.to_string()));
+        query = query.filter(subscription_configs::subscription_config_id.lt(Id(after)));
     }
-    let ids: Vec<String> = query
+    let ids: Vec<Id<SubscriptionConfigId>> = query
         .order(subscription_configs::subscription_config_id.desc())
         .limit(page.rows())
         .load(conn)?;
@@ -359,11 +357,11 @@ pub fn update(
     if !unknown.is_empty() {
         return Ok(Updated::Unknown(unknown));
     }
-    let key = id.to_string();
+    let key = Id(id);
     let mut row: ConfigRow =
-        subscription_configs::table.find(&key).select(ConfigRow::as_select()).first(conn)?;
+        subscription_configs::table.find(key).select(ConfigRow::as_select()).first(conn)?;
     if let Some(name) = &changes.name {
-        diesel::update(subscription_configs::table.find(&key))
+        diesel::update(subscription_configs::table.find(key))
             .set(subscription_configs::name.eq(name))
             .execute(conn)?;
     }
@@ -376,16 +374,16 @@ pub fn update(
     };
     if terms != *before {
         row.version = row.version.saturating_add(1);
-        diesel::update(subscription_configs::table.find(&key))
+        diesel::update(subscription_configs::table.find(key))
             .set(subscription_configs::version.eq(row.version))
             .execute(conn)?;
-        insert_version(conn, &key, row.version, &terms, now)?;
+        insert_version(conn, &row, &terms, now)?;
     }
     for change in &changes.credit_bundles {
         change_bundle(conn, &row, change, now)?;
     }
     let changed = find_row(conn, key)?.ok_or_else(|| {
-        StoreError::missing("subscription configuration", &row.subscription_config_id)
+        StoreError::missing("subscription configuration", row.subscription_config_id)
     })?;
     Ok(Updated::Config(Box::new(changed)))
 }
@@ -427,7 +425,7 @@ fn change_bundle(
     match change {
         BundleChange::Create(new) => insert_bundle(conn, config, new, now)?,
         BundleChange::Update { credit_bundle_id, name, cost, credit_amount } => {
-            let bundle = || credit_bundles::table.find(credit_bundle_id.to_string());
+            let bundle = || credit_bundles::table.find(Id(*credit_bundle_id));
             if let Some(name) = name {
                 diesel::update(bundle()).set(credit_bundles::name.eq(name)).execute(conn)?;
             }
@@ -441,7 +439,7 @@ fn change_bundle(
             }
         }
         BundleChange::Delete(id) => {
-            diesel::update(credit_bundles::table.find(id.to_string()))
+            diesel::update(credit_bundles::table.find(Id(*id)))
                 .set(credit_bundles::deleted_at.eq(Some(now.unix_micros())))
                 .execute(conn)?;
         }
@@ -462,15 +460,15 @@ pub fn delete(
 ) -> Result<bool, StoreError> {
     dialect::lock_merchant(conn, merchant_id)?;
     let offered = subscription_configs::table
-        .find(id.to_string())
-        .filter(subscription_configs::merchant_id.eq(merchant_id.to_string()))
+        .find(Id(id))
+        .filter(subscription_configs::merchant_id.eq(Id(merchant_id)))
         .filter(subscription_configs::deleted_at.is_null());
     let deleted = subscription_configs::deleted_at.eq(Some(now.unix_micros()));
     if diesel::update(offered).set(deleted).execute(conn)? == 0 {
         return Ok(false);
     }
     let bundles = credit_bundles::table
-        .filter(credit_bundles::subscription_config_id.eq(id.to_string()))
+        .filter(credit_bundles::subscription_config_id.eq(Id(id)))
         .filter(credit_bundles::deleted_at.is_null());
     diesel::update(bundles)
         .set(credit_bundles::deleted_at.eq(Some(now.unix_micros())))
@@ -486,15 +484,15 @@ pub(crate) fn any_last_link(
     meter_id: MeterId,
 ) -> Result<bool, StoreError> {
     let subscribed = subscriptions::table
-        .filter(subscriptions::merchant_id.eq(merchant_id.to_string()))
+        .filter(subscriptions::merchant_id.eq(Id(merchant_id)))
         .filter(subscriptions::status.eq(word(&SubscriptionStatus::Active)))
         .select((subscriptions::subscription_config_id, subscriptions::pending_config_id))
         .distinct();
-    let subscribed: Vec<(String, Option<String>)> = subscribed.load(conn)?;
-    let offered: Vec<String> =
+    let subscribed: Vec<(Id<_>, Option<Id<_>>)> = subscribed.load(conn)?;
+    let offered: Vec<Id<SubscriptionConfigId>> =
         offered!(merchant_id).select(subscription_configs::subscription_config_id).load(conn)?;
     let subscribed = subscribed.into_iter().flat_map(|(id, pending)| [Some(id), pending]);
-    let mut in_use: Vec<String> = subscribed.flatten().chain(offered).collect();
+    let mut in_use: Vec<Id<SubscriptionConfigId>> = subscribed.flatten().chain(offered).collect();
     in_use.sort_unstable();
     in_use.dedup();
     let configs = in_full(conn, in_use)?;
@@ -511,8 +509,8 @@ pub fn find_bundle(
     id: CreditBundleId,
 ) -> Result<Option<CreditBundle>, StoreError> {
     let row = credit_bundles::table
-        .find(id.to_string())
-        .filter(credit_bundles::merchant_id.eq(merchant_id.to_string()))
+        .find(Id(id))
+        .filter(credit_bundles::merchant_id.eq(Id(merchant_id)))
         .filter(credit_bundles::deleted_at.is_null())
         .select(CreditBundleRow::as_select())
         .first(conn)
@@ -531,15 +529,15 @@ pub fn list_bundles(
     page: &Page<CreditBundleId>,
 ) -> Result<Vec<CreditBundle>, StoreError> {
     let mut query = credit_bundles::table
-        .filter(credit_bundles::merchant_id.eq(merchant_id.to_string()))
+        .filter(credit_bundles::merchant_id.eq(Id(merchant_id)))
         .filter(credit_bundles::deleted_at.is_null())
         .select(CreditBundleRow::as_select())
         .into_boxed();
     if let Some(id) = config_id {
-        query = query.filter(credit_bundles::subscription_config_id.eq(id.to_string()));
+        query = query.filter(credit_bundles::subscription_config_id.eq(Id(id)));
     }
     if let Some(after) = page.after {
-        query = query.filter(credit_bundles::credit_bundle_id.lt(after.to_string()));
+        query = query.filter(credit_bundles::credit_bundle_id.lt(Id(after)));
     }
     let rows =
         query.order(credit_bundles::credit_bundle_id.desc()).limit(page.rows()).load(conn)?;

@@ -13,20 +13,21 @@ use tollgate_pricing::Amount;
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::page::Page;
-use crate::rows::{WalletRow, from_word, optional, parsed, time, word};
-use crate::schema::{subscriptions, transactions, wallets};
+use crate::rows::{WalletRow, from_word, time, word};
+use crate::schema::{subscriptions, transaction_keys, transactions, wallets};
 use crate::write_set::{LedgerWallet, LedgerWallets, WriteSet, lock_wallets};
 use crate::{connections, subscription_configs};
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, AsChangeset, Identifiable)]
 #[diesel(table_name = subscriptions, primary_key(subscription_id), treat_none_as_null = true)]
 pub(crate) struct SubscriptionRow {
-    pub(crate) subscription_id: String,
-    pub(crate) merchant_id: String,
-    pub(crate) connection_id: String,
-    pub(crate) wallet_id: String,
-    pub(crate) subscription_config_id: String,
+    pub(crate) subscription_id: Id<SubscriptionId>,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) connection_id: Id<ConnectionId>,
+    pub(crate) wallet_id: Id<WalletId>,
+    pub(crate) subscription_config_id: Id<SubscriptionConfigId>,
     pub(crate) status: String,
     pub(crate) started_at: i64,
     pub(crate) cancelled_at: Option<i64>,
@@ -35,7 +36,7 @@ pub(crate) struct SubscriptionRow {
     pub(crate) cycle_start_at: i64,
     pub(crate) cycle_end_at: i64,
     pub(crate) pending_change: Option<String>,
-    pub(crate) pending_config_id: Option<String>,
+    pub(crate) pending_config_id: Option<Id<SubscriptionConfigId>>,
 }
 
 impl From<&Subscription> for SubscriptionRow {
@@ -44,15 +45,15 @@ impl From<&Subscription> for SubscriptionRow {
             None => (None, None),
             Some(PendingChange::Cancellation) => (Some(PendingKind::Cancellation), None),
             Some(PendingChange::Downgrade(config)) => {
-                (Some(PendingKind::Downgrade), Some(config.subscription_config_id.to_string()))
+                (Some(PendingKind::Downgrade), Some(Id(config.subscription_config_id)))
             }
         };
         Self {
-            subscription_id: subscription.subscription_id.to_string(),
-            merchant_id: subscription.merchant_id.to_string(),
-            connection_id: subscription.connection_id.to_string(),
-            wallet_id: subscription.wallet_id.to_string(),
-            subscription_config_id: subscription.config.subscription_config_id.to_string(),
+            subscription_id: Id(subscription.subscription_id),
+            merchant_id: Id(subscription.merchant_id),
+            connection_id: Id(subscription.connection_id),
+            wallet_id: Id(subscription.wallet_id),
+            subscription_config_id: Id(subscription.config.subscription_config_id),
             status: word(&subscription.status),
             started_at: subscription.started_at.unix_micros(),
             cancelled_at: subscription.cancelled_at.map(Timestamp::unix_micros),
@@ -72,20 +73,20 @@ pub(crate) fn with_configs(
     rows: Vec<SubscriptionRow>,
 ) -> Result<Vec<Subscription>, StoreError> {
     let named = rows.iter().flat_map(|row| {
-        let present = Some(row.subscription_config_id.clone());
-        present.into_iter().chain(row.pending_config_id.clone())
+        let present = Some(row.subscription_config_id);
+        present.into_iter().chain(row.pending_config_id)
     });
     let configs = subscription_configs::load(conn, named.collect::<Vec<_>>())?;
-    let config = |id: &str| {
-        configs.get(id).cloned().ok_or_else(|| StoreError::Corrupt {
+    let config = |id: Id<SubscriptionConfigId>| {
+        configs.get(&id).cloned().ok_or_else(|| StoreError::Corrupt {
             what: "subscriptions.subscription_config_id",
-            value: id.to_owned(),
+            value: id.to_string(),
         })
     };
     let subscriptions = rows.into_iter().map(|row| {
         let kind = row.pending_change.as_deref();
         let kind = kind.map(|kind| from_word("subscriptions.pending_change", kind)).transpose()?;
-        let pending_change = match (kind, &row.pending_config_id) {
+        let pending_change = match (kind, row.pending_config_id) {
             (Some(PendingKind::Downgrade), Some(id)) => {
                 Some(PendingChange::Downgrade(Box::new(config(id)?)))
             }
@@ -93,11 +94,11 @@ pub(crate) fn with_configs(
             _ => None,
         };
         Ok(Subscription {
-            subscription_id: parsed("subscriptions.subscription_id", &row.subscription_id)?,
-            merchant_id: parsed("subscriptions.merchant_id", &row.merchant_id)?,
-            connection_id: parsed("subscriptions.connection_id", &row.connection_id)?,
-            wallet_id: parsed("subscriptions.wallet_id", &row.wallet_id)?,
-            config: config(&row.subscription_config_id)?,
+            subscription_id: row.subscription_id.get(),
+            merchant_id: row.merchant_id.get(),
+            connection_id: row.connection_id.get(),
+            wallet_id: row.wallet_id.get(),
+            config: config(row.subscription_config_id)?,
             status: from_word("subscriptions.status", &row.status)?,
             started_at: time(row.started_at),
             cancelled_at: row.cancelled_at.map(time),
@@ -151,7 +152,7 @@ struct Locked {
 impl Locked {
     fn lock(conn: &mut Conn, wallet_id: WalletId, now: Timestamp) -> Result<Self, StoreError> {
         let Some(wallet) = lock_wallets(conn, [wallet_id])?.remove(&wallet_id) else {
-            return Err(StoreError::missing("wallet", &wallet_id.to_string()));
+            return Err(StoreError::missing("wallet", wallet_id));
         };
         let subscription = active_on(conn, &wallet)?;
         let changes = WriteSet::new(now);
@@ -193,7 +194,7 @@ impl Locked {
 /// Writes subscriptions back, or writes new ones.
 pub(crate) fn save(conn: &mut Conn, rows: &[SubscriptionRow]) -> Result<(), StoreError> {
     for row in rows {
-        let known = subscriptions::table.find(&row.subscription_id);
+        let known = subscriptions::table.find(row.subscription_id);
         if diesel::update(known).set(row).execute(conn)? == 0 {
             diesel::insert_into(subscriptions::table).values(row).execute(conn)?;
         }
@@ -262,13 +263,13 @@ fn wallet_of(
     merchant_id: MerchantId,
     id: SubscriptionId,
 ) -> Result<Option<WalletId>, StoreError> {
-    let wallet_id: Option<String> = subscriptions::table
-        .find(id.to_string())
-        .filter(subscriptions::merchant_id.eq(merchant_id.to_string()))
+    let wallet_id: Option<Id<WalletId>> = subscriptions::table
+        .find(Id(id))
+        .filter(subscriptions::merchant_id.eq(Id(merchant_id)))
         .select(subscriptions::wallet_id)
         .first(conn)
         .optional()?;
-    optional("subscriptions.wallet_id", wallet_id.as_deref())
+    Ok(wallet_id.map(Id::get))
 }
 
 /// What became of an order on a subscription.
@@ -400,7 +401,7 @@ pub(crate) fn lets_draw(
     meter_id: MeterId,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let found = dialect::wallets(conn, &[wallet_id.to_string()], Lock::No)?;
+    let found = dialect::wallets(conn, &[Id(wallet_id)], Lock::No)?;
     let Some(row) = found.first() else { return Ok(false) };
     let mut wallet = LedgerWallet::try_from(row)?;
     let Some(mut subscription) = active_on(conn, &wallet)? else { return Ok(false) };
@@ -411,7 +412,7 @@ pub(crate) fn lets_draw(
 /// The subscription that a wallet names.
 fn active_on(conn: &mut Conn, wallet: &LedgerWallet) -> Result<Option<Subscription>, StoreError> {
     let Some(id) = wallet.subscription_id else { return Ok(None) };
-    let rows = dialect::subscriptions(conn, &[id.to_string()])?;
+    let rows = dialect::subscriptions(conn, &[Id(id)])?;
     Ok(with_configs(conn, rows)?.into_iter().next())
 }
 
@@ -446,8 +447,8 @@ pub fn find(
 ) -> Result<Option<SubscriptionState>, StoreError> {
     let row = subscriptions::table
         .inner_join(wallets::table.on(wallets::wallet_id.eq(subscriptions::wallet_id)))
-        .filter(subscriptions::subscription_id.eq(id.to_string()))
-        .filter(subscriptions::merchant_id.eq(merchant_id.to_string()))
+        .filter(subscriptions::subscription_id.eq(Id(id)))
+        .filter(subscriptions::merchant_id.eq(Id(merchant_id)))
         .select((SubscriptionRow::as_select(), WalletRow::as_select()))
         .load(conn)?;
     Ok(states(conn, row)?.into_iter().next())
@@ -462,16 +463,19 @@ pub fn cycle_credit_at_start(
     conn: &mut Conn,
     state: &SubscriptionState,
 ) -> Result<Amount, StoreError> {
-    let wallet: Option<(String, i64)> = subscriptions::table
+    let wallet: Option<(Id<WalletId>, i64)> = subscriptions::table
         .inner_join(wallets::table.on(wallets::wallet_id.eq(subscriptions::wallet_id)))
-        .filter(subscriptions::subscription_id.eq(state.subscription_id.to_string()))
+        .filter(subscriptions::subscription_id.eq(Id(state.subscription_id)))
         .select((wallets::wallet_id, wallets::cycles))
         .first(conn)
         .optional()?;
     let Some((wallet_id, cycles)) = wallet else { return Ok(state.plan.included_credit) };
-    let granted: Option<i64> = transactions::table
-        .filter(transactions::idempotency_key.eq(format!("credit_grant:{cycles}")))
-        .filter(transactions::wallet_id.eq(wallet_id))
+    let is_line = transactions::wallet_id
+        .eq(transaction_keys::wallet_id)
+        .and(transactions::number.eq(transaction_keys::number));
+    let granted: Option<i64> = transaction_keys::table
+        .find((wallet_id, format!("credit_grant:{cycles}")))
+        .inner_join(transactions::table.on(is_line))
         .select(transactions::balance_after)
         .first(conn)
         .optional()?;
@@ -505,17 +509,17 @@ pub fn list(
 ) -> Result<Vec<SubscriptionState>, StoreError> {
     let mut query = subscriptions::table
         .inner_join(wallets::table.on(wallets::wallet_id.eq(subscriptions::wallet_id)))
-        .filter(subscriptions::merchant_id.eq(merchant_id.to_string()))
+        .filter(subscriptions::merchant_id.eq(Id(merchant_id)))
         .select((SubscriptionRow::as_select(), WalletRow::as_select()))
         .into_boxed();
     if let Some(connection_id) = filter.connection_id {
-        query = query.filter(subscriptions::connection_id.eq(connection_id.to_string()));
+        query = query.filter(subscriptions::connection_id.eq(Id(connection_id)));
     }
     if let Some(status) = filter.status {
         query = query.filter(subscriptions::status.eq(word(&status)));
     }
     if let Some(after) = page.after {
-        query = query.filter(subscriptions::subscription_id.lt(after.to_string()));
+        query = query.filter(subscriptions::subscription_id.lt(Id(after)));
     }
     let rows = query.order(subscriptions::subscription_id.desc()).limit(page.rows()).load(conn)?;
     states(conn, rows)
@@ -553,7 +557,7 @@ pub(crate) fn due(
     whose: Whose,
     now: Timestamp,
     limit: i64,
-) -> Result<Vec<String>, StoreError> {
+) -> Result<Vec<WalletId>, StoreError> {
     let mut query = subscriptions::table
         // In so many words: a bound value would not lead SQLite to the index of active ones.
         .filter(diesel::dsl::sql::<diesel::sql_types::Bool>("status = 'active'"))
@@ -562,13 +566,14 @@ pub(crate) fn due(
         .into_boxed();
     query = match whose {
         Whose::Everybody => query,
-        Whose::Merchant(id) => query.filter(subscriptions::merchant_id.eq(id.to_string())),
-        Whose::Connection(id) => query.filter(subscriptions::connection_id.eq(id.to_string())),
-        Whose::One(id) => query.filter(subscriptions::subscription_id.eq(id.to_string())),
-        Whose::Wallet(id) => query.filter(subscriptions::wallet_id.eq(id.to_string())),
+        Whose::Merchant(id) => query.filter(subscriptions::merchant_id.eq(Id(id))),
+        Whose::Connection(id) => query.filter(subscriptions::connection_id.eq(Id(id))),
+        Whose::One(id) => query.filter(subscriptions::subscription_id.eq(Id(id))),
+        Whose::Wallet(id) => query.filter(subscriptions::wallet_id.eq(Id(id))),
     };
-    let mut wallets: Vec<String> =
+    let wallets: Vec<Id<WalletId>> =
         query.order(subscriptions::cycle_end_at).limit(limit).load(conn)?;
+    let mut wallets: Vec<_> = wallets.into_iter().map(Id::get).collect();
     wallets.sort_unstable();
     Ok(wallets)
 }
@@ -577,11 +582,11 @@ pub(crate) fn due(
 /// transaction.
 pub(crate) fn renew(
     conn: &mut Conn,
-    wallet_ids: &[String],
+    wallet_ids: &[WalletId],
     now: Timestamp,
 ) -> Result<(), StoreError> {
     for wallet_id in wallet_ids {
-        Locked::lock(conn, parsed("subscriptions.wallet_id", wallet_id)?, now)?.save(conn)?;
+        Locked::lock(conn, *wallet_id, now)?.save(conn)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::subscriptions::Whose;
-use crate::{Store, StoreError, idempotency, missing_prices, sessions};
+use crate::{Store, StoreError, idempotency, missing_prices, partitions, sessions};
 
 /// How often what a dead process left is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
@@ -20,11 +20,11 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 const FOLD_EVERY: Duration = Duration::from_millis(50);
 /// How often calls are looked for that others have settled.
 const FOLD_OTHERS_EVERY: u32 = 20;
-/// How often old answers and sessions are forgotten.
+/// How often old answers and sessions are forgotten, and partitions made ahead.
 const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// Keeps the lease, ends what dead processes left, books what waits in the journal, folds settled calls into the
-/// roll-ups, renews subscriptions, forgets old answers. It never returns; a store that is away is tried again.
+/// roll-ups, renews subscriptions, forgets old answers, makes partitions. It never returns; a store that is away is tried again.
 pub async fn run(store: Store) {
     let turn = Cell::new(0);
     let lease = Duration::from_millis(u64::from(store.0.lease_ms) / 3);
@@ -59,7 +59,8 @@ pub async fn run(store: Store) {
                     idempotency::forget_expired(conn, now)
                 })
                 .await?;
-            store.forget_deliveries().await
+            store.forget_deliveries().await?;
+            store.write_apart(move |conn| partitions::make_ahead(conn, now)).await
         }),
     );
 }

@@ -8,11 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use diesel::prelude::*;
-use tollgate_domain::{ConnectionId, MerchantId, MeterId, Span, Timestamp};
+use tollgate_domain::{ConnectionId, MerchantId, MeterId, Span, SpendKeyId, Timestamp};
 
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
 use crate::requests::RequestFilter;
 use crate::rollups::{self, MODEL, NARROW, QueuedCall, STATUS, SeriesRow, WIDE, pairs, slot};
 use crate::schema::{connections, spend_keys, usage_series, usage_tags};
@@ -31,23 +32,22 @@ pub fn by_day(
     span: &Span,
 ) -> Result<Vec<Sums>, StoreError> {
     let mut days = vec![Sums::default(); span.days().count()];
-    let merchant = merchant_id.to_string();
+    let merchant = Id(merchant_id).of_any();
     let owner = match filter.connection_id {
-        None => merchant.clone(),
-        Some(id) if is_of(conn, &merchant, id)? => id.to_string(),
+        None => merchant,
+        Some(id) if is_of(conn, merchant_id, id)? => Id(id).of_any(),
         Some(_) => return Ok(days),
     };
-    let mut add = |conn: &mut Conn, series: &[String], width, ranges: &[_]| {
+    let mut add = |conn: &mut Conn, series: &[Id<AnyId>], width, ranges: &[_]| {
         if series.is_empty() || ranges.is_empty() {
             return Ok::<_, StoreError>(());
         }
-        let meter_id = filter.meter_id.as_ref().map(MeterId::to_string);
         let query = dialect::UsageByDay {
             series,
             width,
             ranges,
             midnight: span.first_midnight(),
-            meter_id: meter_id.as_deref(),
+            meter_id: filter.meter_id,
         };
         for sums in query.load(conn)? {
             let day = usize::try_from(sums.part).ok().and_then(|day| days.get_mut(day));
@@ -60,7 +60,7 @@ pub fn by_day(
     let common = match filter.metadata.is_empty() {
         true => vec![owner],
         false => {
-            tagged(conn, &owner, &(String::new(), String::new()), filter)?.into_iter().collect()
+            tagged(conn, owner, &(String::new(), String::new()), filter)?.into_iter().collect()
         }
     };
     let (wide, narrow) = ranges(span);
@@ -68,7 +68,7 @@ pub fn by_day(
     add(conn, &common, NARROW, &narrow)?;
     let mut rare = BTreeSet::new();
     for pair in &filter.metadata {
-        rare.extend(tagged(conn, &merchant, pair, filter)?);
+        rare.extend(tagged(conn, merchant, pair, filter)?);
     }
     add(conn, &Vec::from_iter(rare), NARROW, &[span.quarters()])?;
     let (start, end) = span.quarters();
@@ -181,13 +181,12 @@ pub fn trend(
     dimension: Dimension,
     window: Window,
 ) -> Result<Trend, StoreError> {
-    let merchant = merchant_id.to_string();
-    let mut names = names(conn, &merchant, dimension)?;
+    let mut names = names(conn, merchant_id, dimension)?;
     let most = usize::try_from(MOST_MEMBERS).unwrap_or(usize::MAX);
     let is_cut = names.len() > most;
     names.truncate(most);
-    let names: HashMap<String, String> = names.into_iter().collect();
-    let series: Vec<_> = names.keys().chain([&merchant]).cloned().collect();
+    let names: HashMap<Id<AnyId>, String> = names.into_iter().collect();
+    let series: Vec<_> = names.keys().copied().chain([Id(merchant_id).of_any()]).collect();
     let Window { first, step, parts } = window;
     let query = dialect::UsageBySeries {
         series: &series,
@@ -230,14 +229,13 @@ pub fn trend(
 /// The series of a dimension, each with the name of its member.
 fn names(
     conn: &mut Conn,
-    merchant_id: &str,
+    merchant_id: MerchantId,
     dimension: Dimension,
-) -> Result<Vec<(String, String)>, StoreError> {
+) -> Result<Vec<(Id<AnyId>, String)>, StoreError> {
     let limit = MOST_MEMBERS + 1;
-    let as_they_are = |ids: Vec<String>| ids.into_iter().map(|id| (id.clone(), id)).collect();
-    let mut tags = |key: &str| -> Result<Vec<(String, String)>, StoreError> {
+    let mut tags = |key: &str| -> Result<Vec<(Id<AnyId>, String)>, StoreError> {
         Ok(usage_tags::table
-            .filter(usage_tags::owner_id.eq(merchant_id))
+            .filter(usage_tags::owner_id.eq(Id(merchant_id).of_any()))
             .filter(usage_tags::key.eq(key))
             .order((usage_tags::value, usage_tags::series_id))
             .limit(limit)
@@ -250,23 +248,28 @@ fn names(
             tags(MODEL)?.into_iter().map(|(series, name)| (series, provider_of(name))).collect()
         }
         Dimension::Failure => tags(STATUS)?,
-        Dimension::Connection => as_they_are(
+        Dimension::Connection => named::<ConnectionId>(
             connections::table
-                .filter(connections::merchant_id.eq(merchant_id))
+                .filter(connections::merchant_id.eq(Id(merchant_id)))
                 .order(connections::connection_id.desc())
                 .limit(limit)
                 .select(connections::connection_id)
                 .load(conn)?,
         ),
-        Dimension::SpendKey => as_they_are(
+        Dimension::SpendKey => named::<SpendKeyId>(
             spend_keys::table
-                .filter(spend_keys::merchant_id.eq(merchant_id))
+                .filter(spend_keys::merchant_id.eq(Id(merchant_id)))
                 .order(spend_keys::spend_key_id.desc())
                 .limit(limit)
                 .select(spend_keys::spend_key_id)
                 .load(conn)?,
         ),
     })
+}
+
+/// The series of these ids, by the ids.
+fn named<T: tollgate_domain::Id>(ids: Vec<Id<T>>) -> Vec<(Id<AnyId>, String)> {
+    ids.into_iter().map(|id| (id.of_any(), id.to_string())).collect()
 }
 
 /// How the database goes about the sums of a series, step by step: for whoever wonders why it takes
@@ -280,25 +283,24 @@ pub fn plan(
     meter_id: Option<MeterId>,
     span: &Span,
 ) -> Result<Vec<String>, StoreError> {
-    let meter_id = meter_id.map(|id| id.to_string());
     let query = dialect::UsageByDay {
-        series: &[merchant_id.to_string()],
+        series: &[Id(merchant_id).of_any()],
         width: NARROW,
         ranges: &[span.quarters()],
         midnight: span.first_midnight(),
-        meter_id: meter_id.as_deref(),
+        meter_id,
     };
     Ok(query.plan(conn)?)
 }
 
 fn is_of(
     conn: &mut Conn,
-    merchant_id: &str,
+    merchant_id: MerchantId,
     connection_id: ConnectionId,
 ) -> Result<bool, StoreError> {
-    let found: Option<String> = connections::table
-        .find(connection_id.to_string())
-        .filter(connections::merchant_id.eq(merchant_id))
+    let found: Option<Id<ConnectionId>> = connections::table
+        .find(Id(connection_id))
+        .filter(connections::merchant_id.eq(Id(merchant_id)))
         .select(connections::connection_id)
         .get_result(conn)
         .optional()?;
@@ -308,11 +310,11 @@ fn is_of(
 /// The series under a tag that the filter lets through.
 fn tagged(
     conn: &mut Conn,
-    owner_id: &str,
+    owner_id: Id<AnyId>,
     (key, value): &(String, String),
     filter: &RequestFilter,
-) -> Result<BTreeSet<String>, StoreError> {
-    let connection_id = filter.connection_id.map(|id| id.to_string());
+) -> Result<BTreeSet<Id<AnyId>>, StoreError> {
+    let connection_id = filter.connection_id.map(|id| Id(id).of_any());
     let rows: Vec<SeriesRow> = usage_tags::table
         .inner_join(usage_series::table.on(usage_series::series_id.eq(usage_tags::series_id)))
         .filter(usage_tags::owner_id.eq(owner_id))

@@ -10,8 +10,9 @@ use tollgate_pricing::Amount;
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::page::Page;
-use crate::rows::{TransactionRow, WalletRow, parsed};
+use crate::rows::{TransactionRow, WalletRow};
 use crate::schema::{merchants, transactions, wallets};
 use crate::write_set::{LedgerWallet, LedgerWallets, Reason, WriteSet, lock_wallets};
 
@@ -24,9 +25,9 @@ pub(crate) fn create(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let row = WalletRow {
-        wallet_id: wallet_id.to_string(),
-        merchant_id: merchant_id.to_string(),
-        connection_id: connection_id.map(|id| id.to_string()),
+        wallet_id: Id(wallet_id),
+        merchant_id: Id(merchant_id),
+        connection_id: connection_id.map(Id),
         balance: 0,
         held: 0,
         overdraft_limit: connection_id.map(|_| 0),
@@ -56,8 +57,8 @@ pub fn find(
     wallet_id: WalletId,
 ) -> Result<Option<Wallet>, StoreError> {
     let row = wallets::table
-        .find(wallet_id.to_string())
-        .filter(wallets::merchant_id.eq(merchant_id.to_string()))
+        .find(Id(wallet_id))
+        .filter(wallets::merchant_id.eq(Id(merchant_id)))
         .select(WalletRow::as_select())
         .first(conn)
         .optional()?;
@@ -71,7 +72,7 @@ pub fn find(
 pub fn find_own(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Wallet>, StoreError> {
     let row = merchants::table
         .inner_join(wallets::table.on(wallets::wallet_id.eq(merchants::wallet_id)))
-        .filter(merchants::merchant_id.eq(merchant_id.to_string()))
+        .filter(merchants::merchant_id.eq(Id(merchant_id)))
         .select(WalletRow::as_select())
         .first(conn)
         .optional()?;
@@ -83,12 +84,9 @@ pub fn find_own(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Walle
 /// # Errors
 /// Those of the store.
 pub fn owner_of(conn: &mut Conn, wallet_id: WalletId) -> Result<Option<MerchantId>, StoreError> {
-    let owner: Option<String> = wallets::table
-        .find(wallet_id.to_string())
-        .select(wallets::merchant_id)
-        .first(conn)
-        .optional()?;
-    owner.map(|id| parsed("wallets.merchant_id", &id)).transpose()
+    let owner: Option<Id<MerchantId>> =
+        wallets::table.find(Id(wallet_id)).select(wallets::merchant_id).first(conn).optional()?;
+    Ok(owner.map(Id::get))
 }
 
 /// Changes a merchant's wallet; `None` when it has no such wallet. Call it in a write transaction.
@@ -173,7 +171,7 @@ pub fn book(
         return Ok(Moved::OutOfRange);
     };
     change.commit(conn, &wallets)?;
-    Ok(Moved::Booked(line.try_into()?))
+    Ok(Moved::Booked(line.into()))
 }
 
 fn of_merchant(
@@ -195,12 +193,13 @@ pub fn list_transactions(
     page: &Page<i64>,
 ) -> Result<Vec<Transaction>, StoreError> {
     let mut query = transactions::table
-        .filter(transactions::wallet_id.eq(wallet_id.to_string()))
+        .filter(transactions::wallet_id.eq(Id(wallet_id)))
         .select(TransactionRow::as_select())
         .into_boxed();
     if let Some(after) = page.after {
         query = query.filter(transactions::number.lt(after));
     }
     let rows = query.order(transactions::number.desc()).limit(page.rows()).load(conn)?;
-    rows.into_iter().map(Transaction::try_from).collect()
+    let rows: Vec<TransactionRow> = rows;
+    Ok(rows.into_iter().map(Transaction::from).collect())
 }

@@ -16,8 +16,9 @@ use crate::deliveries;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::events::{self, EventRow};
+use crate::ids::Id;
 use crate::page::Page;
-use crate::rows::{from_json, parsed, time, to_json};
+use crate::rows::{from_json, time, to_json};
 use crate::schema::webhooks;
 
 /// How many a merchant has at most: each event is told to every one of them.
@@ -28,8 +29,8 @@ pub const MOST_WEBHOOKS: i64 = 100;
 )]
 #[diesel(table_name = webhooks, primary_key(webhook_id), treat_none_as_null = true)]
 pub(crate) struct WebhookRow {
-    pub(crate) webhook_id: String,
-    pub(crate) merchant_id: String,
+    pub(crate) webhook_id: Id<WebhookId>,
+    pub(crate) merchant_id: Id<MerchantId>,
     name: String,
     pub(crate) url: String,
     events: Option<String>,
@@ -47,8 +48,8 @@ impl WebhookRow {
     pub(crate) fn webhook(&self) -> Result<Webhook, StoreError> {
         let kinds = |text: &String| from_json("webhooks.events", text);
         Ok(Webhook {
-            webhook_id: parsed("webhooks.webhook_id", &self.webhook_id)?,
-            merchant_id: parsed("webhooks.merchant_id", &self.merchant_id)?,
+            webhook_id: self.webhook_id.get(),
+            merchant_id: self.merchant_id.get(),
             name: self.name.clone(),
             url: self.url.clone(),
             events: self.events.as_ref().map(kinds).transpose()?,
@@ -80,7 +81,7 @@ impl WebhookRow {
     }
 
     pub(crate) fn save(&self, conn: &mut Conn) -> Result<(), StoreError> {
-        diesel::update(webhooks::table.find(&self.webhook_id)).set(self).execute(conn)?;
+        diesel::update(webhooks::table.find(self.webhook_id)).set(self).execute(conn)?;
         Ok(())
     }
 }
@@ -99,7 +100,7 @@ pub fn create(
     // Only with nobody else about is the most really the most.
     dialect::lock_merchant(conn, merchant_id)?;
     let present: i64 = webhooks::table
-        .filter(webhooks::merchant_id.eq(merchant_id.to_string()))
+        .filter(webhooks::merchant_id.eq(Id(merchant_id)))
         .filter(webhooks::deleted_at.is_null())
         .count()
         .get_result(conn)?;
@@ -111,8 +112,8 @@ pub fn create(
     let webhook = Webhook { webhook_id, merchant_id, name, url, events, created_at: now };
     let secrets = WebhookSecrets::generate();
     let mut row = WebhookRow {
-        webhook_id: webhook_id.to_string(),
-        merchant_id: merchant_id.to_string(),
+        webhook_id: Id(webhook_id),
+        merchant_id: Id(merchant_id),
         name: String::new(),
         url: String::new(),
         events: None,
@@ -139,8 +140,8 @@ pub fn find(
     webhook_id: WebhookId,
 ) -> Result<Option<Webhook>, StoreError> {
     let row: Option<WebhookRow> = webhooks::table
-        .find(webhook_id.to_string())
-        .filter(webhooks::merchant_id.eq(merchant_id.to_string()))
+        .find(Id(webhook_id))
+        .filter(webhooks::merchant_id.eq(Id(merchant_id)))
         .filter(webhooks::deleted_at.is_null())
         .select(WebhookRow::as_select())
         .first(conn)
@@ -158,12 +159,12 @@ pub fn list(
     page: &Page<WebhookId>,
 ) -> Result<Vec<Webhook>, StoreError> {
     let mut query = webhooks::table
-        .filter(webhooks::merchant_id.eq(merchant_id.to_string()))
+        .filter(webhooks::merchant_id.eq(Id(merchant_id)))
         .filter(webhooks::deleted_at.is_null())
         .select(WebhookRow::as_select())
         .into_boxed();
     if let Some(after) = page.after {
-        query = query.filter(webhooks::webhook_id.lt(after.to_string()));
+        query = query.filter(webhooks::webhook_id.lt(Id(after)));
     }
     let rows = query.order(webhooks::webhook_id.desc()).limit(page.rows()).load(conn)?;
     rows.iter().map(WebhookRow::webhook).collect()
@@ -175,9 +176,9 @@ pub(crate) fn lock(
     merchant_id: MerchantId,
     webhook_id: WebhookId,
 ) -> Result<Option<WebhookRow>, StoreError> {
-    let rows = dialect::lock_webhooks(conn, &[webhook_id.to_string()])?;
+    let rows = dialect::lock_webhooks(conn, &[Id(webhook_id)])?;
     let is_theirs =
-        |row: &WebhookRow| row.deleted_at.is_none() && row.merchant_id == merchant_id.to_string();
+        |row: &WebhookRow| row.deleted_at.is_none() && row.merchant_id.get() == merchant_id;
     Ok(rows.into_iter().find(is_theirs))
 }
 
@@ -249,15 +250,17 @@ pub fn delete(
 pub(crate) fn requests_wanted_since(
     conn: &mut Conn,
 ) -> Result<HashMap<MerchantId, i64>, StoreError> {
-    let found: Vec<(String, Option<i64>)> = webhooks::table
+    let found: Vec<(Id<MerchantId>, Option<i64>)> = webhooks::table
         .filter(webhooks::requests_since.is_not_null())
         .select((webhooks::merchant_id, webhooks::requests_since))
         .load(conn)?;
     let mut wanted: HashMap<MerchantId, i64> = HashMap::new();
     for (merchant_id, since) in found {
-        let merchant_id = parsed("webhooks.merchant_id", &merchant_id)?;
         let since = since.unwrap_or(i64::MAX);
-        wanted.entry(merchant_id).and_modify(|first| *first = since.min(*first)).or_insert(since);
+        wanted
+            .entry(merchant_id.get())
+            .and_modify(|first| *first = since.min(*first))
+            .or_insert(since);
     }
     Ok(wanted)
 }

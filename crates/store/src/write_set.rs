@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use diesel::RunQueryDsl;
+
 use tollgate_domain::{
     CreditHold, Drawn, LedgerAccount, MerchantId, News, PendingRecord, PerCycle, RequestId,
     SpendCounters, SpendKey, SpendKeyId, Step, SubscriptionId, Timestamp, TransactionId,
@@ -10,11 +12,14 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, Overflow};
 
+use crate::codes::Code;
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
 use crate::events::EventRow;
-use crate::rows::{TransactionRow, WalletRow, optional, word};
+use crate::ids::Id;
+use crate::rows::{TransactionKeyRow, TransactionRow, WalletRow};
+use crate::schema::transaction_keys;
 
 /// A wallet as the ledger changes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +40,7 @@ impl TryFrom<&WalletRow> for LedgerWallet {
     fn try_from(row: &WalletRow) -> Result<Self, StoreError> {
         Ok(Self {
             wallet: Wallet::try_from(row)?,
-            subscription_id: optional("wallets.subscription_id", row.subscription_id.as_deref())?,
+            subscription_id: row.subscription_id.map(Id::get),
             last_number: row.transactions,
         })
     }
@@ -46,14 +51,14 @@ impl From<&LedgerWallet> for WalletRow {
         let LedgerWallet { wallet, subscription_id, last_number } = locked;
         let Wallet { credits, .. } = wallet;
         Self {
-            wallet_id: wallet.wallet_id.to_string(),
-            merchant_id: wallet.merchant_id.to_string(),
-            connection_id: wallet.connection_id.map(|id| id.to_string()),
+            wallet_id: Id(wallet.wallet_id),
+            merchant_id: Id(wallet.merchant_id),
+            connection_id: wallet.connection_id.map(Id),
             balance: wallet.balance.units(),
             held: wallet.held.units(),
             overdraft_limit: wallet.overdraft_limit.map(Amount::units),
             low_balance_threshold: wallet.low_balance_threshold.map(Amount::units),
-            subscription_id: subscription_id.map(|id| id.to_string()),
+            subscription_id: subscription_id.map(Id),
             cycle_credit: credits.cycle.remaining.units(),
             cycle_held: credits.cycle.held.units(),
             cycle_expired: credits.cycle.expired_cycle,
@@ -72,8 +77,8 @@ pub(crate) fn lock_wallets(
     conn: &mut Conn,
     ids: impl IntoIterator<Item = WalletId>,
 ) -> Result<LedgerWallets, StoreError> {
-    let ids: BTreeSet<WalletId> = ids.into_iter().collect();
-    let ids: Vec<_> = ids.iter().map(WalletId::to_string).collect();
+    let ids: BTreeSet<_> = ids.into_iter().map(Id).collect();
+    let ids = Vec::from_iter(ids);
     let rows = dialect::wallets(conn, &ids, Lock::Rows)?;
     let wallets = rows.iter().map(|row| {
         let wallet = LedgerWallet::try_from(row)?;
@@ -95,6 +100,7 @@ pub(crate) struct Reason<'a> {
 #[derive(Clone, Debug)]
 struct Line {
     transaction_id: TransactionId,
+    merchant_id: MerchantId,
     wallet_id: WalletId,
     account: LedgerAccount,
     number: i64,
@@ -110,16 +116,16 @@ struct Line {
 impl From<&Line> for TransactionRow {
     fn from(line: &Line) -> Self {
         Self {
-            transaction_id: line.transaction_id.to_string(),
-            wallet_id: line.wallet_id.to_string(),
-            account: word(&line.account),
+            transaction_id: Id(line.transaction_id),
+            merchant_id: Id(line.merchant_id),
+            wallet_id: Id(line.wallet_id),
+            account: Code(line.account),
             number: line.number,
-            kind: word(&line.kind),
+            kind: Code(line.kind),
             amount: line.amount.units(),
             balance_after: line.balance_after.units(),
-            request_id: line.request_id.map(|id| id.to_string()),
+            request_id: line.request_id.map(Id),
             description: line.description.clone(),
-            idempotency_key: line.idempotency_key.clone(),
             created_at: line.created_at.unix_micros(),
         }
     }
@@ -376,6 +382,7 @@ impl WriteSet {
         locked.last_number = number.ok_or_else(|| out_of_range("wallet", wallet_id))?;
         self.lines.push(Line {
             transaction_id: TransactionId::generate(self.now),
+            merchant_id: locked.wallet.merchant_id,
             wallet_id,
             account,
             number: locked.last_number,
@@ -496,7 +503,7 @@ impl WriteSet {
         if !lines.is_empty() {
             dialect::insert_transactions(conn, &lines)?;
         }
-        self.write_events(conn)
+        self.write_rest(conn)
     }
 
     /// The ledger lines, as rows.
@@ -504,8 +511,19 @@ impl WriteSet {
         self.lines.iter().map(TransactionRow::from).collect()
     }
 
-    /// Writes the events.
-    pub(crate) fn write_events(&self, conn: &mut Conn) -> Result<(), StoreError> {
+    /// Writes what few transactions have: the keys of lines, and events.
+    pub(crate) fn write_rest(&self, conn: &mut Conn) -> Result<(), StoreError> {
+        let keys = self.lines.iter().filter_map(|line| {
+            Some(TransactionKeyRow {
+                wallet_id: Id(line.wallet_id),
+                idempotency_key: line.idempotency_key.clone()?,
+                merchant_id: Id(line.merchant_id),
+                number: line.number,
+            })
+        });
+        for key in keys {
+            diesel::insert_into(transaction_keys::table).values(key).execute(conn)?;
+        }
         if !self.events.is_empty() {
             dialect::insert_events(conn, &self.events)?;
         }

@@ -446,11 +446,11 @@ fn a_poisoned_call_fails_alone() {
         let shop = shop(store, "100").await;
         let merchant_id = shop.merchant.merchant_id;
         let spoilt = store.connection(merchant_id, "100").await.connection_id;
-        let spoil =
-            format!("UPDATE connections SET metadata = 'no JSON' WHERE connection_id = '{spoilt}'");
+        let spoil = "UPDATE connections SET metadata = 'no JSON' WHERE connection_id = \
+                     (SELECT connection_id FROM connections ORDER BY connection_id DESC LIMIT 1)";
         let spoil = move |conn: &mut Conn| match conn {
-            Conn::Sqlite(conn) => conn.batch_execute(&spoil).map_err(StoreError::from),
-            Conn::Postgres(conn) => conn.batch_execute(&spoil).map_err(StoreError::from),
+            Conn::Sqlite(conn) => conn.batch_execute(spoil).map_err(StoreError::from),
+            Conn::Postgres(conn) => conn.batch_execute(spoil).map_err(StoreError::from),
         };
         store.store.write(spoil).await.unwrap();
         // A row that cannot be read; the neighbours of its call in the batch must not suffer.

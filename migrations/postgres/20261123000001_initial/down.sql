@@ -10,6 +10,7 @@ DROP TABLE usage_series CASCADE;
 DROP TABLE usage_rollups CASCADE;
 DROP TABLE rollup_queue CASCADE;
 DROP TABLE repricings CASCADE;
+DROP TABLE transaction_keys CASCADE;
 DROP TABLE transactions CASCADE;
 DROP TABLE request_index CASCADE;
 DROP TABLE reported_usage CASCADE;

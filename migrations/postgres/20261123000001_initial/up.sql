@@ -1,18 +1,21 @@
--- Amounts are whole numbers of 10⁻¹⁰ USD, instants microseconds since 1970 (UTC), ids text.
+-- Amounts are whole numbers of 10⁻¹⁰ USD, instants microseconds since 1970 (UTC), ids 16 bytes.
 -- open_calls, requests, request_index and transactions are written for every call and carry no foreign
 -- keys: every id in them was read from the table it names in the same transaction, and `tollgate audit`
 -- checks them.
+-- requests, request_index and transactions only grow. They have a partition for each month, named by it such as
+-- requests_2026_11, which a process that serves makes ahead. Ids begin with the milliseconds since 1970 at which
+-- they were made. What is of no such month is in the default partition.
 
 CREATE TABLE merchants (
-    merchant_id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+    merchant_id BYTEA NOT NULL PRIMARY KEY,
     name        TEXT COLLATE "C" NOT NULL,
-    wallet_id   TEXT COLLATE "C" NOT NULL,
+    wallet_id   BYTEA NOT NULL,
     created_at  BIGINT NOT NULL
 );
 
 CREATE TABLE secret_keys (
-    secret_key_id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    merchant_id   TEXT COLLATE "C" NOT NULL REFERENCES merchants,
+    secret_key_id BYTEA NOT NULL PRIMARY KEY,
+    merchant_id   BYTEA NOT NULL REFERENCES merchants,
     name          TEXT COLLATE "C" NOT NULL,
     key_hash      BYTEA NOT NULL UNIQUE,
     key_preview   TEXT COLLATE "C" NOT NULL,
@@ -26,21 +29,22 @@ CREATE INDEX secret_keys_by_merchant ON secret_keys (merchant_id, secret_key_id)
 CREATE TABLE sessions (
     token_hash    BYTEA NOT NULL PRIMARY KEY,
     -- A session ends with the key that it was opened with.
-    secret_key_id TEXT COLLATE "C" NOT NULL REFERENCES secret_keys,
+    secret_key_id BYTEA NOT NULL REFERENCES secret_keys,
+    merchant_id   BYTEA NOT NULL REFERENCES merchants,
     expires_at    BIGINT NOT NULL
 );
 CREATE INDEX sessions_by_age ON sessions (expires_at);
 
 CREATE TABLE wallets (
-    wallet_id             TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    merchant_id           TEXT COLLATE "C" NOT NULL REFERENCES merchants,
-    connection_id         TEXT COLLATE "C",
+    wallet_id             BYTEA NOT NULL PRIMARY KEY,
+    merchant_id           BYTEA NOT NULL REFERENCES merchants,
+    connection_id         BYTEA,
     balance               BIGINT NOT NULL,
     held                  BIGINT NOT NULL CHECK (held >= 0),
     overdraft_limit       BIGINT,
     low_balance_threshold BIGINT,
     -- The active subscription that fills its credits.
-    subscription_id       TEXT COLLATE "C",
+    subscription_id       BYTEA,
     cycle_credit          BIGINT NOT NULL CHECK (cycle_credit >= 0),
     cycle_held            BIGINT NOT NULL CHECK (cycle_held >= 0),
     cycle_expired         BIGINT NOT NULL,
@@ -55,13 +59,13 @@ CREATE TABLE wallets (
 );
 
 CREATE TABLE connections (
-    connection_id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    merchant_id   TEXT COLLATE "C" NOT NULL REFERENCES merchants,
+    connection_id BYTEA NOT NULL PRIMARY KEY,
+    merchant_id   BYTEA NOT NULL REFERENCES merchants,
     reference_id  TEXT COLLATE "C",
     name          TEXT COLLATE "C",
     email         TEXT COLLATE "C",
     metadata      TEXT COLLATE "C" NOT NULL,
-    wallet_id     TEXT COLLATE "C" NOT NULL REFERENCES wallets,
+    wallet_id     BYTEA NOT NULL REFERENCES wallets,
     created_at    BIGINT NOT NULL,
     deleted_at    BIGINT
 );
@@ -72,8 +76,8 @@ ALTER TABLE merchants ADD FOREIGN KEY (wallet_id) REFERENCES wallets DEFERRABLE 
 ALTER TABLE wallets ADD FOREIGN KEY (connection_id) REFERENCES connections DEFERRABLE INITIALLY DEFERRED;
 
 CREATE TABLE meters (
-    meter_id    TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    merchant_id TEXT COLLATE "C" NOT NULL REFERENCES merchants,
+    meter_id    BYTEA NOT NULL PRIMARY KEY,
+    merchant_id BYTEA NOT NULL REFERENCES merchants,
     slug        TEXT COLLATE "C" NOT NULL,
     name        TEXT COLLATE "C" NOT NULL,
     tier_period TEXT COLLATE "C" NOT NULL,
@@ -86,30 +90,32 @@ CREATE UNIQUE INDEX meters_by_slug ON meters (merchant_id, slug) WHERE deleted_a
 
 -- The fee model of a meter from one change to the next; never updated.
 CREATE TABLE meter_versions (
-    meter_id   TEXT COLLATE "C" NOT NULL REFERENCES meters,
-    version    INTEGER NOT NULL,
-    model      TEXT COLLATE "C" NOT NULL,
-    created_at BIGINT NOT NULL,
+    meter_id    BYTEA NOT NULL REFERENCES meters,
+    merchant_id BYTEA NOT NULL REFERENCES merchants,
+    version     INTEGER NOT NULL,
+    model       TEXT COLLATE "C" NOT NULL,
+    created_at  BIGINT NOT NULL,
     PRIMARY KEY (meter_id, version)
 );
 
 -- The usage of an owner (a spend key, else a connection, else a merchant) under a meter so far.
 CREATE TABLE tier_counters (
-    owner_id TEXT COLLATE "C" NOT NULL,
-    meter_id TEXT COLLATE "C" NOT NULL REFERENCES meters,
-    period   TEXT COLLATE "C" NOT NULL,
-    used     BIGINT NOT NULL,
-    PRIMARY KEY (owner_id, meter_id, period)
+    merchant_id BYTEA NOT NULL,
+    owner_id    BYTEA NOT NULL,
+    meter_id    BYTEA NOT NULL REFERENCES meters,
+    period      TEXT COLLATE "C" NOT NULL,
+    used        BIGINT NOT NULL,
+    PRIMARY KEY (merchant_id, owner_id, meter_id, period)
 );
 
 -- Restricted keys. The rules of a key are JSON and are replaced as a whole.
 CREATE TABLE spend_keys (
-    spend_key_id  TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    merchant_id   TEXT COLLATE "C" NOT NULL REFERENCES merchants,
-    wallet_id     TEXT COLLATE "C" NOT NULL REFERENCES wallets,
+    spend_key_id  BYTEA NOT NULL PRIMARY KEY,
+    merchant_id   BYTEA NOT NULL REFERENCES merchants,
+    wallet_id     BYTEA NOT NULL REFERENCES wallets,
     -- The connection of that wallet; absent for the merchant's own wallet.
-    connection_id TEXT COLLATE "C" REFERENCES connections,
-    meter_id      TEXT COLLATE "C" REFERENCES meters,
+    connection_id BYTEA REFERENCES connections,
+    meter_id      BYTEA REFERENCES meters,
     name          TEXT COLLATE "C" NOT NULL,
     key_hash      BYTEA NOT NULL UNIQUE,
     key_preview   TEXT COLLATE "C" NOT NULL,
@@ -122,7 +128,8 @@ CREATE INDEX spend_keys_by_meter ON spend_keys (meter_id) WHERE meter_id IS NOT 
 
 -- The use of a spend key in the cycles of its last use: a narrow row, because every call writes it twice.
 CREATE TABLE spend_counters (
-    spend_key_id   TEXT COLLATE "C" NOT NULL PRIMARY KEY REFERENCES spend_keys,
+    spend_key_id   BYTEA NOT NULL PRIMARY KEY REFERENCES spend_keys,
+    merchant_id    BYTEA NOT NULL,
     day_spent      BIGINT NOT NULL,
     week_spent     BIGINT NOT NULL,
     month_spent    BIGINT NOT NULL,
@@ -147,8 +154,8 @@ CREATE TABLE spend_counters (
 
 -- Subscription plans, each for a price per cycle.
 CREATE TABLE subscription_configs (
-    subscription_config_id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    merchant_id            TEXT COLLATE "C" NOT NULL REFERENCES merchants,
+    subscription_config_id BYTEA NOT NULL PRIMARY KEY,
+    merchant_id            BYTEA NOT NULL REFERENCES merchants,
     name                   TEXT COLLATE "C" NOT NULL,
     period_amount          BIGINT NOT NULL,
     billing_interval       TEXT COLLATE "C" NOT NULL,
@@ -161,7 +168,8 @@ CREATE INDEX subscription_configs_by_merchant
 
 -- The terms of a configuration from one change to the next; never updated.
 CREATE TABLE subscription_config_versions (
-    subscription_config_id TEXT COLLATE "C" NOT NULL REFERENCES subscription_configs,
+    subscription_config_id BYTEA NOT NULL REFERENCES subscription_configs,
+    merchant_id            BYTEA NOT NULL REFERENCES merchants,
     version                INTEGER NOT NULL,
     terms                  TEXT COLLATE "C" NOT NULL,
     created_at             BIGINT NOT NULL,
@@ -169,9 +177,9 @@ CREATE TABLE subscription_config_versions (
 );
 
 CREATE TABLE credit_bundles (
-    credit_bundle_id       TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    subscription_config_id TEXT COLLATE "C" NOT NULL REFERENCES subscription_configs,
-    merchant_id            TEXT COLLATE "C" NOT NULL REFERENCES merchants,
+    credit_bundle_id       BYTEA NOT NULL PRIMARY KEY,
+    subscription_config_id BYTEA NOT NULL REFERENCES subscription_configs,
+    merchant_id            BYTEA NOT NULL REFERENCES merchants,
     name                   TEXT COLLATE "C" NOT NULL,
     cost                   BIGINT NOT NULL,
     credit_amount          BIGINT NOT NULL,
@@ -183,11 +191,11 @@ CREATE INDEX credit_bundles_by_config ON credit_bundles (subscription_config_id,
 
 -- Written only under the lock of the wallet that has the credit.
 CREATE TABLE subscriptions (
-    subscription_id        TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    merchant_id            TEXT COLLATE "C" NOT NULL REFERENCES merchants,
-    connection_id          TEXT COLLATE "C" NOT NULL REFERENCES connections,
-    wallet_id              TEXT COLLATE "C" NOT NULL REFERENCES wallets,
-    subscription_config_id TEXT COLLATE "C" NOT NULL REFERENCES subscription_configs,
+    subscription_id        BYTEA NOT NULL PRIMARY KEY,
+    merchant_id            BYTEA NOT NULL REFERENCES merchants,
+    connection_id          BYTEA NOT NULL REFERENCES connections,
+    wallet_id              BYTEA NOT NULL REFERENCES wallets,
+    subscription_config_id BYTEA NOT NULL REFERENCES subscription_configs,
     status                 TEXT COLLATE "C" NOT NULL,
     started_at             BIGINT NOT NULL,
     cancelled_at           BIGINT,
@@ -198,7 +206,7 @@ CREATE TABLE subscriptions (
     cycle_end_at           BIGINT NOT NULL,
     -- The change at the end of the cycle, and the configuration from then if it goes on.
     pending_change         TEXT COLLATE "C",
-    pending_config_id      TEXT COLLATE "C" REFERENCES subscription_configs
+    pending_config_id      BYTEA REFERENCES subscription_configs
 );
 CREATE INDEX subscriptions_by_merchant ON subscriptions (merchant_id, subscription_id);
 CREATE INDEX subscriptions_by_connection ON subscriptions (connection_id, subscription_id);
@@ -211,15 +219,15 @@ CREATE INDEX subscriptions_due ON subscriptions (cycle_end_at) WHERE status = 'a
 -- Calls that were admitted and are not settled: each row is deleted by the settlement. There are as many
 -- as calls are in flight.
 CREATE TABLE open_calls (
-    request_id         TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    merchant_id        TEXT COLLATE "C" NOT NULL,
+    request_id         BYTEA NOT NULL PRIMARY KEY,
+    merchant_id        BYTEA NOT NULL,
     -- The life of the process that will settle it.
-    node_id            TEXT COLLATE "C" NOT NULL,
-    connection_id      TEXT COLLATE "C",
-    spend_key_id       TEXT COLLATE "C",
-    wallet_id          TEXT COLLATE "C",
-    merchant_wallet_id TEXT COLLATE "C" NOT NULL,
-    meter_id           TEXT COLLATE "C",
+    node_id            BYTEA NOT NULL,
+    connection_id      BYTEA,
+    spend_key_id       BYTEA,
+    wallet_id          BYTEA,
+    merchant_wallet_id BYTEA NOT NULL,
+    meter_id           BYTEA,
     meter_version      INTEGER,
     disable_billing    BOOLEAN NOT NULL,
     spend_hold         BIGINT NOT NULL,
@@ -236,18 +244,19 @@ CREATE TABLE open_calls (
 
 -- The records of settled calls: each is written once, by the settlement, and never updated.
 CREATE TABLE requests (
-    merchant_id        TEXT COLLATE "C" NOT NULL,
-    request_id         TEXT COLLATE "C" NOT NULL,
+    merchant_id        BYTEA NOT NULL,
+    request_id         BYTEA NOT NULL,
     -- The merchant's own id of usage that was reported.
     reference_id       TEXT COLLATE "C",
-    connection_id      TEXT COLLATE "C",
-    spend_key_id       TEXT COLLATE "C",
-    wallet_id          TEXT COLLATE "C",
-    merchant_wallet_id TEXT COLLATE "C" NOT NULL,
-    meter_id           TEXT COLLATE "C",
+    connection_id      BYTEA,
+    spend_key_id       BYTEA,
+    wallet_id          BYTEA,
+    merchant_wallet_id BYTEA NOT NULL,
+    meter_id           BYTEA,
     meter_version      INTEGER,
     disable_billing    BOOLEAN NOT NULL,
-    status             TEXT COLLATE "C" NOT NULL,
+    -- 2 completed, 3 error.
+    status             SMALLINT NOT NULL,
     credit_cycle       BIGINT,
     wallet_cost        BIGINT NOT NULL,
     merchant_cost      BIGINT NOT NULL,
@@ -258,13 +267,13 @@ CREATE TABLE requests (
     outcome            TEXT COLLATE "C" NOT NULL,
     created_at         BIGINT NOT NULL,
     PRIMARY KEY (merchant_id, request_id)
-);
+) PARTITION BY RANGE (request_id);
 
 -- The settlement of a call that the sweeper had ended: it replaces these columns of its record.
 CREATE TABLE corrections (
-    merchant_id   TEXT COLLATE "C" NOT NULL,
-    request_id    TEXT COLLATE "C" NOT NULL,
-    status        TEXT COLLATE "C" NOT NULL,
+    merchant_id   BYTEA NOT NULL,
+    request_id    BYTEA NOT NULL,
+    status        SMALLINT NOT NULL,
     wallet_cost   BIGINT NOT NULL,
     merchant_cost BIGINT NOT NULL,
     counted_units BIGINT NOT NULL,
@@ -275,48 +284,58 @@ CREATE TABLE corrections (
 
 -- The merchants' own ids of reported usage: each is booked once.
 CREATE TABLE reported_usage (
-    merchant_id  TEXT COLLATE "C" NOT NULL,
+    merchant_id  BYTEA NOT NULL,
     reference_id TEXT COLLATE "C" NOT NULL,
-    request_id   TEXT COLLATE "C" NOT NULL,
+    request_id   BYTEA NOT NULL,
     PRIMARY KEY (merchant_id, reference_id)
 );
 
 -- How lists find records: by each pair of a record's metadata, and by `:connection`, `:meter`, and `:status`
 -- for those that failed. No key of metadata has a colon.
 CREATE TABLE request_index (
-    merchant_id TEXT COLLATE "C" NOT NULL,
+    merchant_id BYTEA NOT NULL,
     key         TEXT COLLATE "C" NOT NULL,
     value       TEXT COLLATE "C" NOT NULL,
-    request_id  TEXT COLLATE "C" NOT NULL,
+    request_id  BYTEA NOT NULL,
     PRIMARY KEY (merchant_id, key, value, request_id)
-);
+) PARTITION BY RANGE (request_id);
 
 -- Every movement of money or credit; never updated.
 CREATE TABLE transactions (
-    transaction_id  TEXT COLLATE "C" NOT NULL,
-    wallet_id       TEXT COLLATE "C" NOT NULL,
-    -- The account of the wallet: its balance or one of its credits.
-    account         TEXT COLLATE "C" NOT NULL,
+    transaction_id BYTEA NOT NULL,
+    merchant_id    BYTEA NOT NULL,
+    wallet_id      BYTEA NOT NULL,
+    -- The account of the wallet: 1 its balance, 2 the credit of its cycle, 3 that of bundles.
+    account        SMALLINT NOT NULL,
     -- 1, 2, 3, … on each wallet, without gaps.
+    number         BIGINT NOT NULL,
+    -- 1 credit, 2 debit, 3 usage, 4 credit grant, 5 credit expiry, 6 rollover, 7 bundle purchase,
+    -- 8 correction.
+    kind           SMALLINT NOT NULL,
+    amount         BIGINT NOT NULL,
+    balance_after  BIGINT NOT NULL,
+    request_id     BYTEA,
+    description    TEXT COLLATE "C",
+    created_at     BIGINT NOT NULL,
+    PRIMARY KEY (wallet_id, number, transaction_id)
+) PARTITION BY RANGE (transaction_id);
+
+-- The keys of movements that must happen once on their wallet and that no other row makes happen once, as
+-- the record of a call does.
+CREATE TABLE transaction_keys (
+    wallet_id       BYTEA NOT NULL,
+    idempotency_key TEXT COLLATE "C" NOT NULL,
+    merchant_id     BYTEA NOT NULL,
+    -- The number of the transaction.
     number          BIGINT NOT NULL,
-    kind            TEXT COLLATE "C" NOT NULL,
-    amount          BIGINT NOT NULL,
-    balance_after   BIGINT NOT NULL,
-    request_id      TEXT COLLATE "C",
-    description     TEXT COLLATE "C",
-    -- Absent where another row makes the movement happen once, such as the record of a call.
-    idempotency_key TEXT COLLATE "C",
-    created_at      BIGINT NOT NULL,
-    PRIMARY KEY (wallet_id, number)
+    PRIMARY KEY (wallet_id, idempotency_key)
 );
-CREATE UNIQUE INDEX transactions_once ON transactions (idempotency_key, wallet_id)
-    WHERE idempotency_key IS NOT NULL;
 
 -- Movements because a record was priced again. The record stays as it was settled; the final cost of its
 -- call is the record and all of these.
 CREATE TABLE repricings (
-    merchant_id    TEXT COLLATE "C" NOT NULL,
-    request_id     TEXT COLLATE "C" NOT NULL,
+    merchant_id    BYTEA NOT NULL,
+    request_id     BYTEA NOT NULL,
     -- 1, 2, 3, … of each record.
     number         INTEGER NOT NULL,
     base_before    BIGINT NOT NULL,
@@ -346,11 +365,12 @@ CREATE TABLE rollup_queue (
 -- quarter hours since 1970; a row covers `width` of them from there on: 1, and 12 so that long ranges are
 -- few rows. Each sum is `x + 10000000000 * x_high`, so that no addition leaves the range of a BIGINT.
 CREATE TABLE usage_rollups (
-    series_id           TEXT COLLATE "C" NOT NULL,
+    merchant_id         BYTEA NOT NULL,
+    series_id           BYTEA NOT NULL,
     width               INTEGER NOT NULL,
     slot                BIGINT NOT NULL,
-    -- Empty where no meter priced the calls.
-    meter_id            TEXT COLLATE "C" NOT NULL,
+    -- Zero where no meter priced the calls.
+    meter_id            BYTEA NOT NULL,
     requests            BIGINT NOT NULL,
     tokens              BIGINT NOT NULL,
     tokens_high         BIGINT NOT NULL,
@@ -369,25 +389,27 @@ CREATE TABLE usage_rollups (
 
 -- The series of one set of metadata. Several may have the same.
 CREATE TABLE usage_series (
-    series_id     TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    connection_id TEXT COLLATE "C",
+    merchant_id   BYTEA NOT NULL,
+    series_id     BYTEA NOT NULL PRIMARY KEY,
+    connection_id BYTEA,
     metadata      TEXT COLLATE "C" NOT NULL
 );
 
 -- How a series is found: by its owner (a merchant or a connection) alone, with an empty key; or, if it has
 -- pairs whose keys have many values, by its merchant and each of these pairs.
 CREATE TABLE usage_tags (
-    owner_id  TEXT COLLATE "C" NOT NULL,
-    key       TEXT COLLATE "C" NOT NULL,
-    value     TEXT COLLATE "C" NOT NULL,
-    series_id TEXT COLLATE "C" NOT NULL,
+    merchant_id BYTEA NOT NULL,
+    owner_id    BYTEA NOT NULL,
+    key         TEXT COLLATE "C" NOT NULL,
+    value       TEXT COLLATE "C" NOT NULL,
+    series_id   BYTEA NOT NULL,
     PRIMARY KEY (owner_id, key, value, series_id)
 );
 
 -- The prices that were missing on a UTC day, in days since 1970, and that the merchant has an event of.
 -- Rows of past days are deleted.
 CREATE TABLE missing_prices (
-    merchant_id TEXT COLLATE "C" NOT NULL,
+    merchant_id BYTEA NOT NULL,
     day         BIGINT NOT NULL,
     provider    TEXT COLLATE "C" NOT NULL,
     model       TEXT COLLATE "C" NOT NULL,
@@ -398,8 +420,8 @@ CREATE TABLE missing_prices (
 -- they are written. Events of one resource are written under its lock, so their numbers are in their order.
 CREATE TABLE events (
     number        BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    event_id      TEXT COLLATE "C" NOT NULL UNIQUE,
-    merchant_id   TEXT COLLATE "C" NOT NULL REFERENCES merchants,
+    event_id      BYTEA NOT NULL UNIQUE,
+    merchant_id   BYTEA NOT NULL REFERENCES merchants,
     kind          TEXT COLLATE "C" NOT NULL,
     -- The resource whose events are delivered in their order.
     resource      TEXT COLLATE "C" NOT NULL,
@@ -413,8 +435,8 @@ CREATE INDEX events_waiting ON events (merchant_id, number) WHERE dispatched_at 
 
 -- A webhook's row is also the head of its queue: its lock is held to change which deliveries wait.
 CREATE TABLE webhooks (
-    webhook_id     TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    merchant_id    TEXT COLLATE "C" NOT NULL REFERENCES merchants,
+    webhook_id     BYTEA NOT NULL PRIMARY KEY,
+    merchant_id    BYTEA NOT NULL REFERENCES merchants,
     name           TEXT COLLATE "C" NOT NULL,
     url            TEXT COLLATE "C" NOT NULL,
     -- A JSON array of kinds; absent for all but those of single calls.
@@ -437,9 +459,10 @@ CREATE INDEX webhooks_due ON webhooks (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX webhooks_of_requests ON webhooks (merchant_id) WHERE requests_since IS NOT NULL;
 
 CREATE TABLE deliveries (
-    delivery_id     TEXT COLLATE "C" NOT NULL PRIMARY KEY,
-    webhook_id      TEXT COLLATE "C" NOT NULL REFERENCES webhooks,
-    event_id        TEXT COLLATE "C" NOT NULL REFERENCES events (event_id),
+    delivery_id     BYTEA NOT NULL PRIMARY KEY,
+    merchant_id     BYTEA NOT NULL REFERENCES merchants,
+    webhook_id      BYTEA NOT NULL REFERENCES webhooks,
+    event_id        BYTEA NOT NULL REFERENCES events (event_id),
     resource        TEXT COLLATE "C" NOT NULL,
     sequence        BIGINT NOT NULL,
     -- `waiting` for an earlier one of its resource, `pending`, `delivered` or `failed`.
@@ -466,19 +489,22 @@ CREATE INDEX deliveries_due ON deliveries (webhook_id, next_attempt_at)
 
 -- Answers of operations of the API, kept for requests that come again.
 CREATE TABLE idempotent_answers (
+    -- Zero for the operator.
+    merchant_id     BYTEA NOT NULL,
+    -- `api`, `dashboard` or `operator`.
     scope           TEXT COLLATE "C" NOT NULL,
     idempotency_key TEXT COLLATE "C" NOT NULL,
     fingerprint     BYTEA NOT NULL,
     status          INTEGER NOT NULL,
     body            TEXT COLLATE "C" NOT NULL,
     created_at      BIGINT NOT NULL,
-    PRIMARY KEY (scope, idempotency_key)
+    PRIMARY KEY (merchant_id, scope, idempotency_key)
 );
 CREATE INDEX idempotent_answers_by_age ON idempotent_answers (created_at);
 
 -- One life of a serving process each.
 CREATE TABLE nodes (
-    node_id     TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+    node_id     BYTEA NOT NULL PRIMARY KEY,
     lease_until BIGINT NOT NULL
 );
 
@@ -486,10 +512,14 @@ CREATE TABLE nodes (
 -- that is overtaken finds out. Several processes may serve from PostgreSQL, and nothing is written there.
 CREATE TABLE serving (
     epoch     BIGINT NOT NULL PRIMARY KEY,
-    node_id   TEXT COLLATE "C" NOT NULL,
+    node_id   BYTEA NOT NULL,
     -- Device and inode of the file whose lock it holds.
     lock_file TEXT COLLATE "C" NOT NULL,
     since     BIGINT NOT NULL,
     -- Whether it ended by itself: else the file is checked before the next one serves.
     has_ended BOOLEAN NOT NULL
 );
+
+CREATE TABLE requests_default PARTITION OF requests DEFAULT;
+CREATE TABLE request_index_default PARTITION OF request_index DEFAULT;
+CREATE TABLE transactions_default PARTITION OF transactions DEFAULT;

@@ -10,6 +10,7 @@ DROP TABLE usage_series;
 DROP TABLE usage_rollups;
 DROP TABLE rollup_queue;
 DROP TABLE repricings;
+DROP TABLE transaction_keys;
 DROP TABLE transactions;
 DROP TABLE request_index;
 DROP TABLE reported_usage;

@@ -1,18 +1,18 @@
--- Amounts are whole numbers of 10⁻¹⁰ USD, instants microseconds since 1970 (UTC), ids text.
+-- Amounts are whole numbers of 10⁻¹⁰ USD, instants microseconds since 1970 (UTC), ids 16 bytes.
 -- open_calls, requests, request_index and transactions are written for every call and carry no foreign
 -- keys: every id in them was read from the table it names in the same transaction, and `tollgate audit`
 -- checks them.
 
 CREATE TABLE merchants (
-    merchant_id TEXT NOT NULL PRIMARY KEY,
+    merchant_id BLOB NOT NULL PRIMARY KEY,
     name        TEXT NOT NULL,
-    wallet_id   TEXT NOT NULL REFERENCES wallets DEFERRABLE INITIALLY DEFERRED,
+    wallet_id   BLOB NOT NULL REFERENCES wallets DEFERRABLE INITIALLY DEFERRED,
     created_at  BIGINT NOT NULL
 );
 
 CREATE TABLE secret_keys (
-    secret_key_id TEXT NOT NULL PRIMARY KEY,
-    merchant_id   TEXT NOT NULL REFERENCES merchants,
+    secret_key_id BLOB NOT NULL PRIMARY KEY,
+    merchant_id   BLOB NOT NULL REFERENCES merchants,
     name          TEXT NOT NULL,
     key_hash      BLOB NOT NULL UNIQUE,
     key_preview   TEXT NOT NULL,
@@ -26,21 +26,22 @@ CREATE INDEX secret_keys_by_merchant ON secret_keys (merchant_id, secret_key_id)
 CREATE TABLE sessions (
     token_hash    BLOB NOT NULL PRIMARY KEY,
     -- A session ends with the key that it was opened with.
-    secret_key_id TEXT NOT NULL REFERENCES secret_keys,
+    secret_key_id BLOB NOT NULL REFERENCES secret_keys,
+    merchant_id   BLOB NOT NULL REFERENCES merchants,
     expires_at    BIGINT NOT NULL
 );
 CREATE INDEX sessions_by_age ON sessions (expires_at);
 
 CREATE TABLE wallets (
-    wallet_id             TEXT NOT NULL PRIMARY KEY,
-    merchant_id           TEXT NOT NULL REFERENCES merchants,
-    connection_id         TEXT REFERENCES connections DEFERRABLE INITIALLY DEFERRED,
+    wallet_id             BLOB NOT NULL PRIMARY KEY,
+    merchant_id           BLOB NOT NULL REFERENCES merchants,
+    connection_id         BLOB REFERENCES connections DEFERRABLE INITIALLY DEFERRED,
     balance               BIGINT NOT NULL,
     held                  BIGINT NOT NULL CHECK (held >= 0),
     overdraft_limit       BIGINT,
     low_balance_threshold BIGINT,
     -- The active subscription that fills its credits.
-    subscription_id       TEXT,
+    subscription_id       BLOB,
     cycle_credit          BIGINT NOT NULL CHECK (cycle_credit >= 0),
     cycle_held            BIGINT NOT NULL CHECK (cycle_held >= 0),
     cycle_expired         BIGINT NOT NULL,
@@ -55,13 +56,13 @@ CREATE TABLE wallets (
 );
 
 CREATE TABLE connections (
-    connection_id TEXT NOT NULL PRIMARY KEY,
-    merchant_id   TEXT NOT NULL REFERENCES merchants,
+    connection_id BLOB NOT NULL PRIMARY KEY,
+    merchant_id   BLOB NOT NULL REFERENCES merchants,
     reference_id  TEXT,
     name          TEXT,
     email         TEXT,
     metadata      TEXT NOT NULL,
-    wallet_id     TEXT NOT NULL REFERENCES wallets,
+    wallet_id     BLOB NOT NULL REFERENCES wallets,
     created_at    BIGINT NOT NULL,
     deleted_at    BIGINT
 );
@@ -70,8 +71,8 @@ CREATE UNIQUE INDEX connections_by_reference ON connections (merchant_id, refere
     WHERE reference_id IS NOT NULL AND deleted_at IS NULL;
 
 CREATE TABLE meters (
-    meter_id    TEXT NOT NULL PRIMARY KEY,
-    merchant_id TEXT NOT NULL REFERENCES merchants,
+    meter_id    BLOB NOT NULL PRIMARY KEY,
+    merchant_id BLOB NOT NULL REFERENCES merchants,
     slug        TEXT NOT NULL,
     name        TEXT NOT NULL,
     tier_period TEXT NOT NULL,
@@ -84,30 +85,32 @@ CREATE UNIQUE INDEX meters_by_slug ON meters (merchant_id, slug) WHERE deleted_a
 
 -- The fee model of a meter from one change to the next; never updated.
 CREATE TABLE meter_versions (
-    meter_id   TEXT NOT NULL REFERENCES meters,
-    version    INTEGER NOT NULL,
-    model      TEXT NOT NULL,
-    created_at BIGINT NOT NULL,
+    meter_id    BLOB NOT NULL REFERENCES meters,
+    merchant_id BLOB NOT NULL REFERENCES merchants,
+    version     INTEGER NOT NULL,
+    model       TEXT NOT NULL,
+    created_at  BIGINT NOT NULL,
     PRIMARY KEY (meter_id, version)
 );
 
 -- The usage of an owner (a spend key, else a connection, else a merchant) under a meter so far.
 CREATE TABLE tier_counters (
-    owner_id TEXT NOT NULL,
-    meter_id TEXT NOT NULL REFERENCES meters,
-    period   TEXT NOT NULL,
-    used     BIGINT NOT NULL,
-    PRIMARY KEY (owner_id, meter_id, period)
+    merchant_id BLOB NOT NULL,
+    owner_id    BLOB NOT NULL,
+    meter_id    BLOB NOT NULL REFERENCES meters,
+    period      TEXT NOT NULL,
+    used        BIGINT NOT NULL,
+    PRIMARY KEY (merchant_id, owner_id, meter_id, period)
 ) WITHOUT ROWID;
 
 -- Restricted keys. The rules of a key are JSON and are replaced as a whole.
 CREATE TABLE spend_keys (
-    spend_key_id  TEXT NOT NULL PRIMARY KEY,
-    merchant_id   TEXT NOT NULL REFERENCES merchants,
-    wallet_id     TEXT NOT NULL REFERENCES wallets,
+    spend_key_id  BLOB NOT NULL PRIMARY KEY,
+    merchant_id   BLOB NOT NULL REFERENCES merchants,
+    wallet_id     BLOB NOT NULL REFERENCES wallets,
     -- The connection of that wallet; absent for the merchant's own wallet.
-    connection_id TEXT REFERENCES connections,
-    meter_id      TEXT REFERENCES meters,
+    connection_id BLOB REFERENCES connections,
+    meter_id      BLOB REFERENCES meters,
     name          TEXT NOT NULL,
     key_hash      BLOB NOT NULL UNIQUE,
     key_preview   TEXT NOT NULL,
@@ -120,7 +123,8 @@ CREATE INDEX spend_keys_by_meter ON spend_keys (meter_id) WHERE meter_id IS NOT 
 
 -- The use of a spend key in the cycles of its last use: a narrow row, because every call writes it twice.
 CREATE TABLE spend_counters (
-    spend_key_id   TEXT NOT NULL PRIMARY KEY REFERENCES spend_keys,
+    spend_key_id   BLOB NOT NULL PRIMARY KEY REFERENCES spend_keys,
+    merchant_id    BLOB NOT NULL,
     day_spent      BIGINT NOT NULL,
     week_spent     BIGINT NOT NULL,
     month_spent    BIGINT NOT NULL,
@@ -145,8 +149,8 @@ CREATE TABLE spend_counters (
 
 -- Subscription plans, each for a price per cycle.
 CREATE TABLE subscription_configs (
-    subscription_config_id TEXT NOT NULL PRIMARY KEY,
-    merchant_id            TEXT NOT NULL REFERENCES merchants,
+    subscription_config_id BLOB NOT NULL PRIMARY KEY,
+    merchant_id            BLOB NOT NULL REFERENCES merchants,
     name                   TEXT NOT NULL,
     period_amount          BIGINT NOT NULL,
     billing_interval       TEXT NOT NULL,
@@ -159,7 +163,8 @@ CREATE INDEX subscription_configs_by_merchant
 
 -- The terms of a configuration from one change to the next; never updated.
 CREATE TABLE subscription_config_versions (
-    subscription_config_id TEXT NOT NULL REFERENCES subscription_configs,
+    subscription_config_id BLOB NOT NULL REFERENCES subscription_configs,
+    merchant_id            BLOB NOT NULL REFERENCES merchants,
     version                INTEGER NOT NULL,
     terms                  TEXT NOT NULL,
     created_at             BIGINT NOT NULL,
@@ -167,9 +172,9 @@ CREATE TABLE subscription_config_versions (
 );
 
 CREATE TABLE credit_bundles (
-    credit_bundle_id       TEXT NOT NULL PRIMARY KEY,
-    subscription_config_id TEXT NOT NULL REFERENCES subscription_configs,
-    merchant_id            TEXT NOT NULL REFERENCES merchants,
+    credit_bundle_id       BLOB NOT NULL PRIMARY KEY,
+    subscription_config_id BLOB NOT NULL REFERENCES subscription_configs,
+    merchant_id            BLOB NOT NULL REFERENCES merchants,
     name                   TEXT NOT NULL,
     cost                   BIGINT NOT NULL,
     credit_amount          BIGINT NOT NULL,
@@ -181,11 +186,11 @@ CREATE INDEX credit_bundles_by_config ON credit_bundles (subscription_config_id,
 
 -- Written only under the lock of the wallet that has the credit.
 CREATE TABLE subscriptions (
-    subscription_id        TEXT NOT NULL PRIMARY KEY,
-    merchant_id            TEXT NOT NULL REFERENCES merchants,
-    connection_id          TEXT NOT NULL REFERENCES connections,
-    wallet_id              TEXT NOT NULL REFERENCES wallets,
-    subscription_config_id TEXT NOT NULL REFERENCES subscription_configs,
+    subscription_id        BLOB NOT NULL PRIMARY KEY,
+    merchant_id            BLOB NOT NULL REFERENCES merchants,
+    connection_id          BLOB NOT NULL REFERENCES connections,
+    wallet_id              BLOB NOT NULL REFERENCES wallets,
+    subscription_config_id BLOB NOT NULL REFERENCES subscription_configs,
     status                 TEXT NOT NULL,
     started_at             BIGINT NOT NULL,
     cancelled_at           BIGINT,
@@ -196,7 +201,7 @@ CREATE TABLE subscriptions (
     cycle_end_at           BIGINT NOT NULL,
     -- The change at the end of the cycle, and the configuration from then if it goes on.
     pending_change         TEXT,
-    pending_config_id      TEXT REFERENCES subscription_configs
+    pending_config_id      BLOB REFERENCES subscription_configs
 );
 CREATE INDEX subscriptions_by_merchant ON subscriptions (merchant_id, subscription_id);
 CREATE INDEX subscriptions_by_connection ON subscriptions (connection_id, subscription_id);
@@ -209,15 +214,15 @@ CREATE INDEX subscriptions_due ON subscriptions (cycle_end_at) WHERE status = 'a
 -- Calls that were admitted and are not settled: each row is deleted by the settlement. There are as many
 -- as calls are in flight.
 CREATE TABLE open_calls (
-    request_id         TEXT NOT NULL PRIMARY KEY,
-    merchant_id        TEXT NOT NULL,
+    request_id         BLOB NOT NULL PRIMARY KEY,
+    merchant_id        BLOB NOT NULL,
     -- The life of the process that will settle it.
-    node_id            TEXT NOT NULL,
-    connection_id      TEXT,
-    spend_key_id       TEXT,
-    wallet_id          TEXT,
-    merchant_wallet_id TEXT NOT NULL,
-    meter_id           TEXT,
+    node_id            BLOB NOT NULL,
+    connection_id      BLOB,
+    spend_key_id       BLOB,
+    wallet_id          BLOB,
+    merchant_wallet_id BLOB NOT NULL,
+    meter_id           BLOB,
     meter_version      INTEGER,
     disable_billing    BOOLEAN NOT NULL,
     spend_hold         BIGINT NOT NULL,
@@ -234,18 +239,19 @@ CREATE TABLE open_calls (
 
 -- The records of settled calls: each is written once, by the settlement, and never updated.
 CREATE TABLE requests (
-    merchant_id        TEXT NOT NULL,
-    request_id         TEXT NOT NULL,
+    merchant_id        BLOB NOT NULL,
+    request_id         BLOB NOT NULL,
     -- The merchant's own id of usage that was reported.
     reference_id       TEXT,
-    connection_id      TEXT,
-    spend_key_id       TEXT,
-    wallet_id          TEXT,
-    merchant_wallet_id TEXT NOT NULL,
-    meter_id           TEXT,
+    connection_id      BLOB,
+    spend_key_id       BLOB,
+    wallet_id          BLOB,
+    merchant_wallet_id BLOB NOT NULL,
+    meter_id           BLOB,
     meter_version      INTEGER,
     disable_billing    BOOLEAN NOT NULL,
-    status             TEXT NOT NULL,
+    -- 2 completed, 3 error.
+    status             SMALLINT NOT NULL,
     credit_cycle       BIGINT,
     wallet_cost        BIGINT NOT NULL,
     merchant_cost      BIGINT NOT NULL,
@@ -260,9 +266,9 @@ CREATE TABLE requests (
 
 -- The settlement of a call that the sweeper had ended: it replaces these columns of its record.
 CREATE TABLE corrections (
-    merchant_id   TEXT NOT NULL,
-    request_id    TEXT NOT NULL,
-    status        TEXT NOT NULL,
+    merchant_id   BLOB NOT NULL,
+    request_id    BLOB NOT NULL,
+    status        SMALLINT NOT NULL,
     wallet_cost   BIGINT NOT NULL,
     merchant_cost BIGINT NOT NULL,
     counted_units BIGINT NOT NULL,
@@ -273,48 +279,58 @@ CREATE TABLE corrections (
 
 -- The merchants' own ids of reported usage: each is booked once.
 CREATE TABLE reported_usage (
-    merchant_id  TEXT NOT NULL,
+    merchant_id  BLOB NOT NULL,
     reference_id TEXT NOT NULL,
-    request_id   TEXT NOT NULL,
+    request_id   BLOB NOT NULL,
     PRIMARY KEY (merchant_id, reference_id)
 ) WITHOUT ROWID;
 
 -- How lists find records: by each pair of a record's metadata, and by `:connection`, `:meter`, and `:status`
 -- for those that failed. No key of metadata has a colon.
 CREATE TABLE request_index (
-    merchant_id TEXT NOT NULL,
+    merchant_id BLOB NOT NULL,
     key         TEXT NOT NULL,
     value       TEXT NOT NULL,
-    request_id  TEXT NOT NULL,
+    request_id  BLOB NOT NULL,
     PRIMARY KEY (merchant_id, key, value, request_id)
 ) WITHOUT ROWID;
 
 -- Every movement of money or credit; never updated.
 CREATE TABLE transactions (
-    transaction_id  TEXT NOT NULL,
-    wallet_id       TEXT NOT NULL,
-    -- The account of the wallet: its balance or one of its credits.
-    account         TEXT NOT NULL,
+    transaction_id BLOB NOT NULL,
+    merchant_id    BLOB NOT NULL,
+    wallet_id      BLOB NOT NULL,
+    -- The account of the wallet: 1 its balance, 2 the credit of its cycle, 3 that of bundles.
+    account        SMALLINT NOT NULL,
     -- 1, 2, 3, … on each wallet, without gaps.
-    number          BIGINT NOT NULL,
-    kind            TEXT NOT NULL,
-    amount          BIGINT NOT NULL,
-    balance_after   BIGINT NOT NULL,
-    request_id      TEXT,
-    description     TEXT,
-    -- Absent where another row makes the movement happen once, such as the record of a call.
-    idempotency_key TEXT,
-    created_at      BIGINT NOT NULL,
+    number         BIGINT NOT NULL,
+    -- 1 credit, 2 debit, 3 usage, 4 credit grant, 5 credit expiry, 6 rollover, 7 bundle purchase,
+    -- 8 correction.
+    kind           SMALLINT NOT NULL,
+    amount         BIGINT NOT NULL,
+    balance_after  BIGINT NOT NULL,
+    request_id     BLOB,
+    description    TEXT,
+    created_at     BIGINT NOT NULL,
     PRIMARY KEY (wallet_id, number)
 ) WITHOUT ROWID;
-CREATE UNIQUE INDEX transactions_once ON transactions (idempotency_key, wallet_id)
-    WHERE idempotency_key IS NOT NULL;
+
+-- The keys of movements that must happen once on their wallet and that no other row makes happen once, as
+-- the record of a call does.
+CREATE TABLE transaction_keys (
+    wallet_id       BLOB NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    merchant_id     BLOB NOT NULL,
+    -- The number of the transaction.
+    number          BIGINT NOT NULL,
+    PRIMARY KEY (wallet_id, idempotency_key)
+) WITHOUT ROWID;
 
 -- Movements because a record was priced again. The record stays as it was settled; the final cost of its
 -- call is the record and all of these.
 CREATE TABLE repricings (
-    merchant_id    TEXT NOT NULL,
-    request_id     TEXT NOT NULL,
+    merchant_id    BLOB NOT NULL,
+    request_id     BLOB NOT NULL,
     -- 1, 2, 3, … of each record.
     number         INTEGER NOT NULL,
     base_before    BIGINT NOT NULL,
@@ -344,11 +360,12 @@ CREATE TABLE rollup_queue (
 -- quarter hours since 1970; a row covers `width` of them from there on: 1, and 12 so that long ranges are
 -- few rows. Each sum is `x + 10000000000 * x_high`, so that no addition leaves the range of a BIGINT.
 CREATE TABLE usage_rollups (
-    series_id           TEXT NOT NULL,
+    merchant_id         BLOB NOT NULL,
+    series_id           BLOB NOT NULL,
     width               INTEGER NOT NULL,
     slot                BIGINT NOT NULL,
-    -- Empty where no meter priced the calls.
-    meter_id            TEXT NOT NULL,
+    -- Zero where no meter priced the calls.
+    meter_id            BLOB NOT NULL,
     requests            BIGINT NOT NULL,
     tokens              BIGINT NOT NULL,
     tokens_high         BIGINT NOT NULL,
@@ -367,25 +384,27 @@ CREATE TABLE usage_rollups (
 
 -- The series of one set of metadata. Several may have the same.
 CREATE TABLE usage_series (
-    series_id     TEXT NOT NULL PRIMARY KEY,
-    connection_id TEXT,
+    merchant_id   BLOB NOT NULL,
+    series_id     BLOB NOT NULL PRIMARY KEY,
+    connection_id BLOB,
     metadata      TEXT NOT NULL
 ) WITHOUT ROWID;
 
 -- How a series is found: by its owner (a merchant or a connection) alone, with an empty key; or, if it has
 -- pairs whose keys have many values, by its merchant and each of these pairs.
 CREATE TABLE usage_tags (
-    owner_id  TEXT NOT NULL,
-    key       TEXT NOT NULL,
-    value     TEXT NOT NULL,
-    series_id TEXT NOT NULL,
+    merchant_id BLOB NOT NULL,
+    owner_id    BLOB NOT NULL,
+    key         TEXT NOT NULL,
+    value       TEXT NOT NULL,
+    series_id   BLOB NOT NULL,
     PRIMARY KEY (owner_id, key, value, series_id)
 ) WITHOUT ROWID;
 
 -- The prices that were missing on a UTC day, in days since 1970, and that the merchant has an event of.
 -- Rows of past days are deleted.
 CREATE TABLE missing_prices (
-    merchant_id TEXT NOT NULL,
+    merchant_id BLOB NOT NULL,
     day         BIGINT NOT NULL,
     provider    TEXT NOT NULL,
     model       TEXT NOT NULL,
@@ -396,8 +415,8 @@ CREATE TABLE missing_prices (
 -- they are written. Events of one resource are written under its lock, so their numbers are in their order.
 CREATE TABLE events (
     number        INTEGER PRIMARY KEY AUTOINCREMENT,
-    event_id      TEXT NOT NULL UNIQUE,
-    merchant_id   TEXT NOT NULL REFERENCES merchants,
+    event_id      BLOB NOT NULL UNIQUE,
+    merchant_id   BLOB NOT NULL REFERENCES merchants,
     kind          TEXT NOT NULL,
     -- The resource whose events are delivered in their order.
     resource      TEXT NOT NULL,
@@ -411,8 +430,8 @@ CREATE INDEX events_waiting ON events (merchant_id, number) WHERE dispatched_at 
 
 -- A webhook's row is also the head of its queue: its lock is held to change which deliveries wait.
 CREATE TABLE webhooks (
-    webhook_id     TEXT NOT NULL PRIMARY KEY,
-    merchant_id    TEXT NOT NULL REFERENCES merchants,
+    webhook_id     BLOB NOT NULL PRIMARY KEY,
+    merchant_id    BLOB NOT NULL REFERENCES merchants,
     name           TEXT NOT NULL,
     url            TEXT NOT NULL,
     -- A JSON array of kinds; absent for all but those of single calls.
@@ -435,9 +454,10 @@ CREATE INDEX webhooks_due ON webhooks (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX webhooks_of_requests ON webhooks (merchant_id) WHERE requests_since IS NOT NULL;
 
 CREATE TABLE deliveries (
-    delivery_id     TEXT NOT NULL PRIMARY KEY,
-    webhook_id      TEXT NOT NULL REFERENCES webhooks,
-    event_id        TEXT NOT NULL REFERENCES events (event_id),
+    delivery_id     BLOB NOT NULL PRIMARY KEY,
+    merchant_id     BLOB NOT NULL REFERENCES merchants,
+    webhook_id      BLOB NOT NULL REFERENCES webhooks,
+    event_id        BLOB NOT NULL REFERENCES events (event_id),
     resource        TEXT NOT NULL,
     sequence        BIGINT NOT NULL,
     -- `waiting` for an earlier one of its resource, `pending`, `delivered` or `failed`.
@@ -464,19 +484,22 @@ CREATE INDEX deliveries_due ON deliveries (webhook_id, next_attempt_at)
 
 -- Answers of operations of the API, kept for requests that come again.
 CREATE TABLE idempotent_answers (
+    -- Zero for the operator.
+    merchant_id     BLOB NOT NULL,
+    -- `api`, `dashboard` or `operator`.
     scope           TEXT NOT NULL,
     idempotency_key TEXT NOT NULL,
     fingerprint     BLOB NOT NULL,
     status          INTEGER NOT NULL,
     body            TEXT NOT NULL,
     created_at      BIGINT NOT NULL,
-    PRIMARY KEY (scope, idempotency_key)
+    PRIMARY KEY (merchant_id, scope, idempotency_key)
 );
 CREATE INDEX idempotent_answers_by_age ON idempotent_answers (created_at);
 
 -- One life of a serving process each.
 CREATE TABLE nodes (
-    node_id     TEXT NOT NULL PRIMARY KEY,
+    node_id     BLOB NOT NULL PRIMARY KEY,
     lease_until BIGINT NOT NULL
 );
 
@@ -484,7 +507,7 @@ CREATE TABLE nodes (
 -- that is overtaken finds out. Several processes may serve from PostgreSQL, and nothing is written there.
 CREATE TABLE serving (
     epoch     BIGINT NOT NULL PRIMARY KEY,
-    node_id   TEXT NOT NULL,
+    node_id   BLOB NOT NULL,
     -- Device and inode of the file whose lock it holds.
     lock_file TEXT NOT NULL,
     since     BIGINT NOT NULL,

@@ -14,7 +14,7 @@ use askama::Template;
 use futures_util::future::LocalBoxFuture;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Key, KeyKind, MerchantId, Session, SessionToken};
-use tollgate_store::idempotency::{Claim, IdempotencyKey};
+use tollgate_store::idempotency::{Claim, IdempotencyKey, Scope};
 use tollgate_store::{idempotency, sessions};
 
 use super::page::{PageError, go_to, html};
@@ -177,7 +177,7 @@ impl FromRequest for Form {
             let (visitor, fields, app) = (visitor.await?, fields.await?, app?);
             let shown = fields.get("form_token").unwrap_or_default();
             let key = visitor.token.opened(shown).ok_or_else(not_from_here)?;
-            let scope = format!("dashboard {}", visitor.merchant_id());
+            let scope = Scope::Dashboard(visitor.merchant_id());
             let once = IdempotencyKey { scope, key, fingerprint: [0; 32] };
             let now = app.clock.now();
             match app.store.write_apart(move |conn| idempotency::claim(conn, &once, now)).await? {

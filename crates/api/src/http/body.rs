@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tollgate_domain::Issue;
-use tollgate_store::idempotency::IdempotencyKey;
+use tollgate_store::idempotency::{IdempotencyKey, Scope};
 
 use super::auth::{Caller, Operator, app};
 use super::earlier::Renamed;
@@ -39,25 +39,25 @@ pub(crate) struct Asked<Who, What> {
 }
 
 /// Whose idempotency keys are meant.
-pub(crate) trait Scope {
-    fn scope(&self) -> String;
+pub(crate) trait Scoped {
+    fn scope(&self) -> Scope;
 }
 
-impl Scope for Caller {
-    fn scope(&self) -> String {
-        self.merchant_id.to_string()
+impl Scoped for Caller {
+    fn scope(&self) -> Scope {
+        Scope::Api(self.merchant_id)
     }
 }
 
-impl Scope for Operator {
-    fn scope(&self) -> String {
-        "operator".to_owned()
+impl Scoped for Operator {
+    fn scope(&self) -> Scope {
+        Scope::Operator
     }
 }
 
 impl<Who, What> FromRequest for Asked<Who, What>
 where
-    Who: FromRequest<Error = ApiError> + Scope + 'static,
+    Who: FromRequest<Error = ApiError> + Scoped + 'static,
     What: Input,
 {
     type Error = ApiError;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tollgate_domain::{Issue, Timestamp};
 use tollgate_store::Conn;
-use tollgate_store::idempotency::{Answer, Claim, IdempotencyKey, claim, keep};
+use tollgate_store::idempotency::{Answer, Claim, IdempotencyKey, Scope, claim, keep};
 use utoipa::IntoParams;
 
 use super::error::{ApiError, ErrorCode};
@@ -21,7 +21,7 @@ const SHOWN_ONCE: [&str; 3] = ["key", "secret_key", "webhook_secret"];
 /// The idempotency key of a POST, if it has one; other methods may be repeated as they are.
 pub(super) fn key(
     http: &HttpRequest,
-    scope: String,
+    scope: Scope,
     body: &[u8],
 ) -> Result<Option<IdempotencyKey>, ApiError> {
     let header = http.headers().get(HEADER).filter(|_| http.method() == Method::POST);

@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use diesel::prelude::*;
-use tollgate_domain::{PendingRecord, RequestRecord};
+use tollgate_domain::{Id as _, MeterId, PendingRecord, RequestRecord};
 
-use super::{Audit, CHUNK};
+use super::{Audit, CHUNK, Owners};
 use crate::conn::Conn;
 use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
 use crate::rollups::{
     self, NARROW, RollupKey, RollupRow, Rollups, Series, SeriesRow, Sums, TagRow, WIDE, is_trait,
     pairs, slot, traits,
@@ -17,7 +18,7 @@ use crate::rows::time;
 use crate::schema::{usage_rollups, usage_series, usage_tags};
 
 /// A merchant or connection, and a pair of metadata.
-type PairKey = (String, String, String);
+type PairKey = (Id<AnyId>, String, String);
 
 /// What is kept, and what records say.
 #[derive(Default)]
@@ -31,40 +32,40 @@ impl Recomputed {
     pub(super) fn add(&mut self, call: &PendingRecord, record: &RequestRecord) {
         let more = Sums::of(record);
         let created_at = call.created_at.unix_micros();
-        let meter_id = call.meter.map(|meter| meter.meter_id.to_string()).unwrap_or_default();
-        let mut add = |owner: &String, widths: &[i32]| {
+        let meter_id = call.meter.map(|meter| Id(meter.meter_id).of_any()).unwrap_or_default();
+        let mut add = |owner: Id<AnyId>, widths: &[i32]| {
             for &width in widths {
                 let slot = slot(created_at);
                 let slot = slot - slot.rem_euclid(i64::from(width));
-                let key = (owner.clone(), width, slot, meter_id.clone());
+                let key = (Id(call.merchant_id), owner, width, slot, meter_id);
                 let [_, sums] = self.rows.entry(key).or_default();
                 *sums += more;
             }
         };
         if let Some(spend_key_id) = call.spend_key_id {
-            add(&spend_key_id.to_string(), &[WIDE]);
+            add(Id(spend_key_id).of_any(), &[WIDE]);
         }
-        let merchant_id = call.merchant_id.to_string();
+        let merchant_id = Id(call.merchant_id).of_any();
         for (key, value) in traits(record) {
-            let pair = (merchant_id.clone(), key.to_owned(), value);
+            let pair = (merchant_id, key.to_owned(), value);
             let [_, sums] = self.pairs.entry(pair).or_default();
             *sums += more;
         }
-        let connection_id = call.connection_id.map(|id| id.to_string());
+        let connection_id = call.connection_id.map(|id| Id(id).of_any());
         for owner in [Some(merchant_id), connection_id].into_iter().flatten() {
-            add(&owner, &[NARROW, WIDE]);
+            add(owner, &[NARROW, WIDE]);
             for (key, value) in record.metadata.iter() {
-                let key = (owner.clone(), key.clone(), value.clone());
+                let key = (owner, key.clone(), value.clone());
                 let [_, sums] = self.pairs.entry(key).or_default();
                 *sums += more;
             }
         }
     }
 
-    fn keep(&mut self, row: RollupRow, pairs_of: &HashMap<String, Vec<PairKey>>) {
+    fn keep(&mut self, row: RollupRow, pairs_of: &HashMap<Id<AnyId>, Vec<PairKey>>) {
         let sums = Sums::from(&row);
         let Some(pairs) = pairs_of.get(&row.series_id) else {
-            let key = (row.series_id, row.width, row.slot, row.meter_id);
+            let key = (row.merchant_id, row.series_id, row.width, row.slot, row.meter_id);
             let [kept, _] = self.rows.entry(key).or_default();
             *kept += sums;
             return;
@@ -81,6 +82,7 @@ impl Recomputed {
 pub(super) fn compare(
     conn: &mut Conn,
     mut recomputed: Recomputed,
+    owners: &Owners,
     audit: &mut Audit,
 ) -> Result<(), StoreError> {
     // The calls in the queue count as if they were in the roll-ups.
@@ -89,10 +91,10 @@ pub(super) fn compare(
     let rows: Vec<_> = unfolded.rows().collect();
     let pairs_of = pairs_by_series(conn, unfolded)?;
     rows.into_iter().for_each(|row| recomputed.keep(row, &pairs_of));
-    let mut after = (String::new(), 0, 0, String::new());
+    let mut after = (Id::default(), 0, 0, Id::default());
     loop {
         use usage_rollups::{meter_id, series_id, slot, width};
-        let (last_series, last_width, last_slot, last_meter) = &after;
+        let (last_series, last_width, last_slot, last_meter) = after;
         // As `(a, b, …) > (x, y, …)`, which diesel cannot say.
         let beyond = slot.gt(last_slot).or(slot.eq(last_slot).and(meter_id.gt(last_meter)));
         let rows: Vec<RollupRow> = usage_rollups::table
@@ -108,21 +110,22 @@ pub(super) fn compare(
             .select(RollupRow::as_select())
             .load(conn)?;
         let Some(last) = rows.last() else { break };
-        after = (last.series_id.clone(), last.width, last.slot, last.meter_id.clone());
+        after = (last.series_id, last.width, last.slot, last.meter_id);
         rows.into_iter().for_each(|row| recomputed.keep(row, &pairs_of));
     }
-    for ((owner, width, slot, meter_id), sums) in recomputed.rows {
+    for ((_, owner, width, slot, meter_id), sums) in recomputed.rows {
         let at = time(slot.saturating_mul(15 * 60 * 1_000_000));
         let plural = if width == NARROW { "" } else { "s" };
-        let meter = if meter_id.is_empty() {
-            "without meter".to_owned()
-        } else {
-            format!("under {meter_id}")
+        let meter = match meter_id == Id::default() {
+            true => "without meter".to_owned(),
+            false => format!("under {}", MeterId::from_bytes(*meter_id.get().as_bytes())),
         };
+        let owner = owners.name(owner);
         let what = format!("usage of {owner} in {width} quarter hour{plural} from {at} {meter}");
         audit.compare_sums(&what, sums);
     }
     for ((owner, key, value), sums) in recomputed.pairs {
+        let owner = owners.name(owner);
         audit.compare_sums(&format!("usage of {owner} with {key} = {value}"), sums);
     }
     Ok(())
@@ -132,18 +135,18 @@ pub(super) fn compare(
 fn pairs_by_series(
     conn: &mut Conn,
     unfolded: Rollups,
-) -> Result<HashMap<String, Vec<PairKey>>, StoreError> {
-    let mut found: HashMap<String, Vec<PairKey>> = HashMap::new();
+) -> Result<HashMap<Id<AnyId>, Vec<PairKey>>, StoreError> {
+    let mut found: HashMap<Id<AnyId>, Vec<PairKey>> = HashMap::new();
     let tags: Vec<(TagRow, SeriesRow)> = usage_tags::table
         .inner_join(usage_series::table.on(usage_series::series_id.eq(usage_tags::series_id)))
         .select((TagRow::as_select(), SeriesRow::as_select()))
         .load(conn)?;
     let tags: BTreeSet<_> = tags.into_iter().chain(unfolded.tagged()).collect();
     for (tag, series) in tags {
-        let of_series = found.entry(series.series_id.clone()).or_default();
+        let of_series = found.entry(series.series_id).or_default();
         if tag.key.is_empty() {
             let all = pairs(&series)?.into_iter();
-            of_series.extend(all.map(|(key, value)| (tag.owner_id.clone(), key, value)));
+            of_series.extend(all.map(|(key, value)| (tag.owner_id, key, value)));
         } else {
             let owners = [Some(tag.owner_id), series.connection_id].into_iter().flatten();
             of_series.extend(owners.map(|owner| (owner, tag.key.clone(), tag.value.clone())));

@@ -12,15 +12,17 @@ mod turn;
 use diesel::dsl::IsNull;
 use diesel::prelude::*;
 use tollgate_domain::{
-    Attempt, Delivery, DeliveryId, DeliveryStatus, Jitter, MerchantId, News, Timestamp, WebhookId,
+    Attempt, Delivery, DeliveryId, DeliveryStatus, EventId, Jitter, MerchantId, News, Timestamp,
+    WebhookId,
 };
 
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::events::EventRow;
+use crate::ids::Id;
 use crate::page::Page;
-use crate::rows::{from_word, parsed, time, word};
+use crate::rows::{from_word, time, word};
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
 use crate::webhooks::{self, WebhookRow};
 
@@ -41,9 +43,10 @@ const PENDING: &str = "pending";
 )]
 #[diesel(table_name = deliveries, primary_key(delivery_id), treat_none_as_null = true)]
 pub(crate) struct DeliveryRow {
-    delivery_id: String,
-    webhook_id: String,
-    event_id: String,
+    delivery_id: Id<DeliveryId>,
+    merchant_id: Id<MerchantId>,
+    webhook_id: Id<WebhookId>,
+    event_id: Id<EventId>,
     resource: String,
     sequence: i64,
     status: String,
@@ -63,9 +66,10 @@ pub(crate) struct DeliveryRow {
 impl DeliveryRow {
     fn new(row: &WebhookRow, event: &EventRow, due_at: Option<i64>, now: Timestamp) -> Self {
         Self {
-            delivery_id: DeliveryId::generate(now).to_string(),
-            webhook_id: row.webhook_id.clone(),
-            event_id: event.event_id.clone(),
+            delivery_id: Id(DeliveryId::generate(now)),
+            merchant_id: row.merchant_id,
+            webhook_id: row.webhook_id,
+            event_id: event.event_id,
             resource: event.resource.clone(),
             sequence: row.sequence,
             status: if due_at.is_some() { PENDING } else { WAITING }.to_owned(),
@@ -94,9 +98,9 @@ impl DeliveryRow {
             None => None,
         };
         Ok(Delivery {
-            delivery_id: parsed("deliveries.delivery_id", &self.delivery_id)?,
-            webhook_id: parsed("deliveries.webhook_id", &self.webhook_id)?,
-            event_id: parsed("deliveries.event_id", &self.event_id)?,
+            delivery_id: self.delivery_id.get(),
+            webhook_id: self.webhook_id.get(),
+            event_id: self.event_id.get(),
             kind: from_word("events.kind", kind)?,
             sequence: self.sequence.unsigned_abs(),
             status: match self.status.as_str() {
@@ -129,8 +133,8 @@ impl DeliveryRow {
     /// The attempt that has begun.
     fn claimed(&self, webhook: &WebhookRow, event: EventRow) -> Result<Claimed, StoreError> {
         Ok(Claimed {
-            delivery_id: parsed("deliveries.delivery_id", &self.delivery_id)?,
-            webhook_id: parsed("deliveries.webhook_id", &self.webhook_id)?,
+            delivery_id: self.delivery_id.get(),
+            webhook_id: self.webhook_id.get(),
             attempt: self.attempts.unsigned_abs(),
             url: webhook.url.clone(),
             secrets: webhook.secrets()?,
@@ -178,7 +182,7 @@ fn let_next_go(conn: &mut Conn, ended: &DeliveryRow, now: Timestamp) -> Result<(
             .filter(deliveries::status.eq(status))
             .filter(deliveries::resource.eq(&ended.resource))
     };
-    let next: Option<String> = of_resource(WAITING)
+    let next: Option<Id<DeliveryId>> = of_resource(WAITING)
         .order(deliveries::sequence)
         .select(deliveries::delivery_id)
         .first(conn)
@@ -205,7 +209,11 @@ fn holds_others_up() -> _ {
 
 /// When the first delivery of a webhook is due. What is overdue counts as of now: whoever has just
 /// had a turn, however long its backlog, comes behind those who wait for theirs.
-fn next_due(conn: &mut Conn, webhook_id: &str, now: Timestamp) -> Result<Option<i64>, StoreError> {
+fn next_due(
+    conn: &mut Conn,
+    webhook_id: Id<WebhookId>,
+    now: Timestamp,
+) -> Result<Option<i64>, StoreError> {
     let due = deliveries::table
         .filter(deliveries::webhook_id.eq(webhook_id))
         .filter(deliveries::next_attempt_at.is_not_null())
@@ -217,7 +225,7 @@ fn next_due(conn: &mut Conn, webhook_id: &str, now: Timestamp) -> Result<Option<
 /// When each of the deliveries was made that are not done, of at most so many.
 pub(crate) fn waiting_since(conn: &mut Conn, limit: i64) -> Result<Vec<i64>, StoreError> {
     // Those that have work, of which there are few, lead to it by an index.
-    let webhooks: Vec<String> = webhook_rows::table
+    let webhooks: Vec<Id<WebhookId>> = webhook_rows::table
         .filter(webhook_rows::due_at.is_not_null())
         .select(webhook_rows::webhook_id)
         .load(conn)?;
@@ -250,7 +258,7 @@ pub fn list(
     }
     let mut query = deliveries::table
         .inner_join(event_rows::table)
-        .filter(deliveries::webhook_id.eq(webhook_id.to_string()))
+        .filter(deliveries::webhook_id.eq(Id(webhook_id)))
         .select((DeliveryRow::as_select(), event_rows::kind))
         .into_boxed();
     match filter.status {
@@ -261,7 +269,7 @@ pub fn list(
         None => {}
     }
     if let Some(after) = page.after {
-        query = query.filter(deliveries::delivery_id.lt(after.to_string()));
+        query = query.filter(deliveries::delivery_id.lt(Id(after)));
     }
     let rows: Vec<(DeliveryRow, String)> =
         query.order(deliveries::delivery_id.desc()).limit(page.rows()).load(conn)?;
@@ -294,8 +302,8 @@ fn find_row(
 ) -> Result<Option<(DeliveryRow, String)>, StoreError> {
     let found = deliveries::table
         .inner_join(event_rows::table)
-        .filter(deliveries::delivery_id.eq(delivery_id.to_string()))
-        .filter(deliveries::webhook_id.eq(webhook_id.to_string()))
+        .filter(deliveries::delivery_id.eq(Id(delivery_id)))
+        .filter(deliveries::webhook_id.eq(Id(webhook_id)))
         .select((DeliveryRow::as_select(), event_rows::kind))
         .first(conn)
         .optional()?;
@@ -323,7 +331,7 @@ pub fn redeliver(
     row.queued_at = now.unix_micros();
     row.next_attempt_at = Some(now.unix_micros());
     row.save(conn)?;
-    webhook.due_at = next_due(conn, &webhook.webhook_id, now)?;
+    webhook.due_at = next_due(conn, webhook.webhook_id, now)?;
     webhook.save(conn)?;
     row.delivery(&kind).map(Some)
 }
@@ -339,7 +347,7 @@ pub(crate) fn hasten(
         .filter(deliveries::next_attempt_at.gt(now.unix_micros()))
         .filter(deliveries::duration_ms.is_not_null());
     diesel::update(waiting).set(deliveries::next_attempt_at.eq(now.unix_micros())).execute(conn)?;
-    webhook.due_at = next_due(conn, &webhook.webhook_id, now)?;
+    webhook.due_at = next_due(conn, webhook.webhook_id, now)?;
     Ok(())
 }
 
@@ -361,7 +369,7 @@ pub fn test(
     row.sequence = row.sequence.saturating_add(1);
     let place = DeliveryRow::new(&row, &event, Some(now.unix_micros()), now);
     dialect::insert_deliveries(conn, std::slice::from_ref(&place))?;
-    row.due_at = next_due(conn, &row.webhook_id, now)?;
+    row.due_at = next_due(conn, row.webhook_id, now)?;
     row.save(conn)?;
     place.delivery(news.kind().as_str()).map(Some)
 }

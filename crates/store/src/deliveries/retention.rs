@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use diesel::prelude::*;
-use tollgate_domain::Timestamp;
+use tollgate_domain::{EventId, Timestamp, WebhookId};
 
 use super::{DeliveryRow, PENDING, WAITING, let_next_go, next_due};
 use crate::Store;
@@ -11,6 +11,7 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::events;
+use crate::ids::Id;
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
 
 /// How long it is tried at most, in milliseconds: longer than all attempts take. What waits longer
@@ -30,13 +31,7 @@ impl Store {
     pub async fn forget_deliveries(&self) -> Result<(), StoreError> {
         let now = self.0.context.clock.now();
         for webhook_id in self.read(with_pending).await? {
-            while self
-                .write_apart({
-                    let webhook_id = webhook_id.clone();
-                    move |conn| give_up_old(conn, webhook_id, now)
-                })
-                .await?
-            {}
+            while self.write_apart(move |conn| give_up_old(conn, webhook_id, now)).await? {}
         }
         let before = now.plus_millis(-KEPT_MILLIS);
         while self.write_apart(move |conn| forget(conn, before)).await? > 0 {}
@@ -45,19 +40,23 @@ impl Store {
 }
 
 /// The webhooks that something may wait for.
-fn with_pending(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
+fn with_pending(conn: &mut Conn) -> Result<Vec<Id<WebhookId>>, StoreError> {
     let waiting = webhook_rows::table.filter(webhook_rows::due_at.is_not_null());
     Ok(waiting.select(webhook_rows::webhook_id).load(conn)?)
 }
 
 /// Gives a handful of a webhook's deliveries up that have waited too long; whether there may be more.
-fn give_up_old(conn: &mut Conn, webhook_id: String, now: Timestamp) -> Result<bool, StoreError> {
+fn give_up_old(
+    conn: &mut Conn,
+    webhook_id: Id<WebhookId>,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
     let Some(mut webhook) = dialect::lock_webhooks(conn, &[webhook_id])?.pop() else {
         return Ok(false);
     };
     let since = now.plus_millis(-TRIED_MILLIS).unix_micros();
     let old: Vec<DeliveryRow> = deliveries::table
-        .filter(deliveries::webhook_id.eq(&webhook.webhook_id))
+        .filter(deliveries::webhook_id.eq(webhook.webhook_id))
         .filter(deliveries::status.eq_any([PENDING, WAITING]))
         .filter(deliveries::queued_at.lt(since))
         .limit(GIVEN_UP_AT_ONCE)
@@ -69,7 +68,7 @@ fn give_up_old(conn: &mut Conn, webhook_id: String, now: Timestamp) -> Result<bo
         let_next_go(conn, &row, now)?;
     }
     if webhook.deleted_at.is_none() {
-        webhook.due_at = next_due(conn, &webhook.webhook_id, now)?;
+        webhook.due_at = next_due(conn, webhook.webhook_id, now)?;
         webhook.save(conn)?;
     }
     Ok(i64::try_from(old.len()).unwrap_or(0) == GIVEN_UP_AT_ONCE)
@@ -79,13 +78,13 @@ fn give_up_old(conn: &mut Conn, webhook_id: String, now: Timestamp) -> Result<bo
 /// many. What is still on its way stays, for others may wait for it.
 fn forget(conn: &mut Conn, before: Timestamp) -> Result<usize, StoreError> {
     let mut old = events::dispatched_before(conn, before)?;
-    let on_their_way: HashSet<String> = deliveries::table
+    let on_their_way: HashSet<Id<EventId>> = deliveries::table
         .inner_join(webhook_rows::table)
         .filter(deliveries::event_id.eq_any(&old))
         .filter(deliveries::status.eq_any([PENDING, WAITING]))
         .filter(webhook_rows::deleted_at.is_null())
         .select(deliveries::event_id)
-        .load::<String>(conn)?
+        .load::<Id<EventId>>(conn)?
         .into_iter()
         .collect();
     old.retain(|event_id| !on_their_way.contains(event_id));

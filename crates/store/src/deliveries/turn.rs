@@ -15,7 +15,8 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::events::{self, EventRow};
-use crate::rows::{from_word, parsed, word};
+use crate::ids::Id;
+use crate::rows::{from_word, word};
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
 use crate::webhooks::WebhookRow;
 
@@ -83,33 +84,33 @@ pub struct Room {
 
 /// How much room each has.
 #[derive(Clone, Debug)]
-pub struct Share<Id> {
+pub struct Share<T> {
     /// Who has nothing under way.
     pub each: usize,
     /// Those that have less.
-    pub less: BTreeMap<Id, usize>,
+    pub less: BTreeMap<T, usize>,
 }
 
-impl<Id> Default for Share<Id> {
+impl<T> Default for Share<T> {
     fn default() -> Self {
         Self { each: 0, less: BTreeMap::new() }
     }
 }
 
-impl<Id: Ord + ToString> Share<Id> {
-    fn of(&self, id: &Id) -> usize {
+impl<T: Ord + Copy> Share<T> {
+    fn of(&self, id: &T) -> usize {
         self.less.get(id).copied().unwrap_or(self.each)
     }
 
     /// Leaves so much less of it.
-    pub fn take(&mut self, id: Id, count: usize) {
+    pub fn take(&mut self, id: T, count: usize) {
         let left = self.of(&id).saturating_sub(count);
         self.less.insert(id, left);
     }
 
     /// Who has none left.
-    fn full(&self) -> Vec<String> {
-        self.less.iter().filter(|(_, room)| **room == 0).map(|(id, _)| id.to_string()).collect()
+    fn full(&self) -> Vec<Id<T>> {
+        self.less.iter().filter(|(_, room)| **room == 0).map(|(id, _)| Id(*id)).collect()
     }
 }
 impl Store {
@@ -181,15 +182,15 @@ fn waiting_events(conn: &mut Conn, now: Timestamp) -> Result<Vec<(i64, EventRow)
     });
     let mut waiting = Vec::new();
     for merchant_id in merchants.iter().take(MERCHANTS_AT_ONCE) {
-        waiting.extend(events::waiting(conn, merchant_id, EVENTS_OF_ONE)?);
+        waiting.extend(events::waiting(conn, *merchant_id, EVENTS_OF_ONE)?);
     }
     Ok(waiting)
 }
 
 /// The queues that a turn may change: webhooks under lock.
 struct Queues {
-    webhooks: BTreeMap<String, WebhookRow>,
-    changed: BTreeSet<String>,
+    webhooks: BTreeMap<Id<WebhookId>, WebhookRow>,
+    changed: BTreeSet<Id<WebhookId>>,
 }
 
 impl Queues {
@@ -200,9 +201,8 @@ impl Queues {
         waiting: &[(i64, EventRow)],
         ended: &[Ended],
     ) -> Result<Self, StoreError> {
-        let merchants: BTreeSet<_> =
-            waiting.iter().map(|(_, event)| event.merchant_id.clone()).collect();
-        let told: Vec<String> = match merchants.is_empty() {
+        let merchants: BTreeSet<_> = waiting.iter().map(|(_, event)| event.merchant_id).collect();
+        let told: Vec<Id<WebhookId>> = match merchants.is_empty() {
             true => Vec::new(),
             false => webhook_rows::table
                 .filter(webhook_rows::merchant_id.eq_any(merchants))
@@ -210,13 +210,13 @@ impl Queues {
                 .select(webhook_rows::webhook_id)
                 .load(conn)?,
         };
-        let answered = ended.iter().map(|ended| ended.webhook_id.to_string());
+        let answered = ended.iter().map(|ended| Id(ended.webhook_id));
         let ids: BTreeSet<_> = told.into_iter().chain(answered).collect();
         let ids: Vec<_> = ids.into_iter().collect();
         let rows = if ids.is_empty() { Vec::new() } else { dialect::lock_webhooks(conn, &ids)? };
         let rows = rows.into_iter().filter(|row| row.deleted_at.is_none());
         Ok(Self {
-            webhooks: rows.map(|row| (row.webhook_id.clone(), row)).collect(),
+            webhooks: rows.map(|row| (row.webhook_id, row)).collect(),
             changed: BTreeSet::new(),
         })
     }
@@ -224,11 +224,11 @@ impl Queues {
     /// Books how an attempt has ended, unless a later one has begun or is asked for, and lets the
     /// next one of its resource go.
     fn end(&mut self, conn: &mut Conn, ended: &Ended, now: Timestamp) -> Result<(), StoreError> {
-        if !self.webhooks.contains_key(&ended.webhook_id.to_string()) {
+        if !self.webhooks.contains_key(&Id(ended.webhook_id)) {
             return Ok(());
         }
         let row: Option<DeliveryRow> = deliveries::table
-            .find(ended.delivery_id.to_string())
+            .find(Id(ended.delivery_id))
             .select(DeliveryRow::as_select())
             .first(conn)
             .optional()?;
@@ -240,7 +240,7 @@ impl Queues {
         let Some(mut row) = row.filter(is_last) else { return Ok(()) };
         row.end(&ended.outcome, now);
         row.save(conn)?;
-        self.changed.insert(row.webhook_id.clone());
+        self.changed.insert(row.webhook_id);
         if !row.holds_others_up() {
             let_next_go(conn, &row, now)?;
         }
@@ -257,20 +257,20 @@ impl Queues {
         if waiting.is_empty() {
             return Ok(());
         }
-        let mut wanting: HashMap<String, Vec<(&mut WebhookRow, Webhook)>> = HashMap::new();
+        let mut wanting: HashMap<Id<MerchantId>, Vec<(&mut WebhookRow, Webhook)>> = HashMap::new();
         for row in self.webhooks.values_mut() {
             // One that cannot be read must not stand before those that can.
             match row.webhook() {
                 Ok(webhook) => {
-                    wanting.entry(row.merchant_id.clone()).or_default().push((row, webhook));
+                    wanting.entry(row.merchant_id).or_default().push((row, webhook));
                 }
                 Err(cause) => log::error!("events pass over {}: {cause}", row.webhook_id),
             }
         }
-        let mut places_of: HashMap<&str, usize> = HashMap::new();
+        let mut places_of: HashMap<Id<MerchantId>, usize> = HashMap::new();
         let (mut all, mut done, mut taken) = (0_usize, Vec::new(), Vec::new());
         for (number, event) in waiting {
-            let of_merchant = places_of.entry(&event.merchant_id).or_default();
+            let of_merchant = places_of.entry(event.merchant_id).or_default();
             if all >= PLACES_AT_ONCE || *of_merchant >= PLACES_OF_ONE {
                 continue;
             }
@@ -286,8 +286,7 @@ impl Queues {
                 Err(cause) => log::error!("{} is told to nobody: {cause}", event.event_id),
             }
         }
-        let ids: Vec<_> =
-            wanting.values().flatten().map(|(row, _)| row.webhook_id.clone()).collect();
+        let ids: Vec<_> = wanting.values().flatten().map(|(row, _)| row.webhook_id).collect();
         let resources = taken.iter().map(|(_, event, _)| event.resource.clone()).collect();
         let mut held_up = held_up(conn, ids, resources)?;
         let mut places = Vec::new();
@@ -299,9 +298,9 @@ impl Queues {
                     continue;
                 }
                 row.sequence = row.sequence.saturating_add(1);
-                self.changed.insert(row.webhook_id.clone());
+                self.changed.insert(row.webhook_id);
                 // Later ones of the same resource wait for this one.
-                let is_first = held_up.insert((row.webhook_id.clone(), event.resource.clone()));
+                let is_first = held_up.insert((row.webhook_id, event.resource.clone()));
                 let due_at = is_first.then(|| now.unix_micros());
                 places.push(DeliveryRow::new(row, event, due_at, now));
             }
@@ -314,7 +313,7 @@ impl Queues {
     fn save(mut self, conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         for row in self.changed.iter().filter_map(|id| self.webhooks.remove(id)) {
             let mut row = row;
-            row.due_at = next_due(conn, &row.webhook_id, now)?;
+            row.due_at = next_due(conn, row.webhook_id, now)?;
             row.save(conn)?;
         }
         Ok(())
@@ -324,10 +323,10 @@ impl Queues {
 /// Of these webhooks and resources, the pairs of which a delivery is pending that others wait for.
 fn held_up(
     conn: &mut Conn,
-    webhook_ids: Vec<String>,
+    webhook_ids: Vec<Id<WebhookId>>,
     resources: BTreeSet<String>,
-) -> Result<HashSet<(String, String)>, StoreError> {
-    let pairs: Vec<(String, String)> = deliveries::table
+) -> Result<HashSet<(Id<WebhookId>, String)>, StoreError> {
+    let pairs: Vec<(Id<WebhookId>, String)> = deliveries::table
         .filter(deliveries::webhook_id.eq_any(webhook_ids))
         .filter(deliveries::status.eq_any([PENDING, WAITING]))
         .filter(deliveries::resource.eq_any(resources))
@@ -348,7 +347,7 @@ fn claim(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<Vec<Claimed>, S
             break;
         }
         // Asked again, it leaves out whoever has no room left, so that others are reached behind them.
-        let full = [room.webhooks.full(), room.merchants.full()];
+        let full = (room.webhooks.full(), room.merchants.full());
         let due = dialect::lock_due_webhooks(conn, now.unix_micros(), full, WEBHOOKS_AT_ONCE)?;
         if due.is_empty() {
             break;
@@ -368,15 +367,14 @@ fn claim_of(
     now: Timestamp,
 ) -> Result<Vec<Claimed>, StoreError> {
     let mut claimed = Vec::new();
-    let webhook_id = parsed("webhooks.webhook_id", &webhook.webhook_id)?;
-    let merchant_id = parsed("webhooks.merchant_id", &webhook.merchant_id)?;
+    let (webhook_id, merchant_id) = (webhook.webhook_id.get(), webhook.merchant_id.get());
     let most = room.free.min(room.webhooks.of(&webhook_id)).min(room.merchants.of(&merchant_id));
     if most == 0 {
         return Ok(claimed);
     }
     let found: Vec<(DeliveryRow, EventRow)> = deliveries::table
         .inner_join(event_rows::table)
-        .filter(deliveries::webhook_id.eq(&webhook.webhook_id))
+        .filter(deliveries::webhook_id.eq(webhook.webhook_id))
         .filter(deliveries::next_attempt_at.le(now.unix_micros()))
         .order((deliveries::next_attempt_at, deliveries::sequence))
         .limit(i64::try_from(most).unwrap_or(0))
@@ -404,7 +402,7 @@ fn claim_of(
             }
         }
     }
-    webhook.due_at = next_due(conn, &webhook.webhook_id, now)?;
+    webhook.due_at = next_due(conn, webhook.webhook_id, now)?;
     webhook.save(conn)?;
     Ok(claimed)
 }
@@ -420,7 +418,7 @@ fn begin(
     if rows.is_empty() {
         return Ok(());
     }
-    let ids = rows.into_iter().map(|row| &row.delivery_id);
+    let ids = rows.into_iter().map(|row| row.delivery_id);
     diesel::update(deliveries::table.filter(deliveries::delivery_id.eq_any(ids)))
         .set((
             deliveries::attempts.eq(deliveries::attempts + 1),

@@ -7,14 +7,17 @@ use diesel::RunQueryDsl;
 use diesel::pg::Pg;
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
-use diesel::sql_types::{Array, Text};
+use diesel::sql_types::{Array, Binary, Text};
 
 use super::{
     Lock, each, for_each, for_some, insert_transactions, lock_spend_counters, save_counters,
     save_spend_counters, save_wallets, wallets,
 };
+use tollgate_domain::{ConnectionId, MeterId, RequestId, SecretKeyId, SpendKeyId, WalletId};
+
 use crate::conn::Conn;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::rollups::QueueRow;
 use crate::rows::{OpenCallRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, from_json};
 use crate::schema::{rollup_queue, tier_counters};
@@ -28,9 +31,9 @@ use crate::statements::{
 #[derive(Debug, Default)]
 pub(crate) struct Needed {
     /// Calls that end. Only where rows are locked: elsewhere only this process ends them.
-    pub(crate) open_calls: Vec<String>,
-    pub(crate) spend_keys: Vec<String>,
-    pub(crate) wallets: Vec<String>,
+    pub(crate) open_calls: Vec<Id<RequestId>>,
+    pub(crate) spend_keys: Vec<Id<SpendKeyId>>,
+    pub(crate) wallets: Vec<Id<WalletId>>,
     /// Tier counters, as they are made if they are missing.
     pub(crate) counters: Vec<TierCounterRow>,
 }
@@ -59,12 +62,12 @@ pub(crate) struct Found {
 /// state is known from others. Empty where nobody else can change them.
 #[derive(Debug, Default)]
 pub(crate) struct Basis {
-    pub(crate) secret_keys: Vec<String>,
-    pub(crate) spend_keys: Vec<String>,
-    pub(crate) connections: Vec<String>,
-    pub(crate) meters: Vec<String>,
+    pub(crate) secret_keys: Vec<Id<SecretKeyId>>,
+    pub(crate) spend_keys: Vec<Id<SpendKeyId>>,
+    pub(crate) connections: Vec<Id<ConnectionId>>,
+    pub(crate) meters: Vec<Id<MeterId>>,
     /// The merchants' own wallets, of which it only matters whether they have a limit.
-    pub(crate) accounts: Vec<String>,
+    pub(crate) accounts: Vec<Id<WalletId>>,
     pub(crate) marks: BTreeSet<String>,
 }
 
@@ -72,7 +75,7 @@ pub(crate) struct Basis {
 pub(crate) struct Group<'a> {
     pub(crate) opened: &'a [OpenCallRow],
     /// The ids of open calls that are settled.
-    pub(crate) closed: &'a [String],
+    pub(crate) closed: &'a [Id<RequestId>],
     pub(crate) records: &'a [RequestRow],
     pub(crate) spend_counters: &'a [SpendCountersRow],
     pub(crate) wallets: &'a [WalletRow],
@@ -97,7 +100,7 @@ pub(crate) fn read(
         Conn::Sqlite(sqlite) => {
             let counters = each(&needed.counters, |key| {
                 tier_counters::table
-                    .find((&key.owner_id, &key.meter_id, &key.period))
+                    .find((key.merchant_id, key.owner_id, key.meter_id, &key.period))
                     .select(TierCounterRow::as_select())
                     .get_result(sqlite)
             })?;
@@ -218,7 +221,7 @@ impl<const LOCKED: bool> QueryFragment<Pg> for ReadGroup<'_, LOCKED> {
         }
         // An open call is as it was admitted.
         out.push_sql(
-            "SELECT 'open_call', request_id FROM (SELECT request_id FROM open_calls \
+            "SELECT 'open_call', '' FROM (SELECT request_id FROM open_calls \
              WHERE request_id = ANY(",
         );
         push_ids(&mut out, open_calls, ") ORDER BY request_id", LOCKED)?;
@@ -246,13 +249,16 @@ impl<const LOCKED: bool> RunQueryDsl<diesel::PgConnection> for ReadGroup<'_, LOC
 
 /// Ids, what follows them, and the lock. Locks are `FOR NO KEY UPDATE`, so inserts that refer to a row need
 /// not wait for it.
-fn push_ids<'b>(
+fn push_ids<'b, T>(
     out: &mut AstPass<'_, 'b, Pg>,
-    ids: &'b Vec<String>,
+    ids: &'b Vec<Id<T>>,
     end: &str,
     lock: bool,
-) -> QueryResult<()> {
-    out.push_bind_param::<Array<Text>, _>(ids)?;
+) -> QueryResult<()>
+where
+    T: tollgate_domain::Id,
+{
+    out.push_bind_param::<Array<Binary>, _>(ids)?;
     out.push_sql(end);
     if lock {
         out.push_sql(" FOR NO KEY UPDATE");
@@ -263,37 +269,33 @@ fn push_ids<'b>(
 /// The marks of the rows of a basis. PostgreSQL's own mark of a row, `xmin`, is another after each change.
 impl QueryFragment<Pg> for Basis {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        for (sql, ids) in [
-            (
-                "SELECT 'mark', secret_key_id FROM secret_keys \
-                 WHERE deleted_at IS NULL AND secret_key_id = ANY(",
-                &self.secret_keys,
-            ),
-            (
-                ") UNION ALL SELECT 'mark', concat(spend_key_id, ' ', xmin) FROM spend_keys \
-                 WHERE spend_key_id = ANY(",
-                &self.spend_keys,
-            ),
-            (
-                ") UNION ALL SELECT 'mark', concat(connection_id, ' ', xmin) FROM connections \
-                 WHERE connection_id = ANY(",
-                &self.connections,
-            ),
-            (
-                ") UNION ALL SELECT 'mark', concat(meter_id, ' ', version, ' ', slug) FROM meters \
-                 WHERE deleted_at IS NULL AND meter_id = ANY(",
-                &self.meters,
-            ),
-            (
-                ") UNION ALL SELECT 'mark', concat(wallet_id, ' ', \
-                 overdraft_limit IS NOT NULL OR balance <= -4000000000000000000) \
-                 FROM wallets WHERE wallet_id = ANY(",
-                &self.accounts,
-            ),
-        ] {
-            out.push_sql(sql);
-            out.push_bind_param::<Array<Text>, _>(ids)?;
-        }
+        let Self { secret_keys, spend_keys, connections, meters, accounts, .. } = self;
+        out.push_sql(
+            "SELECT 'mark', encode(secret_key_id, 'hex') FROM secret_keys \
+             WHERE deleted_at IS NULL AND secret_key_id = ANY(",
+        );
+        out.push_bind_param::<Array<Binary>, _>(secret_keys)?;
+        out.push_sql(
+            ") UNION ALL SELECT 'mark', concat(encode(spend_key_id, 'hex'), ' ', xmin) FROM spend_keys \
+             WHERE spend_key_id = ANY(",
+        );
+        out.push_bind_param::<Array<Binary>, _>(spend_keys)?;
+        out.push_sql(
+            ") UNION ALL SELECT 'mark', concat(encode(connection_id, 'hex'), ' ', xmin) \
+             FROM connections WHERE connection_id = ANY(",
+        );
+        out.push_bind_param::<Array<Binary>, _>(connections)?;
+        out.push_sql(
+            ") UNION ALL SELECT 'mark', concat(encode(meter_id, 'hex'), ' ', version, ' ', slug) \
+             FROM meters WHERE deleted_at IS NULL AND meter_id = ANY(",
+        );
+        out.push_bind_param::<Array<Binary>, _>(meters)?;
+        out.push_sql(
+            ") UNION ALL SELECT 'mark', concat(encode(wallet_id, 'hex'), ' ', \
+             overdraft_limit IS NOT NULL OR balance <= -4000000000000000000) \
+             FROM wallets WHERE wallet_id = ANY(",
+        );
+        out.push_bind_param::<Array<Binary>, _>(accounts)?;
         out.push_sql(")");
         Ok(())
     }
@@ -303,7 +305,7 @@ impl QueryFragment<Pg> for Basis {
 /// locked by the group.
 struct WriteGroup<'a> {
     opened: InsertOpenCalls,
-    closed: &'a [String],
+    closed: &'a [Id<RequestId>],
     records: InsertRequests,
     spend_counters: SaveCountersOfKeys,
     wallets: SaveWallets,
@@ -325,7 +327,7 @@ impl Query for WriteGroup<'_> {
 impl QueryFragment<Pg> for WriteGroup<'_> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
         out.push_sql("WITH closed AS (DELETE FROM open_calls WHERE request_id = ANY(");
-        out.push_bind_param::<Array<Text>, _>(self.closed)?;
+        out.push_bind_param::<Array<Binary>, _>(self.closed)?;
         let parts: [(&str, &'b dyn QueryFragment<Pg>); 7] = [
             (")), opened AS (", &self.opened),
             ("), records AS (", &self.records),

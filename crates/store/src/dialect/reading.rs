@@ -3,11 +3,14 @@
 use diesel::pg::Pg;
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, BoxedSqlQuery, Query, QueryFragment, QueryId, SqlQuery};
-use diesel::sql_types::{Array, BigInt, Integer, Text, Untyped};
+use diesel::sql_types::{Array, BigInt, Binary, Integer, Nullable, Text, Untyped};
 use diesel::sqlite::Sqlite;
 use diesel::{QueryResult, RunQueryDsl};
 
+use tollgate_domain::MeterId;
+
 use crate::conn::Conn;
+use crate::ids::{AnyId, Id};
 use crate::rollups::PartSums;
 use crate::rows::to_json;
 
@@ -16,11 +19,11 @@ use crate::rows::to_json;
 ///
 /// The order of the loops is forced, as the planners cannot know how few series and ranges there are.
 pub(crate) struct UsageByDay<'a> {
-    pub(crate) series: &'a [String],
+    pub(crate) series: &'a [Id<AnyId>],
     pub(crate) width: i32,
     pub(crate) ranges: &'a [(i64, i64)],
     pub(crate) midnight: i64,
-    pub(crate) meter_id: Option<&'a str>,
+    pub(crate) meter_id: Option<MeterId>,
 }
 
 impl UsageByDay<'_> {
@@ -53,7 +56,7 @@ impl UsageByDay<'_> {
             .bind::<Text, _>(to_json(&self.series))
             .bind::<Text, _>(to_json(&self.ranges))
             .bind::<Integer, _>(self.width)
-            .bind::<Text, _>(self.meter_id.unwrap_or_default().to_owned())
+            .bind::<Nullable<Binary>, _>(self.meter_id.map(Id))
     }
 
     fn on_postgres(&self, sql: &str) -> BoxedSqlQuery<'static, Pg, SqlQuery> {
@@ -61,11 +64,11 @@ impl UsageByDay<'_> {
         diesel::sql_query(sql)
             .into_boxed()
             .bind::<BigInt, _>(self.midnight)
-            .bind::<Array<Text>, _>(self.series.to_vec())
+            .bind::<Array<Binary>, _>(self.series.to_vec())
             .bind::<Array<BigInt>, _>(first)
             .bind::<Array<BigInt>, _>(past)
             .bind::<Integer, _>(self.width)
-            .bind::<Text, _>(self.meter_id.unwrap_or_default().to_owned())
+            .bind::<Nullable<Binary>, _>(self.meter_id.map(Id))
     }
 }
 
@@ -131,7 +134,7 @@ impl<Q, C> RunQueryDsl<C> for Explained<Q> {}
 /// The sums of the parts of a stretch of time, for each of some series, in rows of one width.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsageBySeries<'a> {
-    pub(crate) series: &'a [String],
+    pub(crate) series: &'a [Id<AnyId>],
     pub(crate) width: i32,
     pub(crate) first: i64,
     pub(crate) past: i64,
@@ -140,8 +143,8 @@ pub(crate) struct UsageBySeries<'a> {
 
 #[derive(Clone, Debug, QueryableByName)]
 pub(crate) struct SeriesSums {
-    #[diesel(sql_type = Text)]
-    pub(crate) series_id: String,
+    #[diesel(sql_type = Binary)]
+    pub(crate) series_id: Id<AnyId>,
     #[diesel(embed)]
     pub(crate) sums: PartSums,
 }
@@ -161,7 +164,7 @@ impl UsageBySeries<'_> {
                 .bind::<BigInt, _>(self.past)
                 .bind::<BigInt, _>(self.step)
                 .bind::<Integer, _>(self.width)
-                .bind::<Array<Text>, _>(self.series)
+                .bind::<Array<Binary>, _>(self.series)
                 .load(conn),
         }
     }
@@ -189,9 +192,9 @@ const SQLITE_USAGE_BY_DAY: &str = concat!(
     "SELECT (r.slot - ?1) / 96 AS part, ",
     sums!(""),
     "FROM json_each(?2) AS s CROSS JOIN json_each(?3) AS g CROSS JOIN usage_rollups AS r \
-     WHERE r.series_id = s.value AND r.width = ?4 \
+     WHERE r.series_id = unhex(substr(s.value, 3)) AND r.width = ?4 \
      AND r.slot >= json_extract(g.value, '$[0]') AND r.slot < json_extract(g.value, '$[1]') \
-     AND (r.slot - ?1) % 96 + ?4 <= 96 AND (?5 = '' OR r.meter_id = ?5) GROUP BY 1"
+     AND (r.slot - ?1) % 96 + ?4 <= 96 AND (?5 IS NULL OR r.meter_id = ?5) GROUP BY 1"
 );
 
 const POSTGRES_USAGE_BY_DAY: &str = concat!(
@@ -200,14 +203,14 @@ const POSTGRES_USAGE_BY_DAY: &str = concat!(
     "FROM unnest($2) AS s (id) CROSS JOIN unnest($3, $4) AS g (first, past) CROSS JOIN LATERAL \
      (SELECT * FROM usage_rollups AS r WHERE r.series_id = s.id AND r.width = $5 \
      AND r.slot >= g.first AND r.slot < g.past \
-     AND (r.slot - $1) % 96 + $5 <= 96 AND ($6 = '' OR r.meter_id = $6) OFFSET 0) AS r GROUP BY 1"
+     AND (r.slot - $1) % 96 + $5 <= 96 AND ($6 IS NULL OR r.meter_id = $6) OFFSET 0) AS r GROUP BY 1"
 );
 
 const SQLITE_USAGE_BY_SERIES: &str = concat!(
     "SELECT r.series_id AS series_id, (r.slot - ?1) / ?3 AS part, ",
     sums!(""),
     "FROM json_each(?5) AS s CROSS JOIN usage_rollups AS r \
-     WHERE r.series_id = s.value AND r.width = ?4 AND r.slot >= ?1 AND r.slot < ?2 GROUP BY 1, 2"
+     WHERE r.series_id = unhex(substr(s.value, 3)) AND r.width = ?4 AND r.slot >= ?1 AND r.slot < ?2 GROUP BY 1, 2"
 );
 
 const POSTGRES_USAGE_BY_SERIES: &str = concat!(

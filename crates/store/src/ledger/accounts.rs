@@ -18,7 +18,8 @@ use crate::conn::Conn;
 use crate::dialect::group::{self, Basis, Needed};
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
-use crate::rows::{TransactionRow, WalletRow, parsed};
+use crate::ids::Id;
+use crate::rows::{TransactionRow, WalletRow};
 use crate::spend_keys::SpendCountersRow;
 use crate::subscriptions::{self, SubscriptionRow};
 use crate::write_set::{LedgerWallet, LedgerWallets, Reason, WriteSet, out_of_range};
@@ -106,7 +107,7 @@ impl Accounts {
         if !accounts.subscriptions.is_empty() {
             // A renewal may have come between wallets and subscriptions. Wallets that are read after
             // their subscriptions are as new as those, or the subscription is seen to be due.
-            let ids: Vec<_> = accounts.wallets.keys().map(WalletId::to_string).collect();
+            let ids: Vec<_> = accounts.wallets.keys().copied().map(Id).collect();
             accounts.know_wallets(&dialect::wallets(conn, &ids, Lock::No)?)?;
         }
         Ok(accounts)
@@ -117,8 +118,8 @@ impl Accounts {
         let unknown_keys = ids.spend_keys.iter().filter(|id| !self.spend_keys.contains_key(*id));
         let unknown_wallets = ids.wallets.iter().filter(|id| !self.wallets.contains_key(*id));
         Needed {
-            spend_keys: unknown_keys.map(SpendKeyId::to_string).collect(),
-            wallets: unknown_wallets.map(WalletId::to_string).collect(),
+            spend_keys: unknown_keys.copied().map(Id).collect(),
+            wallets: unknown_wallets.copied().map(Id).collect(),
             ..Needed::default()
         }
     }
@@ -132,13 +133,13 @@ impl Accounts {
         parties: &Parties,
     ) -> Result<(), StoreError> {
         for counters in counters {
-            let id = parsed("spend_counters.spend_key_id", &counters.spend_key_id)?;
+            let id = counters.spend_key_id.get();
             if let Some(key) = parties.spend_key(id) {
                 let key = SpendKey { counters: counters.into(), ..key.clone() };
                 self.spend_keys.insert(id, key);
             }
         }
-        let ids: Vec<_> = wallets.iter().filter_map(|row| row.subscription_id.clone()).collect();
+        let ids: Vec<_> = wallets.iter().filter_map(|row| row.subscription_id).collect();
         if !ids.is_empty() {
             let rows = dialect::subscriptions(conn, &ids)?;
             let found = subscriptions::with_configs(conn, rows)?.into_iter();
@@ -367,7 +368,7 @@ impl Accounts {
         let wallets = changes.wallets().filter_map(|id| self.wallets.get(&id));
         Ok(ChangedAccounts {
             spend_counters: keys
-                .map(|key| SpendCountersRow::new(key.spend_key_id.to_string(), &key.counters))
+                .map(|key| SpendCountersRow::new(key.merchant_id, key.spend_key_id, &key.counters))
                 .collect(),
             wallets: wallets.map(WalletRow::from).collect(),
             renewed: mem::take(&mut self.renewed).into_values().collect(),
@@ -387,9 +388,9 @@ pub(super) struct ChangedAccounts {
 }
 
 fn missing_wallet(id: WalletId) -> StoreError {
-    StoreError::missing("wallet", &id.to_string())
+    StoreError::missing("wallet", id)
 }
 
 fn missing_key(id: SpendKeyId) -> StoreError {
-    StoreError::missing("spend key", &id.to_string())
+    StoreError::missing("spend key", id)
 }

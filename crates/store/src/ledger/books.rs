@@ -28,9 +28,12 @@ use crate::conn::Conn;
 use crate::dialect::Lock;
 use crate::dialect::group::{self, Basis};
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::missing_prices::Missing;
 use crate::rollups::QueuedCall;
-use crate::rows::{CorrectionRow, OpenCallRow, RequestRow, TierCounterRow, counter_key, parsed};
+use crate::rows::{
+    CorrectionRow, CounterKey, OpenCallRow, RequestRow, TierCounterRow, counter_key,
+};
 use crate::{dialect, journal, records};
 
 pub(super) enum Item {
@@ -58,9 +61,6 @@ pub(super) enum Answer {
     Settled(SettleOutcome),
 }
 
-/// Owner, meter and period of a tier counter.
-type CounterKey = (String, String, String);
-
 /// A call of which the books know.
 enum Known {
     /// It is not settled.
@@ -86,7 +86,7 @@ pub(super) struct Books {
     /// The calls that this group has admitted.
     opened: Vec<OpenCallRow>,
     /// The ids of the calls that it has settled.
-    closed: Vec<String>,
+    closed: Vec<Id<RequestId>>,
     records: Vec<RequestRow>,
     corrections: Vec<CorrectionRow>,
     /// The settled calls, for the roll-ups.
@@ -365,7 +365,7 @@ impl Books {
         if unknown.is_empty() {
             return Ok(());
         }
-        let ids: Vec<_> = unknown.iter().map(RequestId::to_string).collect();
+        let ids: Vec<_> = unknown.iter().copied().map(Id).collect();
         for row in dialect::open_calls(conn, &ids)? {
             let call = PendingRecord::try_from(&row)?;
             unknown.remove(&call.request_id);
@@ -397,28 +397,25 @@ impl Books {
         merchants: &HashMap<RequestId, MerchantId>,
         lock: Lock,
     ) -> Result<(), StoreError> {
-        let mut by_merchant: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut by_merchant: BTreeMap<MerchantId, Vec<Id<RequestId>>> = BTreeMap::new();
         let mut others = Vec::new();
         for id in ids {
             match merchants.get(id) {
-                Some(merchant_id) => {
-                    let of_merchant = by_merchant.entry(merchant_id.to_string()).or_default();
-                    of_merchant.push(id.to_string());
-                }
-                None => others.push(id.to_string()),
+                Some(merchant_id) => by_merchant.entry(*merchant_id).or_default().push(Id(*id)),
+                None => others.push(Id(*id)),
             }
         }
         if !others.is_empty() {
             for (merchant_id, id) in dialect::request_keys(conn, &others)? {
-                by_merchant.entry(merchant_id).or_default().push(id);
+                by_merchant.entry(merchant_id.get()).or_default().push(id);
             }
         }
         for (merchant_id, mut ids) in by_merchant {
             ids.sort_unstable();
-            let mut rows = dialect::requests(conn, &merchant_id, &ids, lock)?;
+            let mut rows = dialect::requests(conn, merchant_id, &ids, lock)?;
             records::correct(conn, &mut rows)?;
             for row in rows {
-                self.end(parsed("requests.request_id", &row.request_id)?, row);
+                self.end(row.request_id.get(), row);
             }
         }
         Ok(())
@@ -439,7 +436,7 @@ impl Books {
         let unknown = counters.iter().filter(|key| !self.counters.contains_key(*key));
         needed.counters = unknown.map(|key| counter_row(key.clone(), 0)).collect();
         if dialect::has_row_locks(conn) {
-            needed.open_calls = open_calls.iter().map(RequestId::to_string).collect();
+            needed.open_calls = open_calls.iter().copied().map(Id).collect();
         }
         if needed.is_empty() && self.basis.marks.is_empty() {
             self.accounts.renew(&accounts.wallets)?;
@@ -450,8 +447,7 @@ impl Books {
             let mut merchants = HashMap::new();
             for id in records {
                 if let Some(Known::Ended(row)) = self.calls.get(id) {
-                    let merchant_id = parsed("requests.merchant_id", &row.merchant_id)?;
-                    merchants.insert(*id, merchant_id);
+                    merchants.insert(*id, row.merchant_id.get());
                 }
             }
             self.read_records(conn, records, &merchants, Lock::Rows)?;
@@ -462,7 +458,8 @@ impl Books {
             return Ok(false);
         }
         let rows = needed.counters.into_iter().chain(found.counters);
-        let counters = rows.map(|row| ((row.owner_id, row.meter_id, row.period), row.used));
+        let counters =
+            rows.map(|row| ((row.merchant_id, row.owner_id, row.meter_id, row.period), row.used));
         self.counters.extend(counters);
         self.accounts.know(conn, &found.spend_counters, &found.wallets, &self.parties)?;
         self.accounts.renew(&accounts.wallets)?;
@@ -492,7 +489,7 @@ impl Books {
         }
         self.accounts.admit(&admission)?;
         let call = Box::new(admission.pending);
-        self.opened.push(OpenCallRow::new(&call, &context.node_id.to_string()));
+        self.opened.push(OpenCallRow::new(&call, context.node_id));
         self.calls.insert(request_id, Known::Open(Arc::new(PendingRecord::clone(&call))));
         Ok(Ok(call))
     }
@@ -514,6 +511,6 @@ struct Touched {
     counters: BTreeSet<CounterKey>,
 }
 
-fn counter_row((owner_id, meter_id, period): CounterKey, used: i64) -> TierCounterRow {
-    TierCounterRow { owner_id, meter_id, period, used }
+fn counter_row((merchant_id, owner_id, meter_id, period): CounterKey, used: i64) -> TierCounterRow {
+    TierCounterRow { merchant_id, owner_id, meter_id, period, used }
 }

@@ -6,16 +6,16 @@ use std::collections::{BTreeSet, HashMap};
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::settlement::{self, Ending, Report};
 use tollgate_domain::{
-    Connection, MerchantId, MerchantMeter, MeterVersion, PendingRecord, SpendCounters, SpendKey,
-    SpendKeyId, WalletId,
+    Connection, ConnectionId, MerchantId, MerchantMeter, MeterId, MeterVersion, PendingRecord,
+    SecretKeyId, SpendCounters, SpendKey, SpendKeyId, WalletId,
 };
 
 use crate::conn::Conn;
 use crate::dialect;
 use crate::dialect::group::Basis;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::meters::{self, Version};
-use crate::rows::parsed;
 use crate::spend_keys::SpendKeyRow;
 
 /// Meter versions.
@@ -31,7 +31,7 @@ pub(super) fn known_version<'a>(
         Entry::Occupied(known) => Ok(known.into_mut()),
         Entry::Vacant(unknown) => {
             let MeterVersion { meter_id, version } = meter;
-            Ok(unknown.insert(meters::model_of(conn, &meter_id.to_string(), version)?))
+            Ok(unknown.insert(meters::model_of(conn, meter_id, version)?))
         }
     }
 }
@@ -61,22 +61,10 @@ struct Holder {
 }
 
 impl Holder {
-    fn new(
-        merchant_id: &str,
-        wallet_id: &str,
-        wallet_is_guarded: bool,
-    ) -> Result<Self, StoreError> {
-        Ok(Self {
-            merchant_id: parsed("merchants.merchant_id", merchant_id)?,
-            wallet_id: parsed("merchants.wallet_id", wallet_id)?,
-            wallet_is_guarded,
-        })
-    }
-
     /// What tells whether the wallet is still guarded, or not.
     fn mark(&self) -> Mark {
         let guarded = if self.wallet_is_guarded { "t" } else { "f" };
-        format!("{} {guarded}", self.wallet_id)
+        format!("{} {guarded}", Id(self.wallet_id).of_any())
     }
 }
 
@@ -94,13 +82,13 @@ struct KnownKey {
 /// All that calls and their endings name, but for what they change.
 #[derive(Default)]
 pub(super) struct Parties {
-    secret_keys: HashMap<String, Holder>,
+    secret_keys: HashMap<SecretKeyId, Holder>,
     spend_keys: HashMap<SpendKeyId, KnownKey>,
-    connections: HashMap<String, (Connection, Mark)>,
+    connections: HashMap<ConnectionId, (Connection, Mark)>,
     /// Those that spend keys name, by id.
-    meters: HashMap<String, MerchantMeter>,
-    /// Those that credentials name, by [merchant and slug](of_merchant).
-    meters_by_slug: HashMap<String, MerchantMeter>,
+    meters: HashMap<MeterId, MerchantMeter>,
+    /// Those that credentials name, by merchant and slug.
+    meters_by_slug: HashMap<(MerchantId, String), MerchantMeter>,
 }
 
 /// What one call names.
@@ -142,7 +130,7 @@ impl Parties {
         let mut spend_ids: BTreeSet<_> = ending.collect();
         for call in calls.clone() {
             match call.key {
-                CallKey::Secret(id) => secret_ids.insert(id.to_string()),
+                CallKey::Secret(id) => secret_ids.insert(id),
                 CallKey::Spend(id, _) => spend_ids.insert(id),
             };
         }
@@ -151,15 +139,15 @@ impl Parties {
         spend_ids.retain(|id| !self.spend_keys.contains_key(id));
         self.spend_keys.extend(spend_keys(conn, spend_ids)?);
         let mut connection_ids: BTreeSet<_> =
-            calls.clone().filter_map(|call| call.connection_id).map(|id| id.to_string()).collect();
+            calls.clone().filter_map(|call| call.connection_id).collect();
         let keys = calls.clone().filter_map(|call| self.opened_spend_key(call));
-        connection_ids.extend(keys.filter_map(|key| key.row.connection_id.clone()));
+        connection_ids.extend(keys.filter_map(|key| key.row.connection_id.map(Id::get)));
         connection_ids.retain(|id| !self.connections.contains_key(id));
         if !connection_ids.is_empty() {
-            let ids: Vec<_> = connection_ids.into_iter().collect();
+            let ids: Vec<_> = connection_ids.into_iter().map(Id).collect();
             for (row, mark) in dialect::connections_by_id(conn, &ids)? {
-                let mark = format!("{} {mark}", row.connection_id);
-                let id = row.connection_id.clone();
+                let mark = format!("{} {mark}", row.connection_id.of_any());
+                let id = row.connection_id.get();
                 self.connections.insert(id, (Connection::try_from(row)?, mark));
             }
         }
@@ -169,12 +157,11 @@ impl Parties {
                 continue;
             }
             if let Some(slug) = &call.meter_slug {
-                let found = meters::find_by_slug(conn, &call.merchant_id.to_string(), slug)?;
-                let name = of_merchant(call.merchant_id, slug);
+                let found = meters::find_by_slug(conn, call.merchant_id, slug)?;
+                let name = (call.merchant_id, slug.clone());
                 self.meters_by_slug.extend(found.map(|meter| (name, meter)));
-            } else if let Some(meter_id) = key.and_then(|key| key.row.meter_id.clone()) {
-                let id = parsed("spend_keys.meter_id", &meter_id)?;
-                let found = meters::find(conn, call.merchant_id, id)?;
+            } else if let Some(meter_id) = key.and_then(|key| key.spend_key.meter_id) {
+                let found = meters::find(conn, call.merchant_id, meter_id)?;
                 self.meters.extend(found.map(|meter| (meter_id, meter)));
             }
         }
@@ -195,45 +182,38 @@ impl Parties {
         ending: impl Iterator<Item = SpendKeyId>,
     ) -> Basis {
         let mut basis = Basis::default();
-        let add = |ids: &mut Vec<String>, marks: &mut BTreeSet<Mark>, id: &str, mark: Mark| {
-            if marks.insert(mark) {
-                ids.push(id.to_owned());
-            }
-        };
         let Basis { secret_keys, spend_keys, connections, meters, accounts, marks } = &mut basis;
         for key in ending.filter_map(|id| self.spend_keys.get(&id)) {
-            add(spend_keys, marks, &key.row.spend_key_id, key.mark.clone());
+            add(spend_keys, marks, key.row.spend_key_id, key.mark.clone());
         }
         for call in calls {
             let holder = match call.key {
                 CallKey::Secret(id) => {
-                    let id = id.to_string();
                     let holder = self.secret_keys.get(&id);
                     if holder.is_some() {
-                        add(secret_keys, marks, &id, id.clone());
+                        add(secret_keys, marks, Id(id), Id(id).of_any().to_string());
                     }
                     holder
                 }
                 CallKey::Spend(id, _) => self.spend_keys.get(&id).map(|key| {
-                    add(spend_keys, marks, &key.row.spend_key_id, key.mark.clone());
+                    add(spend_keys, marks, key.row.spend_key_id, key.mark.clone());
                     &key.holder
                 }),
             };
             if let Some(holder) = holder {
-                add(accounts, marks, &holder.wallet_id.to_string(), holder.mark());
+                add(accounts, marks, Id(holder.wallet_id), holder.mark());
             }
             let key = self.opened_spend_key(call);
-            let of_key = key.and_then(|key| key.row.connection_id.clone());
-            let named = call.connection_id.map(|id| id.to_string());
-            for id in named.into_iter().chain(of_key) {
-                if let Some((_, mark)) = self.connections.get(&id) {
-                    add(connections, marks, &id, mark.clone());
+            let of_key = key.and_then(|key| key.row.connection_id);
+            for id in call.connection_id.map(Id).into_iter().chain(of_key) {
+                if let Some((_, mark)) = self.connections.get(&id.get()) {
+                    add(connections, marks, id, mark.clone());
                 }
             }
             if let Some(meter) = self.meter(call, key) {
                 let MerchantMeter { meter_id, version, slug, .. } = meter;
-                let id = meter_id.to_string();
-                add(meters, marks, &id, format!("{id} {version} {slug}"));
+                let id = Id(*meter_id);
+                add(meters, marks, id, format!("{} {version} {slug}", id.of_any()));
             }
         }
         basis
@@ -248,14 +228,14 @@ impl Parties {
     pub(super) fn of(&self, call: &Call) -> Party<'_> {
         let spend_key = self.opened_spend_key(call);
         let holder = match call.key {
-            CallKey::Secret(id) => self.secret_keys.get(&id.to_string()),
+            CallKey::Secret(id) => self.secret_keys.get(&id),
             CallKey::Spend(..) => spend_key.map(|key| &key.holder),
         };
         let holder = holder.filter(|holder| holder.merchant_id == call.merchant_id);
-        let connection = call.connection_id.and_then(|id| self.connection(&id.to_string()));
-        let key_connection = spend_key.and_then(|key| key.row.connection_id.as_ref());
+        let connection = call.connection_id.and_then(|id| self.connection(id));
+        let key_connection = spend_key.and_then(|key| key.row.connection_id);
         Party {
-            key_connection: key_connection.and_then(|id| self.connection(id)),
+            key_connection: key_connection.and_then(|id| self.connection(id.get())),
             account: holder.map(|holder| (holder.wallet_id, holder.wallet_is_guarded)),
             spend_key: spend_key.map(|key| &key.spend_key),
             connection: connection.filter(|one| one.merchant_id == call.merchant_id),
@@ -263,8 +243,8 @@ impl Parties {
         }
     }
 
-    fn connection(&self, id: &str) -> Option<&Connection> {
-        self.connections.get(id).map(|(connection, _)| connection)
+    fn connection(&self, id: ConnectionId) -> Option<&Connection> {
+        self.connections.get(&id).map(|(connection, _)| connection)
     }
 
     /// The spend key of a call, if the key that was shown still opens it.
@@ -276,30 +256,32 @@ impl Parties {
     /// The meter that a call names, or else the spend key that it opens.
     fn meter(&self, call: &Call, key: Option<&KnownKey>) -> Option<&MerchantMeter> {
         match &call.meter_slug {
-            Some(slug) => self.meters_by_slug.get(&of_merchant(call.merchant_id, slug)),
-            None => self.meters.get(key?.row.meter_id.as_ref()?),
+            Some(slug) => self.meters_by_slug.get(&(call.merchant_id, slug.clone())),
+            None => self.meters.get(&key?.spend_key.meter_id?),
         }
     }
 }
 
-/// A slug is one merchant's.
-fn of_merchant(merchant_id: MerchantId, slug: &str) -> String {
-    format!("{merchant_id} {slug}")
+/// Adds a row to a [`Basis`], once.
+fn add<T>(ids: &mut Vec<Id<T>>, marks: &mut BTreeSet<Mark>, id: Id<T>, mark: Mark) {
+    if marks.insert(mark) {
+        ids.push(id);
+    }
 }
 
 fn secret_keys(
     conn: &mut Conn,
-    ids: BTreeSet<String>,
-) -> Result<HashMap<String, Holder>, StoreError> {
+    ids: BTreeSet<SecretKeyId>,
+) -> Result<HashMap<SecretKeyId, Holder>, StoreError> {
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
-    let ids: Vec<_> = ids.into_iter().collect();
+    let ids: Vec<_> = ids.into_iter().map(Id).collect();
     let found = dialect::secret_key_facts(conn, &ids)?.into_iter();
-    let holders = found.map(|(id, merchant_id, wallet_id, wallet_is_guarded)| {
-        Ok((id, Holder::new(&merchant_id, &wallet_id, wallet_is_guarded)?))
+    let holders = found.map(|(id, Id(merchant_id), Id(wallet_id), wallet_is_guarded)| {
+        (id.get(), Holder { merchant_id, wallet_id, wallet_is_guarded })
     });
-    holders.collect()
+    Ok(holders.collect())
 }
 
 fn spend_keys(
@@ -309,11 +291,11 @@ fn spend_keys(
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
-    let ids: Vec<_> = ids.iter().map(SpendKeyId::to_string).collect();
+    let ids: Vec<_> = ids.into_iter().map(Id).collect();
     let found = dialect::spend_key_facts(conn, &ids)?.into_iter();
-    let keys = found.map(|(row, wallet_id, wallet_is_guarded, mark)| {
-        let holder = Holder::new(&row.merchant_id, &wallet_id, wallet_is_guarded)?;
-        let mark = format!("{} {mark}", row.spend_key_id);
+    let keys = found.map(|(row, Id(wallet_id), wallet_is_guarded, mark)| {
+        let holder = Holder { merchant_id: row.merchant_id.get(), wallet_id, wallet_is_guarded };
+        let mark = format!("{} {mark}", row.spend_key_id.of_any());
         let spend_key = row.clone().with_counters(SpendCounters::default())?;
         Ok((spend_key.spend_key_id, KnownKey { row, spend_key, holder, mark }))
     });

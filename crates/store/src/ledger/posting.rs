@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use tollgate_domain::Timestamp;
+use tollgate_domain::{RequestId, Timestamp};
 
 use super::Context;
 use super::accounts::ChangedAccounts;
@@ -11,6 +11,7 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::dialect::group::{self, Basis, Group};
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::missing_prices::{self, Missing};
 use crate::rollups::{QueueRow, QueuedCall};
 use crate::rows::{CorrectionRow, OpenCallRow, RequestRow, TierCounterRow, to_json};
@@ -22,7 +23,7 @@ pub(super) struct Posting {
     pub(super) at: Timestamp,
     pub(super) opened: Vec<OpenCallRow>,
     /// The ids of open calls that are settled.
-    pub(super) closed: Vec<String>,
+    pub(super) closed: Vec<Id<RequestId>>,
     pub(super) records: Vec<RequestRow>,
     pub(super) corrections: Vec<CorrectionRow>,
     /// The settled calls, for the roll-ups.
@@ -54,7 +55,7 @@ impl Posting {
         let ChangedAccounts { spend_counters, wallets, renewed, lines, changes } = &self.accounts;
         // What few groups have.
         subscriptions::save(conn, renewed)?;
-        changes.write_events(conn)?;
+        changes.write_rest(conn)?;
         if !self.corrections.is_empty() {
             dialect::insert_corrections(conn, &self.corrections)?;
         }

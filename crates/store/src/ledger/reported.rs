@@ -16,6 +16,7 @@ use super::{Context, SettleOutcome};
 use crate::conn::Conn;
 use crate::dialect::group::Basis;
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::rows::ReportedUsageRow;
 use crate::{connections, dialect, merchants, meters, requests, subscriptions, wallets};
 
@@ -74,14 +75,14 @@ pub(crate) fn book(
         return Ok(Reported::ConnectionDisabled);
     }
     let slug = &reported.meter_slug;
-    let Some(meter) = meters::find_by_slug(conn, &merchant_id.to_string(), slug)? else {
+    let Some(meter) = meters::find_by_slug(conn, merchant_id, slug)? else {
         return Ok(Reported::MeterNotFound);
     };
     let Some(merchant) = merchants::find(conn, merchant_id)? else {
-        return Err(StoreError::missing("merchant", &merchant_id.to_string()));
+        return Err(StoreError::missing("merchant", merchant_id));
     };
     let Some(wallet) = wallets::find(conn, merchant_id, connection.wallet_id)? else {
-        return Err(StoreError::missing("wallet", &connection.wallet_id.to_string()));
+        return Err(StoreError::missing("wallet", connection.wallet_id));
     };
     let draws = subscriptions::lets_draw(conn, connection.wallet_id, meter.meter_id, now)?;
     let pending = PendingRecord {
@@ -103,9 +104,9 @@ pub(crate) fn book(
         created_at: now,
     };
     let claim = ReportedUsageRow {
-        merchant_id: merchant_id.to_string(),
+        merchant_id: Id(merchant_id),
         reference_id: reported.reference_id.clone(),
-        request_id: pending.request_id.to_string(),
+        request_id: Id(pending.request_id),
     };
     if !dialect::claim_reference(conn, &claim)? {
         // Somebody else has reported it at the same time.

@@ -9,9 +9,12 @@ use diesel::backend::Backend;
 use diesel::pg::Pg;
 use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
 use diesel::serialize::ToSql;
-use diesel::sql_types::{BigInt, HasSqlType, Text};
+use diesel::sql_types::{BigInt, Binary, HasSqlType, Text};
 use diesel::sqlite::Sqlite;
 use diesel::{QueryResult, RunQueryDsl};
+use tollgate_domain::{MerchantId, RequestId};
+
+use crate::ids::Id;
 
 /// A pair that records have to have in their index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,25 +27,25 @@ pub(super) struct Condition {
 /// walked through.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ids<'a> {
-    pub(super) merchant_id: &'a String,
+    pub(super) merchant_id: Id<MerchantId>,
     pub(super) conditions: &'a [Condition],
-    pub(super) after: Option<&'a String>,
+    pub(super) after: Option<Id<RequestId>>,
     /// Where the walk ends, itself included.
-    pub(super) until: Option<&'a String>,
+    pub(super) until: Option<Id<RequestId>>,
     pub(super) limit: i64,
 }
 
 /// The id of the record that is met after so many others of a condition, newest first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nth<'a> {
-    pub(super) merchant_id: &'a String,
+    pub(super) merchant_id: Id<MerchantId>,
     pub(super) condition: &'a Condition,
-    pub(super) after: Option<&'a String>,
+    pub(super) after: Option<Id<RequestId>>,
     pub(super) skip: i64,
 }
 
 /// A backend that takes what the conditions bind.
-trait Binds: Backend + HasSqlType<Text> + HasSqlType<BigInt> {}
+trait Binds: Backend + HasSqlType<Text> + HasSqlType<Binary> + HasSqlType<BigInt> {}
 
 impl Binds for Sqlite {}
 impl Binds for Pg {}
@@ -50,21 +53,22 @@ impl Binds for Pg {}
 /// Begins with the entries of a condition, or with all records of the merchant.
 fn from_condition<'b, DB: Binds>(
     condition: Option<&'b Condition>,
-    merchant_id: &'b String,
+    merchant_id: &'b Id<MerchantId>,
     out: &mut AstPass<'_, 'b, DB>,
 ) -> QueryResult<()>
 where
     String: ToSql<Text, DB>,
+    Id<MerchantId>: ToSql<Binary, DB>,
 {
     match condition {
         Some(condition) => {
             out.push_sql(" FROM request_index AS d WHERE d.merchant_id = ");
-            out.push_bind_param::<Text, _>(merchant_id)?;
+            out.push_bind_param::<Binary, _>(merchant_id)?;
             has(condition, "d", out)
         }
         None => {
             out.push_sql(" FROM requests AS d WHERE d.merchant_id = ");
-            out.push_bind_param::<Text, _>(merchant_id)
+            out.push_bind_param::<Binary, _>(merchant_id)
         }
     }
 }
@@ -72,14 +76,15 @@ where
 /// Looks a condition up for the record at hand.
 fn look_up<'b, DB: Binds>(
     condition: &'b Condition,
-    merchant_id: &'b String,
+    merchant_id: &'b Id<MerchantId>,
     out: &mut AstPass<'_, 'b, DB>,
 ) -> QueryResult<()>
 where
     String: ToSql<Text, DB>,
+    Id<MerchantId>: ToSql<Binary, DB>,
 {
     out.push_sql(" AND EXISTS (SELECT 1 FROM request_index AS m WHERE m.merchant_id = ");
-    out.push_bind_param::<Text, _>(merchant_id)?;
+    out.push_bind_param::<Binary, _>(merchant_id)?;
     has(condition, "m", out)?;
     out.push_sql(" AND m.request_id = d.request_id LIMIT 1 OFFSET 0)");
     Ok(())
@@ -105,13 +110,16 @@ where
 }
 
 /// Goes on where the last page ended.
-fn after<'b, DB: Binds>(after: Option<&'b String>, out: &mut AstPass<'_, 'b, DB>) -> QueryResult<()>
+fn after<'b, DB: Binds>(
+    after: Option<&'b Id<RequestId>>,
+    out: &mut AstPass<'_, 'b, DB>,
+) -> QueryResult<()>
 where
-    String: ToSql<Text, DB>,
+    Id<RequestId>: ToSql<Binary, DB>,
 {
     if let Some(after) = after {
         out.push_sql(" AND d.request_id < ");
-        out.push_bind_param::<Text, _>(after)?;
+        out.push_bind_param::<Binary, _>(after)?;
     }
     Ok(())
 }
@@ -119,20 +127,22 @@ where
 impl<DB: Binds> QueryFragment<DB> for Ids<'_>
 where
     String: ToSql<Text, DB>,
+    Id<MerchantId>: ToSql<Binary, DB>,
+    Id<RequestId>: ToSql<Binary, DB>,
     i64: ToSql<BigInt, DB>,
 {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, DB>) -> QueryResult<()> {
         let first = self.conditions.first();
         let others = self.conditions.iter().skip(1);
         out.push_sql("SELECT d.request_id");
-        from_condition(first, self.merchant_id, &mut out)?;
-        after(self.after, &mut out)?;
-        if let Some(until) = self.until {
+        from_condition(first, &self.merchant_id, &mut out)?;
+        after(self.after.as_ref(), &mut out)?;
+        if let Some(until) = &self.until {
             out.push_sql(" AND d.request_id >= ");
-            out.push_bind_param::<Text, _>(until)?;
+            out.push_bind_param::<Binary, _>(until)?;
         }
         for condition in others {
-            look_up(condition, self.merchant_id, &mut out)?;
+            look_up(condition, &self.merchant_id, &mut out)?;
         }
         out.push_sql(" ORDER BY d.request_id DESC LIMIT ");
         out.push_bind_param::<BigInt, _>(&self.limit)
@@ -142,12 +152,14 @@ where
 impl<DB: Binds> QueryFragment<DB> for Nth<'_>
 where
     String: ToSql<Text, DB>,
+    Id<MerchantId>: ToSql<Binary, DB>,
+    Id<RequestId>: ToSql<Binary, DB>,
     i64: ToSql<BigInt, DB>,
 {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, DB>) -> QueryResult<()> {
         out.push_sql("SELECT d.request_id");
-        from_condition(Some(self.condition), self.merchant_id, &mut out)?;
-        after(self.after, &mut out)?;
+        from_condition(Some(self.condition), &self.merchant_id, &mut out)?;
+        after(self.after.as_ref(), &mut out)?;
         out.push_sql(" ORDER BY d.request_id DESC LIMIT 1 OFFSET ");
         out.push_bind_param::<BigInt, _>(&self.skip)
     }
@@ -164,11 +176,11 @@ impl QueryId for Nth<'_> {
 }
 
 impl Query for Ids<'_> {
-    type SqlType = Text;
+    type SqlType = Binary;
 }
 
 impl Query for Nth<'_> {
-    type SqlType = Text;
+    type SqlType = Binary;
 }
 
 impl<C> RunQueryDsl<C> for Ids<'_> {}

@@ -11,6 +11,7 @@ use super::sums::{FAILED, STATUS, Sums, traits};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::events::EventRow;
+use crate::ids::Id;
 use crate::rows::{RequestIndexRow, from_json, time};
 use crate::schema::rollup_queue;
 
@@ -117,10 +118,10 @@ impl QueuedCall {
         let failure = self.has_failed().then(|| (FAILURE.0.to_owned(), FAILURE.1.to_owned()));
         let rows = |pairs: &mut dyn Iterator<Item = (String, String)>| {
             let rows = pairs.map(|(key, value)| RequestIndexRow {
-                merchant_id: self.merchant_id.to_string(),
+                merchant_id: Id(self.merchant_id),
                 key,
                 value,
-                request_id: self.request_id.to_string(),
+                request_id: Id(self.request_id),
             });
             rows.collect()
         };

@@ -6,9 +6,10 @@ use std::ops::{AddAssign, Sub};
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
 use serde::{Deserialize, Serialize};
-use tollgate_domain::{RequestRecord, RequestStatus};
+use tollgate_domain::{MerchantId, RequestRecord, RequestStatus};
 
 use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
 use crate::rows::from_json;
 use crate::schema::{usage_rollups, usage_series, usage_tags};
 
@@ -136,10 +137,12 @@ pub(crate) const fn slot(created_at: i64) -> i64 {
 #[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = usage_rollups)]
 pub(crate) struct RollupRow {
-    pub(crate) series_id: String,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) series_id: Id<AnyId>,
     pub(crate) width: i32,
     pub(crate) slot: i64,
-    pub(crate) meter_id: String,
+    /// Zero where no meter priced the calls.
+    pub(crate) meter_id: Id<AnyId>,
     pub(crate) requests: i64,
     pub(crate) tokens: i64,
     pub(crate) tokens_high: i64,
@@ -222,10 +225,13 @@ sums_of_row!(RollupRow);
 sums_of_row!(PartSums);
 
 /// Which row of the roll-ups.
-pub(crate) type RollupKey = (String, i32, i64, String);
+pub(crate) type RollupKey = (Id<MerchantId>, Id<AnyId>, i32, i64, Id<AnyId>);
 
 impl RollupRow {
-    pub(crate) fn new((series_id, width, slot, meter_id): RollupKey, sums: &Sums) -> Self {
+    pub(crate) fn new(
+        (merchant_id, series_id, width, slot, meter_id): RollupKey,
+        sums: &Sums,
+    ) -> Self {
         let (tokens, tokens_high) = split(sums.tokens);
         let (usage_cost, usage_cost_high) = split(sums.usage_cost);
         let (fee, fee_high) = split(sums.fee);
@@ -233,6 +239,7 @@ impl RollupRow {
         let (wallet_cost, wallet_cost_high) = split(sums.wallet_cost);
         let (merchant_cost, merchant_cost_high) = split(sums.merchant_cost);
         Self {
+            merchant_id,
             series_id,
             width,
             slot,
@@ -257,8 +264,9 @@ impl RollupRow {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
 #[diesel(table_name = usage_series, treat_none_as_default_value = false)]
 pub(crate) struct SeriesRow {
-    pub(crate) series_id: String,
-    pub(crate) connection_id: Option<String>,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) series_id: Id<AnyId>,
+    pub(crate) connection_id: Option<Id<AnyId>>,
     /// A JSON object.
     pub(crate) metadata: String,
 }
@@ -266,10 +274,11 @@ pub(crate) struct SeriesRow {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
 #[diesel(table_name = usage_tags)]
 pub(crate) struct TagRow {
-    pub(crate) owner_id: String,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) owner_id: Id<AnyId>,
     pub(crate) key: String,
     pub(crate) value: String,
-    pub(crate) series_id: String,
+    pub(crate) series_id: Id<AnyId>,
 }
 
 /// The metadata of a series.

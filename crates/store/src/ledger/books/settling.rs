@@ -8,6 +8,7 @@ use tollgate_pricing::{Amount, Overflow};
 
 use super::{Books, Known, Settlement};
 use crate::error::StoreError;
+use crate::ids::Id;
 use crate::ledger::accounts::Held;
 use crate::ledger::parties::Versions;
 use crate::ledger::{Context, SettleOutcome};
@@ -27,7 +28,7 @@ impl Books {
         let request_id = settlement.request_id;
         let known = self.calls.remove(&request_id);
         match &known {
-            Some(Known::Open(_)) => self.closed.push(request_id.to_string()),
+            Some(Known::Open(_)) => self.closed.push(Id(request_id)),
             Some(Known::Unasked(call)) => self.count(call)?,
             Some(Known::Ended(_)) | None => {}
         }

@@ -1,0 +1,107 @@
+//! Ids as the tables have them: 16 bytes each.
+
+use std::fmt;
+
+use diesel::backend::Backend;
+use diesel::deserialize::{self, FromSql, FromSqlRow};
+use diesel::expression::AsExpression;
+use diesel::serialize::{self, Output, ToSql};
+use diesel::sql_types::Binary;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// An id in a row. Rows go to PostgreSQL and come from there as JSON, in which it is `\x` and 32 digits.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, AsExpression, FromSqlRow)]
+#[diesel(sql_type = Binary)]
+pub(crate) struct Id<T>(pub(crate) T);
+
+impl<T> Id<T> {
+    /// The id as the domain has it.
+    pub(crate) fn get(self) -> T {
+        self.0
+    }
+}
+
+impl<T: tollgate_domain::Id> Id<T> {
+    /// The id of a row of any kind.
+    pub(crate) fn of_any(self) -> Id<AnyId> {
+        Id(AnyId(*self.0.as_bytes()))
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Id<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T: fmt::Display> fmt::Debug for Id<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The id of a row whose kind the table does not say: that of an owner of a counter, or of a series.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct AnyId([u8; 16]);
+
+impl tollgate_domain::Id for AnyId {
+    fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for AnyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Digits(self.0))
+    }
+}
+
+/// The digits of an id, as `encode(id, 'hex')` has them on PostgreSQL.
+struct Digits([u8; 16]);
+
+impl fmt::Display for Digits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl<T, DB> ToSql<Binary, DB> for Id<T>
+where
+    T: tollgate_domain::Id,
+    DB: Backend,
+    [u8]: ToSql<Binary, DB>,
+{
+    fn to_sql<'b>(&'b self, out: &mut Output<'b, '_, DB>) -> serialize::Result {
+        self.0.as_bytes().as_slice().to_sql(out)
+    }
+}
+
+impl<T: tollgate_domain::Id, DB: Backend> FromSql<Binary, DB> for Id<T>
+where
+    Vec<u8>: FromSql<Binary, DB>,
+{
+    fn from_sql(value: DB::RawValue<'_>) -> deserialize::Result<Self> {
+        let bytes: [u8; 16] = Vec::from_sql(value)?.try_into().map_err(|_| "an id has 16 bytes")?;
+        Ok(Self(T::from_bytes(bytes)))
+    }
+}
+
+impl<T: tollgate_domain::Id> Serialize for Id<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("\\x{}", Digits(*self.0.as_bytes())))
+    }
+}
+
+impl<'de, T: tollgate_domain::Id> Deserialize<'de> for Id<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        let digits = text.strip_prefix("\\x").filter(|digits| digits.len() == 32);
+        let bytes = digits.and_then(|digits| u128::from_str_radix(digits, 16).ok());
+        let bytes = bytes.ok_or_else(|| serde::de::Error::custom("not an id"))?;
+        Ok(Self(T::from_bytes(bytes.to_be_bytes())))
+    }
+}

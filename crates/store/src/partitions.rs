@@ -1,0 +1,103 @@
+//! The monthly partitions of the tables that only grow, on PostgreSQL.
+//!
+//! A month that is over can be archived or dropped as a whole. Rows of a month that has no partition are in the
+//! default one, so no write depends on a partition that was made in time.
+
+use diesel::RunQueryDsl;
+use diesel::pg::PgConnection;
+use diesel::sql_types::{Bool, Text};
+use time::{Date, Month};
+use tollgate_domain::{Id as _, RequestId, Timestamp};
+
+use crate::conn::Conn;
+use crate::dialect;
+use crate::error::StoreError;
+
+/// Each table is partitioned by an id, which begins with the time at which it was made.
+const TABLES: [(&str, &str); 3] = [
+    ("requests", "request_id"),
+    ("request_index", "request_id"),
+    ("transactions", "transaction_id"),
+];
+/// How many months have their partitions before they begin.
+const MONTHS_AHEAD: usize = 2;
+
+/// Makes the partitions of this month and of those that follow, unless they are there. Call it in a write
+/// transaction of its own. SQLite has no partitions.
+///
+/// # Errors
+/// Those of the store: rows go to the default partition until it succeeds.
+pub(crate) fn make_ahead(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
+    let Conn::Postgres(conn) = conn else { return Ok(()) };
+    let mut month = now.date().replace_day(1).unwrap_or(now.date());
+    for _ in 0..=MONTHS_AHEAD {
+        let next = month_after(month);
+        for (table, id) in TABLES {
+            make(conn, table, id, month, next)?;
+        }
+        month = next;
+    }
+    Ok(())
+}
+
+fn month_after(month: Date) -> Date {
+    let year = if month.month() == Month::December { month.year() + 1 } else { month.year() };
+    Date::from_calendar_date(year, month.month().next(), 1).unwrap_or(Date::MAX)
+}
+
+fn make(
+    conn: &mut PgConnection,
+    table: &str,
+    id: &str,
+    month: Date,
+    next: Date,
+) -> Result<(), StoreError> {
+    let name = format!("{table}_{:04}_{:02}", month.year(), u8::from(month.month()));
+    let is_there = |conn: &mut PgConnection| {
+        let found = diesel::dsl::sql::<Bool>("to_regclass(").bind::<Text, _>(&name);
+        diesel::select(found.sql(") IS NOT NULL")).get_result::<bool>(conn)
+    };
+    if is_there(conn)? {
+        return Ok(());
+    }
+    // Only one process makes it.
+    dialect::lock_partitions(conn)?;
+    if is_there(conn)? {
+        return Ok(());
+    }
+    let [from, to] = [month, next].map(|day| {
+        let least = RequestId::least(Timestamp::at_midnight(day));
+        format!("'\\x{:032x}'", u128::from_be_bytes(*least.as_bytes()))
+    });
+    let has_rows = diesel::dsl::sql::<Bool>(&format!(
+        "EXISTS (SELECT 1 FROM {table}_default WHERE {id} >= {from} AND {id} < {to})"
+    ));
+    if diesel::select(has_rows).get_result(conn)? {
+        log::warn!("{name} is not made: {table}_default has rows of that month");
+        return Ok(());
+    }
+    // To attach a table keeps nobody from the others, unlike to make it as a partition.
+    for statement in [
+        format!("CREATE TABLE {name} (LIKE {table} INCLUDING ALL)"),
+        format!("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({from}) TO ({to})"),
+    ] {
+        diesel::sql_query(statement).execute(conn)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_month_ends_where_the_next_begins() {
+        let days = [(2026, Month::January), (2026, Month::November), (2026, Month::December)];
+        let next = days.map(|(year, month)| {
+            let day = Date::from_calendar_date(year, month, 1).unwrap();
+            let next = month_after(day);
+            (next.year(), u8::from(next.month()), next.day())
+        });
+        assert_eq!(next, [(2026, 2, 1), (2026, 12, 1), (2027, 1, 1)]);
+    }
+}
