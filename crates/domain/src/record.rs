@@ -191,6 +191,9 @@ pub struct RequestRecord {
     pub spend_key_id: Option<SpendKeyId>,
     /// The meter it was priced with.
     pub meter_id: Option<MeterId>,
+    /// Its number among the settled calls of its wallet, or else of the merchant's own: 1, 2, 3, … without gaps.
+    /// Absent while it is pending.
+    pub sequence: Option<u64>,
     /// Where it stands.
     pub status: RequestStatus,
     /// The provider's name.

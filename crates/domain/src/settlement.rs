@@ -188,6 +188,7 @@ fn record(
         request_id: pending.request_id,
         merchant_id: pending.merchant_id,
         reference_id: pending.reference_id.clone(),
+        sequence: None,
         connection_id: pending.connection_id,
         spend_key_id: pending.spend_key_id,
         meter_id: pending.meter.map(|meter| meter.meter_id),

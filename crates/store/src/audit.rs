@@ -67,6 +67,8 @@ impl fmt::Display for Difference {
 struct Recomputed {
     /// By wallet and account.
     balances: BTreeMap<(Id<WalletId>, Code<LedgerAccount>), i64>,
+    /// Which records of each wallet are there, by their numbers.
+    records: BTreeMap<Id<WalletId>, Numbers>,
     /// The number of each wallet's last transaction.
     numbers: BTreeMap<Id<WalletId>, i64>,
     usage: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
@@ -77,6 +79,33 @@ struct Recomputed {
     /// What is kept of each spend key, and what its records come to.
     spend: BTreeMap<Id<SpendKeyId>, [SpendCounters; 2]>,
     rollups: rollups::Recomputed,
+}
+
+/// A set of numbers from 1 on, a bit each.
+#[derive(Default)]
+struct Numbers(Vec<u64>);
+
+impl Numbers {
+    /// Adds a number; whether it was not there.
+    fn insert(&mut self, number: i64) -> bool {
+        let Ok(number) = usize::try_from(number) else { return false };
+        let (word, bit) = (number / 64, 1_u64 << (number % 64));
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        let Some(word) = self.0.get_mut(word) else { return false };
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    /// The least number from 1 to `last` that is not there.
+    fn first_missing(&self, last: i64) -> Option<i64> {
+        (1..=last).find(|number| {
+            let number = usize::try_from(*number).unwrap_or_default();
+            self.0.get(number / 64).is_none_or(|word| word & (1 << (number % 64)) == 0)
+        })
+    }
 }
 
 /// The ids of merchants, connections and spend keys with their kinds, which counters and series do not have.
@@ -116,12 +145,13 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     read_spend_counters(conn, &mut sums)?;
     read_transactions(conn, &mut audit, &mut sums)?;
     read_open_calls(conn, &mut audit, &mut sums)?;
-    read_requests(conn, &mut audit, &mut sums)?;
+    let rows: Vec<WalletRow> = wallets::table.select(WalletRow::as_select()).load(conn)?;
+    audit.wallets = rows.len();
+    let last_records: HashMap<_, _> = rows.iter().map(|row| (row.wallet_id, row.records)).collect();
+    read_requests(conn, &last_records, &mut audit, &mut sums)?;
     let owners = Owners::read(conn)?;
     audit.requests += audit.pending;
 
-    let rows: Vec<WalletRow> = wallets::table.select(WalletRow::as_select()).load(conn)?;
-    audit.wallets = rows.len();
     for row in &rows {
         let id = row.wallet_id;
         for (account, kept, held) in [
@@ -137,6 +167,10 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
         }
         let number = sums.numbers.get(&id).copied().unwrap_or(0);
         audit.compare(format!("wallet {id} transactions"), row.transactions, number);
+        let records = sums.records.remove(&id).unwrap_or_default();
+        if let Some(number) = records.first_missing(row.records) {
+            audit.compare(format!("record {number} of wallet {id}"), 0, 1);
+        }
     }
     compare_subscriptions(conn, &mut audit, &rows)?;
     for (key, cost) in std::mem::take(&mut sums.costs) {
@@ -334,6 +368,7 @@ fn read_open_calls(
 
 fn read_requests(
     conn: &mut Conn,
+    last_records: &HashMap<Id<WalletId>, i64>,
     audit: &mut Audit,
     sums: &mut Recomputed,
 ) -> Result<(), StoreError> {
@@ -358,6 +393,16 @@ fn read_requests(
             for (wallet_id, cost) in wallet.into_iter().chain([merchants]) {
                 let costs = sums.costs.entry((row.request_id, wallet_id)).or_default();
                 *costs = costs.saturating_add(cost);
+            }
+            let wallet_id = row.wallet_id.unwrap_or(row.merchant_wallet_id);
+            let last = last_records.get(&wallet_id).copied().unwrap_or_default();
+            let is_of_wallet = (1..=last).contains(&row.sequence);
+            if !is_of_wallet || !sums.records.entry(wallet_id).or_default().insert(row.sequence) {
+                audit.compare(
+                    format!("number of {} on its wallet", row.request_id),
+                    row.sequence,
+                    0,
+                );
             }
             let call = row.call()?;
             count(conn, &call, row.counted_units, &mut periods, sums)?;

@@ -139,6 +139,7 @@ pub(crate) struct WalletRow {
     pub(crate) bundle_expired: i64,
     pub(crate) cycles: i64,
     pub(crate) transactions: i64,
+    pub(crate) records: i64,
     pub(crate) created_at: i64,
 }
 
@@ -404,6 +405,7 @@ fn meter_version(meter_id: Option<Id<MeterId>>, version: Option<i32>) -> Option<
 pub(crate) struct RequestRow {
     pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) request_id: Id<RequestId>,
+    pub(crate) sequence: i64,
     pub(crate) reference_id: Option<String>,
     pub(crate) connection_id: Option<Id<ConnectionId>>,
     pub(crate) spend_key_id: Option<Id<SpendKeyId>>,
@@ -437,6 +439,7 @@ impl RequestRow {
         Self {
             request_id: Id(call.request_id),
             merchant_id: Id(call.merchant_id),
+            sequence: record.sequence.and_then(|number| number.try_into().ok()).unwrap_or_default(),
             reference_id: call.reference_id.clone(),
             connection_id: call.connection_id.map(Id),
             spend_key_id: call.spend_key_id.map(Id),
@@ -505,6 +508,7 @@ impl RequestRow {
     pub(crate) fn to_record(&self, meter: Option<&Meter>) -> Result<RequestRecord, StoreError> {
         let mut record = tollgate_domain::settlement::in_flight(&self.call()?, meter);
         from_json::<Outcome<'_>>("requests.outcome", &self.outcome)?.apply(&mut record)?;
+        record.sequence = u64::try_from(self.sequence).ok();
         record.status = self.status.0;
         record.swept = self.swept;
         Ok(record)

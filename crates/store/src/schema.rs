@@ -48,6 +48,7 @@ diesel::table! {
         bundle_expired -> BigInt,
         cycles -> BigInt,
         transactions -> BigInt,
+        records -> BigInt,
         created_at -> BigInt,
     }
 }
@@ -126,6 +127,7 @@ diesel::table! {
     requests (merchant_id, request_id) {
         merchant_id -> Binary,
         request_id -> Binary,
+        sequence -> BigInt,
         reference_id -> Nullable<Text>,
         connection_id -> Nullable<Binary>,
         spend_key_id -> Nullable<Binary>,

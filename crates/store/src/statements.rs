@@ -86,6 +86,7 @@ fixed_statement! {
         ", bundle_expired = " &row.bundle_expired => BigInt,
         ", cycles = " &row.cycles => BigInt,
         ", transactions = " &row.transactions => BigInt,
+        ", records = " &row.records => BigInt,
         " WHERE wallet_id = " &row.wallet_id => Binary; "";
 
     /// Deletes the row of a call that is settled.
@@ -234,6 +235,7 @@ insert_some! {
     InsertSomeRequests(RequestRow) = "requests" {
         merchant_id: Binary,
         request_id: Binary,
+        sequence: BigInt,
         reference_id: Nullable<Text>,
         connection_id: Nullable<Binary>,
         spend_key_id: Nullable<Binary>,
@@ -334,7 +336,7 @@ insert_of_rows! {
          cycle_held = excluded.cycle_held, cycle_expired = excluded.cycle_expired, \
          bundle_credit = excluded.bundle_credit, bundle_held = excluded.bundle_held, \
          bundle_expired = excluded.bundle_expired, cycles = excluded.cycles, \
-         transactions = excluded.transactions";
+         transactions = excluded.transactions, records = excluded.records";
 
     /// Writes locked counters of spend keys back.
     SaveCountersOfKeys(SpendCountersRow) = "spend_counters",

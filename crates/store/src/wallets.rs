@@ -41,6 +41,7 @@ pub(crate) fn create(
         bundle_expired: 0,
         cycles: 0,
         transactions: 0,
+        records: 0,
         created_at: now.unix_micros(),
     };
     diesel::insert_into(wallets::table).values(&row).execute(conn)?;

@@ -29,6 +29,8 @@ pub(crate) struct LedgerWallet {
     pub(crate) subscription_id: Option<SubscriptionId>,
     /// The number of its last ledger line.
     pub(crate) last_number: i64,
+    /// The number of its last record.
+    pub(crate) last_record: i64,
 }
 
 /// Wallets under lock, by id.
@@ -42,13 +44,14 @@ impl TryFrom<&WalletRow> for LedgerWallet {
             wallet: Wallet::try_from(row)?,
             subscription_id: row.subscription_id.map(Id::get),
             last_number: row.transactions,
+            last_record: row.records,
         })
     }
 }
 
 impl From<&LedgerWallet> for WalletRow {
     fn from(locked: &LedgerWallet) -> Self {
-        let LedgerWallet { wallet, subscription_id, last_number } = locked;
+        let LedgerWallet { wallet, subscription_id, last_number, last_record } = locked;
         let Wallet { credits, .. } = wallet;
         Self {
             wallet_id: Id(wallet.wallet_id),
@@ -67,6 +70,7 @@ impl From<&LedgerWallet> for WalletRow {
             bundle_expired: credits.bundle.expired_cycle,
             cycles: credits.cycles,
             transactions: *last_number,
+            records: *last_record,
             created_at: wallet.created_at.unix_micros(),
         }
     }
@@ -192,6 +196,8 @@ pub(crate) struct WriteSet {
     keys: BTreeMap<SpendKeyId, KeyChange>,
     /// What calls that have ended take of wallets, by call.
     taken: BTreeMap<RequestId, Amount>,
+    /// How many records were written on each wallet.
+    records: BTreeMap<WalletId, i64>,
 }
 
 impl WriteSet {
@@ -206,6 +212,7 @@ impl WriteSet {
             holds: BTreeMap::new(),
             keys: BTreeMap::new(),
             taken: BTreeMap::new(),
+            records: BTreeMap::new(),
         }
     }
 
@@ -257,6 +264,19 @@ impl WriteSet {
             key.spent = key.spent.checked_add(spent).map_err(|Overflow| out_of_range("key", id))?;
         }
         Ok(())
+    }
+
+    /// The number of a new record on a wallet.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when there is no greater number.
+    pub(crate) fn number_record(&mut self, locked: &mut LedgerWallet) -> Result<i64, StoreError> {
+        self.change(locked);
+        let id = locked.wallet.wallet_id;
+        let number = locked.last_record.checked_add(1).ok_or_else(|| out_of_range("wallet", id))?;
+        locked.last_record = number;
+        *self.records.entry(id).or_default() += 1;
+        Ok(number)
     }
 
     fn sum_holds(
@@ -426,6 +446,10 @@ impl WriteSet {
             if expected != Moved::from(after) {
                 return Err(broken(Law::LinesAreMovements, id));
             }
+            let records = self.records.get(id).copied().unwrap_or_default();
+            if before.last_record.checked_add(records) != Some(after.last_record) {
+                return Err(broken(Law::RecordsAreNumbered, id));
+            }
             let Ok(holds) =
                 Holds::of(&before.wallet).plus(self.holds.get(id).copied().unwrap_or_default())
             else {
@@ -575,6 +599,8 @@ impl Moved {
 enum Law {
     /// The accounts of a wallet change by its ledger lines, which are numbered without gaps.
     LinesAreMovements,
+    /// The records of a wallet are numbered without gaps.
+    RecordsAreNumbered,
     /// What a wallet holds changes by the holds of calls that are opened or have ended.
     HoldsAreOfOpenCalls,
     /// No hold is below zero.
@@ -589,6 +615,7 @@ impl Law {
     const fn text(self) -> &'static str {
         match self {
             Self::LinesAreMovements => "ledger (its lines are not the movements of a wallet)",
+            Self::RecordsAreNumbered => "record (its number is not the next one of its wallet)",
             Self::HoldsAreOfOpenCalls => "hold (it is not that of the open calls of a wallet)",
             Self::NoHoldIsNegative => "hold (it would be below zero)",
             Self::CallsPayTheirCost => "ledger (its lines are not what a call takes)",
@@ -633,7 +660,7 @@ mod tests {
             low_balance_threshold: None,
             created_at: NOW,
         };
-        LedgerWallet { wallet, subscription_id: None, last_number: 3 }
+        LedgerWallet { wallet, subscription_id: None, last_number: 3, last_record: 2 }
     }
 
     fn spend_key() -> SpendKey {
@@ -721,6 +748,18 @@ mod tests {
             changes.move_balance(wallet, usd("1"), reason(None)).unwrap().unwrap();
         });
         assert_eq!(other, law);
+    }
+
+    #[test]
+    fn a_record_that_is_not_numbered_is_found() {
+        let law = Some(Law::RecordsAreNumbered.text());
+        assert_eq!(breaks(|_, wallet, _| wallet.last_record += 1), law);
+        let given_twice = breaks(|changes, wallet, _| {
+            assert_eq!(changes.number_record(wallet).unwrap(), 3);
+            wallet.last_record -= 1;
+            assert_eq!(changes.number_record(wallet).unwrap(), 3);
+        });
+        assert_eq!(given_twice, law);
     }
 
     #[test]

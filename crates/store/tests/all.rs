@@ -6,6 +6,7 @@ mod deliveries;
 mod failover;
 mod ledger;
 mod missing_prices;
+mod partitions;
 mod reference;
 mod repricings;
 mod sessions;

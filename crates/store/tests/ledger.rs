@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::{Call, Refusal};
+use tollgate_domain::settlement::Report;
 use tollgate_domain::*;
 use tollgate_pricing::{Amount, Payer, Tier, UnitPrices, Usage};
 use tollgate_store::wallets::{Moved, Movement};
@@ -269,6 +270,86 @@ fn two_hundred_callers_on_one_wallet_leave_no_hold_and_no_gap() {
         assert_eq!(wallet.held, Amount::ZERO);
         assert_eq!(admitted, 5, "60 USD pay five calls of 12");
         assert_eq!(wallet.balance, Amount::ZERO);
+    });
+}
+
+/// Eight settlers on two wallets: no number is given twice, and none is left out.
+#[test]
+fn the_records_of_a_wallet_are_numbered_without_gaps() {
+    each_store(async |store| {
+        let shop = Arc::new(shop(store, "1000").await);
+        let settlers: Vec<_> = (0..8)
+            .map(|_| {
+                let calls: Vec<_> = (0..20)
+                    .map(|n| match n % 4 {
+                        // Its costs are the merchant's own.
+                        0 => store.call(shop.merchant.merchant_id, shop.secret_key_id),
+                        _ => shop.call(store),
+                    })
+                    .collect();
+                let store = store.store.clone();
+                tokio::spawn(async move {
+                    let mut numbers = Vec::new();
+                    for call in calls {
+                        let (request_id, own) = (call.request_id, call.connection_id.is_none());
+                        let call = store.admit(Box::new(call)).await.unwrap().unwrap();
+                        assert_eq!(call.request_id, request_id);
+                        let report = match numbers.len() % 3 {
+                            0 => Report::not_sent(call.created_at),
+                            _ => answered(10, "0"),
+                        };
+                        match store.settle(request_id, report).await {
+                            SettleOutcome::Settled(record) => numbers.push((own, record)),
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                    numbers
+                })
+            })
+            .collect();
+        let mut numbers = [Vec::new(), Vec::new()];
+        for settler in settlers {
+            for (own, record) in settler.await.unwrap() {
+                numbers[usize::from(own)].push(record.sequence.unwrap());
+                let merchant_id = shop.merchant.merchant_id;
+                let id = record.request_id;
+                let kept =
+                    store.store.read(move |conn| requests::find(conn, merchant_id, id)).await;
+                assert_eq!(kept.unwrap().unwrap().sequence, record.sequence);
+            }
+        }
+        for (numbers, count) in numbers.iter_mut().zip([120, 40]) {
+            numbers.sort_unstable();
+            assert_eq!(*numbers, (1..=count).collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn an_audit_names_the_record_that_a_wallet_has_lost() {
+    each_store(async |store| {
+        let shop = shop(store, "100").await;
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            ids.push(store.forward(shop.call(store), 10, "0.5").await.unwrap().request_id);
+        }
+        let change = async |sql: &'static str| {
+            let changed = store.store.write(move |conn| match conn {
+                Conn::Sqlite(conn) => conn.batch_execute(sql).map_err(StoreError::from),
+                Conn::Postgres(conn) => conn.batch_execute(sql).map_err(StoreError::from),
+            });
+            changed.await.unwrap();
+        };
+        change("UPDATE requests SET sequence = 12 WHERE sequence = 2").await;
+        let audit = store.store.audit().await.unwrap();
+        let names: Vec<_> = audit.differences.iter().map(|one| one.what.as_str()).collect();
+        let wallet_id = shop.connection.wallet_id;
+        let expected = [
+            format!("number of {} on its wallet", ids[1]),
+            format!("record 2 of wallet {wallet_id}"),
+        ];
+        assert_eq!(names, expected);
+        change("UPDATE requests SET sequence = 2 WHERE sequence = 12").await;
     });
 }
 

@@ -52,6 +52,8 @@ CREATE TABLE wallets (
     cycles                BIGINT NOT NULL,
     -- How many transactions it has: the number of its last one.
     transactions          BIGINT NOT NULL,
+    -- The same of its records: of calls that it is charged for, and of a merchant's own those without another.
+    records               BIGINT NOT NULL,
     created_at            BIGINT NOT NULL
 );
 
@@ -241,6 +243,8 @@ CREATE TABLE open_calls (
 CREATE TABLE requests (
     merchant_id        BLOB NOT NULL,
     request_id         BLOB NOT NULL,
+    -- 1, 2, 3, … on its wallet, or else the merchant's own, without gaps.
+    sequence           BIGINT NOT NULL,
     -- The merchant's own id of usage that was reported.
     reference_id       TEXT,
     connection_id      BLOB,

@@ -215,6 +215,7 @@ fn failed() -> RequestRecord {
         request_id: RequestId::least(NOW),
         merchant_id: MerchantId::least(MADE),
         reference_id: None,
+        sequence: Some(42),
         connection_id: Some(ConnectionId::least(MADE)),
         spend_key_id: None,
         meter_id: Some(MeterId::least(MADE)),

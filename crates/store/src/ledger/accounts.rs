@@ -300,6 +300,12 @@ impl Accounts {
         booked.map(drop).ok_or_else(|| out_of_range(Overflow))
     }
 
+    /// The number of a new record on a wallet.
+    pub(super) fn number_record(&mut self, id: WalletId) -> Result<i64, StoreError> {
+        let wallet = self.wallets.get_mut(&id).ok_or_else(|| missing_wallet(id))?;
+        self.changes.number_record(wallet)
+    }
+
     /// A call has ended: see [`WriteSet::ended`].
     pub(super) fn ended(
         &mut self,

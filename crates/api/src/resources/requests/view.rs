@@ -21,6 +21,9 @@ pub(crate) struct RecordView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reference_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    sequence: Option<u64>,
     status: RequestStatus,
     provider: String,
     endpoint: String,
@@ -156,6 +159,7 @@ impl RecordView {
         Self {
             request_id: record.request_id,
             reference_id: record.reference_id.clone(),
+            sequence: record.sequence,
             status: record.status,
             provider: record.provider.clone(),
             endpoint: record.endpoint.clone(),

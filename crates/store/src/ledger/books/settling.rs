@@ -118,6 +118,14 @@ impl Books {
             self.changed_counters.insert(key);
         }
         let booked = self.pay(call, &record, before)?;
+        let sequence = match before {
+            // Without a wallet of its own, the merchant's may have to pay, and is locked.
+            None => {
+                self.accounts.number_record(call.wallet_id.unwrap_or(call.merchant_wallet_id))?
+            }
+            Some(row) => row.sequence,
+        };
+        record.sequence = u64::try_from(sequence).ok();
         if let Some(missing) = &report.missing
             && !context.told.is_told(call.merchant_id, missing, self.now)
         {
