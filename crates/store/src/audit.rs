@@ -18,17 +18,17 @@ use crate::codes::Code;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
+use crate::meters;
 use crate::records::Walk;
-use crate::repricings::Earlier;
 use crate::rows::{
-    CounterKey, OpenCallRow, TierCounterRow, TransactionRow, WalletRow, counter_key, word,
+    CounterKey, OpenCallRow, SpendCountersRow, TierCounterRow, TransactionRow, WalletRow,
+    counter_key, word,
 };
 use crate::schema::{
     connections, merchants, open_calls, spend_counters, spend_keys, subscriptions, tier_counters,
     transactions, wallets,
 };
-use crate::spend_keys::SpendCountersRow;
-use crate::{meters, repricings};
+use crate::tables::repricings::{self, Earlier};
 
 /// What an audit found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,12 +9,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use diesel::prelude::*;
 use r2d2::ManageConnection;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 
-use crate::conn::{Conn, DatabaseUrl, Manager};
+use crate::conn::{DatabaseUrl, Manager};
+use crate::dialect;
 use crate::error::StoreError;
 use crate::files::{beside, canonical, private, sync_folder_of};
 use crate::migrations::{self, MigrationError};
@@ -182,30 +182,13 @@ fn copy(from: &Path, to: &Path) -> Result<(), BackupError> {
 /// Fails unless a file is sound, and a database that this version knows or can bring up to date.
 fn check(path: &Path) -> Result<(), BackupError> {
     let mut conn = Manager::sqlite(path).connect()?;
-    if let Some(what) = damage(&mut conn)? {
+    if let Some(what) = dialect::damage(&mut conn).map_err(StoreError::from)? {
         return Err(BackupError::Damaged(path.to_owned(), what));
     }
     match migrations::check(&mut conn) {
         Ok(()) | Err(MigrationError::Pending(_)) => Ok(()),
         Err(cause) => Err(BackupError::Schema(cause)),
     }
-}
-
-/// What SQLite finds wrong with a file, if anything. It reads all of it.
-pub(crate) fn damage(conn: &mut Conn) -> Result<Option<String>, StoreError> {
-    #[derive(QueryableByName)]
-    struct Answer {
-        #[diesel(sql_type = diesel::sql_types::Text)]
-        quick_check: String,
-    }
-    let Conn::Sqlite(conn) = conn else { return Ok(None) };
-    let answer = diesel::sql_query("PRAGMA quick_check(1)").get_result::<Answer>(conn);
-    Ok(match answer {
-        Ok(answer) => Some(answer.quick_check).filter(|said| said != "ok"),
-        // So much is wrong that it cannot even look.
-        Err(diesel::result::Error::DatabaseError(_, why)) => Some(why.message().to_owned()),
-        Err(cause) => return Err(cause.into()),
-    })
 }
 
 /// Removes a database and what is beside it.

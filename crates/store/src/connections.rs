@@ -13,6 +13,7 @@ use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{ConnectionRow, to_json};
 use crate::schema::connections;
+pub use crate::tables::connections::find;
 use crate::{events, subscriptions, wallets};
 
 /// A connection that was made, or that already had the reference.
@@ -68,24 +69,6 @@ pub fn create(
     let news = News::ConnectionCreated { connection: Box::new(connection.clone()) };
     events::write(conn, merchant_id, &news, now)?;
     Ok(Created { connection, is_new: true })
-}
-
-/// A merchant's connection, deleted or not.
-///
-/// # Errors
-/// Those of the store.
-pub fn find(
-    conn: &mut Conn,
-    merchant_id: MerchantId,
-    connection_id: ConnectionId,
-) -> Result<Option<Connection>, StoreError> {
-    let row = connections::table
-        .find(Id(connection_id))
-        .filter(connections::merchant_id.eq(Id(merchant_id)))
-        .select(ConnectionRow::as_select())
-        .first(conn)
-        .optional()?;
-    row.map(Connection::try_from).transpose()
 }
 
 /// A merchant's connections that are not deleted, newest first.

@@ -24,15 +24,12 @@ use tollgate_domain::{
 };
 
 use crate::conn::Conn;
-use crate::deliveries::DeliveryRow;
-use crate::events::EventRow;
 use crate::ids::Id;
-use crate::missing_prices::MissingPriceRow;
-use crate::repricings::RepricingRow;
-use crate::rollups::{RollupRow, SeriesRow, TagRow};
 use crate::rows::{
-    CorrectionRow, OpenCallRow, ReportedUsageRow, RequestIndexRow, RequestRow, TierCounterRow,
-    TransactionRow, WalletRow, to_json,
+    AnswerRow, ConfigRow, ConfigVersionRow, ConnectionRow, CorrectionRow, DeliveryRow, EventRow,
+    MissingPriceRow, OpenCallRow, ReportedUsageRow, RepricingRow, RequestIndexRow, RequestRow,
+    RollupRow, SeriesRow, SpendCountersRow, SpendKeyRow, SubscriptionRow, TagRow, TierCounterRow,
+    TransactionRow, WalletRow, WebhookRow, to_json,
 };
 use crate::schema::{
     connections, corrections, deliveries, events, idempotent_answers, merchants, missing_prices,
@@ -40,15 +37,11 @@ use crate::schema::{
     spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
     usage_series, usage_tags, wallets, webhooks,
 };
-use crate::spend_keys::{SpendCountersRow, SpendKeyRow};
 use crate::statements::{
     AddRollup, AddRollups, DataVersion, InsertIndexRows, InsertSomeIndexRows,
     InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter, SaveCounters,
     SaveCountersOfKeys, SaveSpendCounters, SaveWallet, SaveWallets,
 };
-use crate::subscription_configs::{ConfigRow, ConfigVersionRow};
-use crate::subscriptions::SubscriptionRow;
-use crate::webhooks::WebhookRow;
 pub(crate) use reading::{UsageByDay, UsageBySeries, plan};
 
 diesel::define_sql_function! {
@@ -147,6 +140,23 @@ pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<u64> {
         }
         Conn::Postgres(_) => Ok(0),
     }
+}
+
+/// What SQLite finds wrong with a file, if anything. It reads all of it.
+pub(crate) fn damage(conn: &mut Conn) -> QueryResult<Option<String>> {
+    #[derive(QueryableByName)]
+    struct Answer {
+        #[diesel(sql_type = Text)]
+        quick_check: String,
+    }
+    let Conn::Sqlite(conn) = conn else { return Ok(None) };
+    let answer = diesel::sql_query("PRAGMA quick_check(1)").get_result::<Answer>(conn);
+    Ok(match answer {
+        Ok(answer) => Some(answer.quick_check).filter(|said| said != "ok"),
+        // So much is wrong that it cannot even look.
+        Err(diesel::result::Error::DatabaseError(_, why)) => Some(why.message().to_owned()),
+        Err(cause) => return Err(cause),
+    })
 }
 
 /// What SQLite answers to a checkpoint, in pages.
@@ -505,8 +515,7 @@ pub(crate) fn lock_due_webhooks(
 pub(crate) fn connections_by_id(
     conn: &mut Conn,
     ids: &[Id<ConnectionId>],
-) -> QueryResult<Vec<(crate::rows::ConnectionRow, String)>> {
-    use crate::rows::ConnectionRow;
+) -> QueryResult<Vec<(ConnectionRow, String)>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
             let row = connections::table.find(id).select(ConnectionRow::as_select());
@@ -604,10 +613,7 @@ pub(crate) fn save_counters(conn: &mut Conn, rows: &[TierCounterRow]) -> QueryRe
 }
 
 /// Claims an idempotency key; whether it was free. Who comes second waits until the first is done.
-pub(crate) fn claim_idempotency_key(
-    conn: &mut Conn,
-    row: &crate::idempotency::AnswerRow,
-) -> QueryResult<bool> {
+pub(crate) fn claim_idempotency_key(conn: &mut Conn, row: &AnswerRow) -> QueryResult<bool> {
     let claimed = crate::conn::each_database!(conn, conn => {
         diesel::insert_into(idempotent_answers::table)
             .values(row)

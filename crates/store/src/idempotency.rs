@@ -7,6 +7,7 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
+use crate::rows::AnswerRow;
 use crate::schema::idempotent_answers;
 
 /// What makes a repeated operation recognisable.
@@ -64,18 +65,6 @@ pub enum Claim {
 
 /// How long an answer is kept.
 const KEPT_MILLIS: i64 = 24 * 60 * 60 * 1_000;
-
-#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
-#[diesel(table_name = idempotent_answers)]
-pub(crate) struct AnswerRow {
-    merchant_id: Id<AnyId>,
-    scope: String,
-    idempotency_key: String,
-    fingerprint: Vec<u8>,
-    status: i32,
-    body: String,
-    created_at: i64,
-}
 
 /// Claims a key. Call it first in the write transaction of the operation: what fails takes its
 /// claim back, and of two at once the second waits for the first.

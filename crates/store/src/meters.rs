@@ -14,7 +14,8 @@ use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{MeterRow, MeterVersionRow, from_json, to_json, word};
 use crate::schema::{meter_versions, meters, tier_counters};
-use crate::{spend_keys, subscription_configs};
+use crate::subscription_configs;
+use crate::tables::spend_keys;
 
 /// The merchant has another meter with this slug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

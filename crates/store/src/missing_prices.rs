@@ -13,8 +13,8 @@ use tollgate_domain::{MerchantId, MissingPrice, Timestamp};
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
-use crate::events::EventRow;
 use crate::ids::Id;
+use crate::rows::{EventRow, MissingPriceRow};
 use crate::schema::missing_prices;
 
 /// Of how many missing prices a merchant is told on a day at most.
@@ -25,15 +25,6 @@ const REMEMBERED: usize = 20_000;
 const WAITING: usize = 256;
 /// For how many days rows are kept: clocks of nodes may differ a little around midnight.
 const KEPT_DAYS: i64 = 2;
-
-#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
-#[diesel(table_name = missing_prices)]
-pub(crate) struct MissingPriceRow {
-    merchant_id: Id<MerchantId>,
-    day: i64,
-    provider: String,
-    model: String,
-}
 
 /// What is to be told: of a merchant's provider and model the first one.
 pub(crate) type Missing = BTreeMap<MerchantId, BTreeMap<Name, MissingPrice>>;

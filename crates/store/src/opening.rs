@@ -13,7 +13,6 @@ use tokio::sync::watch;
 use tollgate_domain::{Clock, NodeId};
 use tollgate_pricing::Rate;
 
-use crate::backup::damage;
 use crate::conn::{Conn, DatabaseUrl, Manager};
 use crate::error::StoreError;
 use crate::files::{beside, private};
@@ -24,8 +23,9 @@ use crate::missing_prices::Told;
 use crate::readers::Readers;
 use crate::rollups::Series;
 use crate::serving::Begun;
+use crate::store::{Inner, Renewals, Store};
 use crate::vitals::Vitals;
-use crate::{Inner, Renewals, Store, deliveries, nodes, partitions, serving};
+use crate::{deliveries, dialect, nodes, partitions, serving};
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -270,7 +270,7 @@ fn prepare(
         if has_ended == Some(false) {
             log::info!("the process that served last did not end by itself: the file is checked");
         }
-        if let Some(what) = damage(&mut conn)? {
+        if let Some(what) = dialect::damage(&mut conn).map_err(StoreError::from)? {
             return Err(OpenError::Damaged(what));
         }
     }

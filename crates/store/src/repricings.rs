@@ -6,7 +6,7 @@
 //! whoever comes second, another operator or a late settlement, finds what the first has done. Rows
 //! are locked in the usual order, records before wallets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use diesel::prelude::*;
 use time::Date;
@@ -16,15 +16,16 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, AppliedPrices, ModelPattern, Overflow, PriceBook, PriceSource};
 
-use crate::Store;
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::merchants;
 use crate::requests::to_records;
-use crate::rows::{RequestRow, to_json};
-use crate::schema::{repricings, requests};
+use crate::rows::{RepricingRow, RequestRow, to_json};
+use crate::schema::requests;
+use crate::store::Store;
+use crate::tables::repricings::{Earlier, earlier};
 use crate::write_set::{LedgerWallets, Reason, WriteSet, lock_wallets, out_of_range};
 
 /// How many records are read at a time.
@@ -97,65 +98,6 @@ pub struct Change {
     pub service_charge_kept: bool,
     /// The prices.
     pub applied: Vec<AppliedPrices>,
-}
-
-#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
-#[diesel(table_name = repricings)]
-pub(crate) struct RepricingRow {
-    merchant_id: Id<MerchantId>,
-    request_id: Id<RequestId>,
-    number: i32,
-    base_before: i64,
-    base_after: i64,
-    wallet_delta: i64,
-    merchant_delta: i64,
-    applied: String,
-    created_at: i64,
-}
-
-/// What the repricings of a record come to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Earlier {
-    number: i32,
-    base: Option<i64>,
-    pub(crate) wallet_delta: i64,
-    pub(crate) merchant_delta: i64,
-}
-
-impl Earlier {
-    fn shares(&self) -> Shares {
-        Shares {
-            wallet: Amount::from_units(self.wallet_delta),
-            merchant: Amount::from_units(self.merchant_delta),
-        }
-    }
-}
-
-/// What the repricings of these records come to, all of which are of these merchants.
-pub(crate) fn earlier(
-    conn: &mut Conn,
-    merchant_ids: impl IntoIterator<Item = Id<MerchantId>>,
-    request_ids: &[Id<RequestId>],
-) -> Result<BTreeMap<Id<RequestId>, Earlier>, StoreError> {
-    let rows: Vec<RepricingRow> = repricings::table
-        .filter(repricings::merchant_id.eq_any(merchant_ids))
-        .filter(repricings::request_id.eq_any(request_ids))
-        .order((repricings::request_id, repricings::number))
-        .select(RepricingRow::as_select())
-        .load(conn)?;
-    Ok(by_request(rows))
-}
-
-fn by_request(rows: Vec<RepricingRow>) -> BTreeMap<Id<RequestId>, Earlier> {
-    let mut all: BTreeMap<Id<RequestId>, Earlier> = BTreeMap::new();
-    for row in rows {
-        let sum = all.entry(row.request_id).or_default();
-        sum.number = row.number;
-        sum.base = Some(row.base_after);
-        sum.wallet_delta = sum.wallet_delta.saturating_add(row.wallet_delta);
-        sum.merchant_delta = sum.merchant_delta.saturating_add(row.merchant_delta);
-    }
-    all
 }
 
 impl Store {

@@ -26,19 +26,17 @@ use sha2::{Digest, Sha256};
 use tollgate_domain::{Id as _, MerchantId, Timestamp};
 
 use crate::conn::Conn;
+use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::records::Walk;
-use crate::rows::{RequestIndexRow, to_json};
+use crate::rows::{RequestIndexRow, RollupRow, SeriesRow, TagRow, to_json};
 use crate::schema::{rollup_queue, usage_rollups, usage_series, usage_tags};
-use crate::{dialect, webhooks};
+use crate::tables::webhooks;
 
-pub(crate) use queue::{CONNECTION, FAILURE, METER, QueueRow, QueuedCall, queued, queued_since};
+pub(crate) use queue::{CONNECTION, FAILURE, METER, QueuedCall, queued, queued_since};
 pub use sums::Sums;
-pub(crate) use sums::{
-    MODEL, NARROW, PartSums, RollupKey, RollupRow, STATUS, SeriesRow, TagRow, WIDE, is_trait,
-    pairs, slot, traits,
-};
+pub(crate) use sums::{MODEL, NARROW, RollupKey, STATUS, WIDE, is_trait, pairs, slot, traits};
 
 /// A key with more values than this has many.
 const FEW_VALUES: usize = 32;

@@ -14,11 +14,10 @@ use diesel::sqlite::Sqlite;
 use tollgate_domain::RequestId;
 
 use crate::ids::Id;
-use crate::rollups::{QueueRow, RollupRow};
 use crate::rows::{
-    OpenCallRow, RequestIndexRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, to_json,
+    OpenCallRow, QueueRow, RequestIndexRow, RequestRow, RollupRow, SpendCountersRow,
+    TierCounterRow, TransactionRow, WalletRow, to_json,
 };
-use crate::spend_keys::SpendCountersRow;
 
 /// Asks SQLite for a number that changes when another connection has written to the file.
 pub(crate) struct DataVersion;

@@ -4,101 +4,20 @@ use std::collections::BTreeMap;
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    BillingInterval, BundleChange, ConfigTerms, ConfigVersion, CreditBundle, CreditBundleId,
-    MerchantId, MeterId, NewCreditBundle, NewSubscriptionConfig, SubscriptionConfig,
-    SubscriptionConfigChanges, SubscriptionConfigId, SubscriptionStatus, Timestamp,
+    BundleChange, ConfigTerms, CreditBundle, CreditBundleId, MerchantId, MeterId, NewCreditBundle,
+    NewSubscriptionConfig, SubscriptionConfig, SubscriptionConfigChanges, SubscriptionConfigId,
+    SubscriptionStatus, Timestamp,
 };
-use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::page::Page;
-use crate::rows::{from_json, from_word, time, to_json, word};
+use crate::rows::{ConfigRow, ConfigVersionRow, CreditBundleRow, to_json, word};
 use crate::schema::{
     credit_bundles, meters, subscription_config_versions, subscription_configs, subscriptions,
 };
-
-#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
-#[diesel(table_name = subscription_configs)]
-pub(crate) struct ConfigRow {
-    subscription_config_id: Id<SubscriptionConfigId>,
-    merchant_id: Id<MerchantId>,
-    name: String,
-    period_amount: i64,
-    billing_interval: String,
-    version: i32,
-    created_at: i64,
-    deleted_at: Option<i64>,
-}
-
-#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
-#[diesel(table_name = subscription_config_versions)]
-pub(crate) struct ConfigVersionRow {
-    subscription_config_id: Id<SubscriptionConfigId>,
-    merchant_id: Id<MerchantId>,
-    version: i32,
-    terms: String,
-    created_at: i64,
-}
-
-impl TryFrom<ConfigVersionRow> for ConfigVersion {
-    type Error = StoreError;
-
-    fn try_from(row: ConfigVersionRow) -> Result<Self, StoreError> {
-        Ok(Self {
-            since: time(row.created_at),
-            terms: from_json::<ConfigTerms>("subscription_config_versions.terms", &row.terms)?,
-        })
-    }
-}
-
-impl ConfigRow {
-    fn with_first(self, first: ConfigVersionRow) -> Result<SubscriptionConfig, StoreError> {
-        Ok(SubscriptionConfig {
-            subscription_config_id: self.subscription_config_id.get(),
-            merchant_id: self.merchant_id.get(),
-            name: self.name,
-            period_amount: Amount::from_units(self.period_amount),
-            billing_interval: from_word::<BillingInterval>(
-                "subscription_configs.billing_interval",
-                &self.billing_interval,
-            )?,
-            first_version: first.try_into()?,
-            later_versions: Vec::new(),
-            created_at: time(self.created_at),
-        })
-    }
-}
-
-#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
-#[diesel(table_name = credit_bundles)]
-struct CreditBundleRow {
-    credit_bundle_id: Id<CreditBundleId>,
-    subscription_config_id: Id<SubscriptionConfigId>,
-    merchant_id: Id<MerchantId>,
-    name: String,
-    cost: i64,
-    credit_amount: i64,
-    created_at: i64,
-    deleted_at: Option<i64>,
-}
-
-impl TryFrom<CreditBundleRow> for CreditBundle {
-    type Error = StoreError;
-
-    fn try_from(row: CreditBundleRow) -> Result<Self, StoreError> {
-        Ok(Self {
-            credit_bundle_id: row.credit_bundle_id.get(),
-            subscription_config_id: row.subscription_config_id.get(),
-            name: row.name,
-            cost: Amount::from_units(row.cost),
-            credit_amount: Amount::from_units(row.credit_amount),
-            created_at: time(row.created_at),
-        })
-    }
-}
 
 /// A configuration with what hangs on it.
 #[derive(Clone, Debug, PartialEq, Eq)]

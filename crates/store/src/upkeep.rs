@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::error::StoreError;
+use crate::store::Store;
 use crate::subscriptions::Whose;
-use crate::{Store, StoreError, idempotency, missing_prices, partitions, sessions};
+use crate::{idempotency, missing_prices, partitions, sessions};
 
 /// How often what a dead process left is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);

@@ -15,7 +15,8 @@ use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::requests::RequestFilter;
-use crate::rollups::{self, MODEL, NARROW, QueuedCall, STATUS, SeriesRow, WIDE, pairs, slot};
+use crate::rollups::{self, MODEL, NARROW, QueuedCall, STATUS, WIDE, pairs, slot};
+use crate::rows::SeriesRow;
 use crate::schema::{connections, spend_keys, usage_series, usage_tags};
 
 pub use crate::rollups::Sums;

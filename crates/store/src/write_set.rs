@@ -16,9 +16,8 @@ use crate::codes::Code;
 use crate::conn::Conn;
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
-use crate::events::EventRow;
 use crate::ids::Id;
-use crate::rows::{TransactionKeyRow, TransactionRow, WalletRow};
+use crate::rows::{EventRow, TransactionKeyRow, TransactionRow, WalletRow};
 use crate::schema::transaction_keys;
 
 /// A wallet as the ledger changes it.

@@ -11,10 +11,9 @@ use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::rollups::{
-    self, NARROW, RollupKey, RollupRow, Rollups, Series, SeriesRow, Sums, TagRow, WIDE, is_trait,
-    pairs, slot, traits,
+    self, NARROW, RollupKey, Rollups, Series, Sums, WIDE, is_trait, pairs, slot, traits,
 };
-use crate::rows::time;
+use crate::rows::{RollupRow, SeriesRow, TagRow, time};
 use crate::schema::{usage_rollups, usage_series, usage_tags};
 
 /// A merchant or connection, and a pair of metadata.

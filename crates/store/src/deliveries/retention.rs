@@ -5,14 +5,15 @@ use std::collections::HashSet;
 use diesel::prelude::*;
 use tollgate_domain::{EventId, Timestamp, WebhookId};
 
-use super::{DeliveryRow, PENDING, WAITING, let_next_go, next_due};
-use crate::Store;
+use super::queue::{let_next_go, next_due};
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::events;
 use crate::ids::Id;
+use crate::rows::{DeliveryRow, PENDING, WAITING};
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
+use crate::store::Store;
 
 /// How long it is tried at most, in milliseconds: longer than all attempts take. What waits longer
 /// than that for a receiver that is too slow for what it is told is given up, or it would pile up.

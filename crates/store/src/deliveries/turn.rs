@@ -9,16 +9,15 @@ use tollgate_domain::{
     WebhookSecrets,
 };
 
-use super::{DeliveryRow, PENDING, WAITING, holds_others_up, let_next_go, next_due};
-use crate::Store;
+use super::queue::{holds_others_up, let_next_go, next_due};
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
-use crate::events::{self, EventRow};
+use crate::events;
 use crate::ids::Id;
-use crate::rows::{from_word, word};
+use crate::rows::{DeliveryRow, EventRow, PENDING, WAITING, WebhookRow, from_word, word};
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
-use crate::webhooks::WebhookRow;
+use crate::store::Store;
 
 // How much is done in one turn: where there is one writer, everybody else waits for it meanwhile.
 
@@ -55,6 +54,21 @@ pub struct Claimed {
     pub sequence: u64,
     /// What to tell.
     pub event: Event,
+}
+
+impl DeliveryRow {
+    /// The attempt that has begun.
+    fn claimed(&self, webhook: &WebhookRow, event: EventRow) -> Result<Claimed, StoreError> {
+        Ok(Claimed {
+            delivery_id: self.delivery_id.get(),
+            webhook_id: self.webhook_id.get(),
+            attempt: self.attempts.unsigned_abs(),
+            url: webhook.url.clone(),
+            secrets: webhook.secrets()?,
+            sequence: self.sequence.unsigned_abs(),
+            event: event.try_into()?,
+        })
+    }
 }
 
 /// How an attempt has ended.

@@ -18,10 +18,11 @@ use tollgate_domain::{ConnectionId, MeterId, RequestId, SecretKeyId, SpendKeyId,
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::rollups::QueueRow;
-use crate::rows::{OpenCallRow, RequestRow, TierCounterRow, TransactionRow, WalletRow, from_json};
+use crate::rows::{
+    OpenCallRow, QueueRow, RequestRow, SpendCountersRow, TierCounterRow, TransactionRow, WalletRow,
+    from_json,
+};
 use crate::schema::{rollup_queue, tier_counters};
-use crate::spend_keys::SpendCountersRow;
 use crate::statements::{
     DeleteOpenCall, InsertOpenCalls, InsertRequests, InsertSomeOpenCalls, InsertSomeRequests,
     InsertTransactions, LockCounters, QueueCalls, SaveCounters, SaveCountersOfKeys, SaveWallets,

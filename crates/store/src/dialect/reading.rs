@@ -11,8 +11,7 @@ use tollgate_domain::MeterId;
 
 use crate::conn::Conn;
 use crate::ids::{AnyId, Id};
-use crate::rollups::PartSums;
-use crate::rows::to_json;
+use crate::rows::{PartSums, to_json};
 
 /// The sums of the rows of these series and this width, by day from the slot of a midnight on: of the
 /// rows within these ranges that lie in one day, and of one meter or all.

@@ -11,7 +11,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, Overflow, Rate};
 
-use super::Context;
+use super::context::Context;
 use super::parties::{Parties, Party};
 use super::storms::{Changed, Remembered, Storms};
 use crate::conn::Conn;
@@ -19,9 +19,8 @@ use crate::dialect::group::{self, Basis, Needed};
 use crate::dialect::{self, Lock};
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::rows::{TransactionRow, WalletRow};
-use crate::spend_keys::SpendCountersRow;
-use crate::subscriptions::{self, SubscriptionRow};
+use crate::rows::{SpendCountersRow, SubscriptionRow, TransactionRow, WalletRow};
+use crate::subscriptions;
 use crate::write_set::{LedgerWallet, LedgerWallets, Reason, WriteSet, out_of_range};
 
 /// Which accounts.

@@ -20,10 +20,11 @@ use tollgate_domain::{MerchantId, PendingRecord, RequestId, Timestamp};
 use tollgate_pricing::Rate;
 
 use super::accounts::{AccountIds, Accounts};
+use super::context::Context;
+use super::job::{Answer, Item, SettleOutcome, Settlement};
 use super::parties::{Parties, Versions, known_version, may_touch_merchant};
 use super::posting::Posting;
 use super::storms::Changed;
-use super::{Context, SettleOutcome};
 use crate::conn::Conn;
 use crate::dialect::Lock;
 use crate::dialect::group::{self, Basis};
@@ -34,32 +35,7 @@ use crate::rollups::QueuedCall;
 use crate::rows::{
     CorrectionRow, CounterKey, OpenCallRow, RequestRow, TierCounterRow, counter_key,
 };
-use crate::{dialect, journal, records};
-
-pub(super) enum Item {
-    Admit(Box<Call>),
-    Settle(Box<Settlement>),
-}
-
-pub(super) struct Settlement {
-    pub(super) request_id: RequestId,
-    /// What became of the call; `None` from the sweeper, who knows nothing.
-    pub(super) report: Option<Arc<Report>>,
-    /// The call, as the journal has it: for a database that does not know it.
-    pub(super) call: Option<Arc<PendingRecord>>,
-}
-
-impl From<&journal::Entry> for Settlement {
-    fn from(entry: &journal::Entry) -> Self {
-        let journal::Entry { request_id, report, call } = entry.clone();
-        Self { request_id, report: Some(Arc::new(report)), call: call.map(Arc::new) }
-    }
-}
-
-pub(super) enum Answer {
-    Admitted(Result<Box<PendingRecord>, Refusal>),
-    Settled(SettleOutcome),
-}
+use crate::{dialect, records};
 
 /// A call of which the books know.
 enum Known {

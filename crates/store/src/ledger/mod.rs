@@ -8,6 +8,8 @@
 mod accounts;
 mod books;
 mod checkpoints;
+mod context;
+mod job;
 mod parties;
 mod posting;
 mod recent;
@@ -17,29 +19,24 @@ mod single_writer;
 mod storms;
 mod writer;
 
-use std::collections::HashMap;
-use std::io;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot, watch};
-use tollgate_domain::admission::{Call, Refusal};
+use tokio::sync::{mpsc, oneshot};
+use tollgate_domain::admission::Call;
 use tollgate_domain::settlement::Report;
-use tollgate_domain::{
-    Clock, MerchantId, MissingPrice, NodeId, PendingRecord, RequestId, RequestRecord,
-};
-use tollgate_pricing::Rate;
+use tollgate_domain::{MerchantId, MissingPrice, PendingRecord, RequestId};
 
 use crate::conn::{Conn, Manager};
 use crate::error::StoreError;
-use crate::journal::{Entry, Journal};
-use crate::missing_prices::{self, Told};
-use crate::rollups::Series;
-use crate::vitals::Vitals;
-use books::Settlement;
+use crate::journal::Entry;
+use crate::missing_prices::{self};
+pub(crate) use context::Context;
+use context::{gave_up, overtaken};
+pub use job::SettleOutcome;
+use job::{Decision, Job, Settlement, Work, not_sent};
 pub(crate) use recent::Recent;
 pub(crate) use reported::book as book_reported;
 pub use reported::{Reported, ReportedUsage};
@@ -49,108 +46,11 @@ use writer::Writer;
 /// How many may wait for a writer; who comes then is told that the store cannot keep up.
 const QUEUE_LENGTH: usize = 8_192;
 
-/// What became of a settlement.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SettleOutcome {
-    /// It is booked; the record in its final state.
-    Settled(Box<RequestRecord>),
-    /// It is booked at nothing: what it costs is beyond all amounts.
-    LetGo(Box<RequestRecord>),
-    /// It had been settled before; nothing moved.
-    AlreadySettled,
-    /// There is no such call.
-    NotFound,
-    /// The database is away; it waits in the journal.
-    Journaled,
-    /// Neither the database nor the journal took it: it waits in memory for either. If this process
-    /// ends before, the call is swept.
-    NotSettled,
-}
-
-/// What becomes of a call that asks to be admitted.
-type Decision = Result<Result<Box<PendingRecord>, Refusal>, StoreError>;
-
-enum Job {
-    Admit(Box<Call>, oneshot::Sender<Decision>),
-    Settle(Box<Settlement>, oneshot::Sender<Result<SettleOutcome, StoreError>>),
-    /// A settlement whose outcome nobody waits for.
-    SettleUnheard(Box<Entry>),
-    Write(Work),
-}
-
-/// What runs on a writer's connection.
-struct Work {
-    run: Box<dyn FnOnce(&mut Conn) + Send>,
-    /// Whether it may change what calls are decided by.
-    concerns_calls: bool,
-}
-
 /// The sending end of the ledger's queue.
 #[derive(Clone)]
 pub(crate) struct Ledger {
     jobs: mpsc::Sender<Job>,
     context: Arc<Context>,
-}
-
-/// What every writer needs to know.
-pub(crate) struct Context {
-    pub(crate) node_id: NodeId,
-    pub(crate) service_charge_rate: Rate,
-    pub(crate) clock: Clock,
-    pub(crate) storms: Storms,
-    pub(crate) series: Series,
-    /// Whether calls were settled that this process has not folded since.
-    pub(crate) is_queued: AtomicBool,
-    pub(crate) told: Told,
-    pub(crate) journal: Option<Journal>,
-    /// What neither the database nor the journal took. No more calls than are on their way can come
-    /// to wait here: new ones are not admitted then.
-    pub(crate) unkept: Mutex<Vec<Entry>>,
-    /// The calls that this process has admitted and that are not settled, where the books of a batch end
-    /// with it.
-    pub(crate) open_calls: Mutex<HashMap<RequestId, Arc<PendingRecord>>>,
-    /// The calls that were settled lately, where the database may lose what it has committed.
-    pub(crate) recent: Recent,
-    /// The epoch in which this process serves from a SQLite file.
-    pub(crate) epoch: Option<i64>,
-    /// Whether another process has begun to serve from it since.
-    pub(crate) overtaken: watch::Sender<bool>,
-    pub(crate) vitals: Vitals,
-}
-
-impl Context {
-    pub(crate) fn open_calls(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<PendingRecord>>> {
-        self.open_calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_overtaken(&self) -> bool {
-        *self.overtaken.borrow()
-    }
-
-    /// Another process has begun to serve from the same SQLite file.
-    fn set_overtaken(&self) {
-        if !self.overtaken.send_replace(true) {
-            log::error!("another process serves from this SQLite file: no more calls are admitted");
-        }
-    }
-
-    /// Keeps a settlement that cannot be booked now, in the journal or else in memory; whether it
-    /// will outlive this process.
-    pub(crate) fn keep(&self, mut entry: Entry) -> bool {
-        if entry.call.is_none() {
-            let call = self.open_calls().get(&entry.request_id).cloned();
-            entry.call = call.map(Arc::unwrap_or_clone);
-        }
-        let kept = match &self.journal {
-            Some(journal) => journal.write(&entry),
-            None => Err(io::Error::other("there is no journal")),
-        };
-        if let Err(cause) = &kept {
-            log::error!("{} could not be kept in the journal: {cause}", entry.request_id);
-            self.unkept.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
-        }
-        kept.is_ok()
-    }
 }
 
 /// Waits for a decision. An admission that comes when nobody waits any more, because that took too
@@ -168,12 +68,6 @@ impl Drop for Waiting<'_> {
             self.ledger.settle_unheard(not_sent(&pending));
         }
     }
-}
-
-/// The end of a call that was admitted and went nowhere.
-fn not_sent(pending: &PendingRecord) -> Entry {
-    let report = Report::not_sent(pending.created_at);
-    Entry { request_id: pending.request_id, report, call: None }
 }
 
 impl Ledger {
@@ -345,12 +239,4 @@ impl Drop for Teller {
             context.told.take_waiting();
         }
     }
-}
-
-fn overtaken() -> StoreError {
-    StoreError::Unavailable("another process serves from it".to_owned())
-}
-
-fn gave_up() -> StoreError {
-    StoreError::Unavailable("the ledger could not reach the database".to_owned())
 }

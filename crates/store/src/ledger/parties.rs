@@ -16,7 +16,7 @@ use crate::dialect::group::Basis;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::meters::{self, Version};
-use crate::spend_keys::SpendKeyRow;
+use crate::rows::SpendKeyRow;
 
 /// Meter versions.
 pub(super) type Versions = HashMap<MeterVersion, Version>;

@@ -5,16 +5,16 @@ use std::sync::atomic::Ordering;
 
 use tollgate_domain::{RequestId, Timestamp};
 
-use super::Context;
 use super::accounts::ChangedAccounts;
+use super::context::Context;
 use crate::conn::Conn;
 use crate::dialect;
 use crate::dialect::group::{self, Basis, Group};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::missing_prices::{self, Missing};
-use crate::rollups::{QueueRow, QueuedCall};
-use crate::rows::{CorrectionRow, OpenCallRow, RequestRow, TierCounterRow, to_json};
+use crate::rollups::QueuedCall;
+use crate::rows::{CorrectionRow, OpenCallRow, QueueRow, RequestRow, TierCounterRow, to_json};
 use crate::subscriptions;
 
 /// Rows to be written in one transaction.

@@ -10,9 +10,10 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, AppliedPrices};
 
-use super::books::{Answer, Books, Item, Settlement};
+use super::books::Books;
+use super::context::Context;
+use super::job::{Answer, Item, SettleOutcome, Settlement};
 use super::parties::Versions;
-use super::{Context, SettleOutcome};
 use crate::conn::Conn;
 use crate::dialect::group::Basis;
 use crate::error::StoreError;

@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::time::{Duration, Instant};
 
-use super::Context;
-use super::books::{Answer, Books, Item};
+use super::books::Books;
+use super::context::Context;
+use super::job::{Answer, Item};
 use super::parties::{Parties, Versions};
 use super::posting::Posting;
 use super::storms::Changed;

@@ -8,12 +8,13 @@
 //! read again. The same number tells when another process has begun to serve from the file: its row in
 //! `serving` is newer. This process then admits nothing more and ends the calls that it has.
 
-use super::books::{Answer, Books, Item};
+use super::books::Books;
 use super::checkpoints::Checkpoints;
+use super::context::{Context, overtaken};
+use super::job::{Answer, Item};
 use super::parties::Versions;
 use super::posting::Posting;
 use super::storms::Changed;
-use super::{Context, overtaken};
 use crate::conn::{Conn, Manager};
 use crate::dialect;
 use crate::dialect::group::Basis;

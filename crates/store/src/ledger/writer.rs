@@ -10,12 +10,12 @@ use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::PendingRecord;
 use tollgate_domain::settlement::Report;
 
-use super::books::{Answer, Item, Settlement};
+use super::context::{Context, gave_up};
+use super::job::{Answer, Decision, Item, Job, SettleOutcome, Settlement, Work, not_sent};
 use super::parties::Versions;
 use super::recent::Settled;
 use super::row_locks::RowLocks;
 use super::single_writer::SingleWriter;
-use super::{Context, Decision, Job, SettleOutcome, Work, gave_up, not_sent};
 use crate::conn::{Conn, Manager, is_broken};
 use crate::dialect;
 use crate::error::StoreError;

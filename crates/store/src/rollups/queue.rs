@@ -10,9 +10,8 @@ use tollgate_domain::{
 use super::sums::{FAILED, STATUS, Sums, traits};
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::events::EventRow;
 use crate::ids::Id;
-use crate::rows::{RequestIndexRow, from_json, time};
+use crate::rows::{EventRow, RequestIndexRow, from_json, time};
 use crate::schema::rollup_queue;
 
 /// The key of the index of records for connections, whose values are their ids.
@@ -44,15 +43,6 @@ pub(crate) struct QueuedCall {
     stage: Stage,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_suspicious: bool,
-}
-
-/// The settled calls of a group.
-#[derive(Clone, Debug, Insertable, Serialize)]
-#[diesel(table_name = rollup_queue)]
-pub(crate) struct QueueRow {
-    /// A JSON array of [`QueuedCall`].
-    pub(crate) calls: String,
-    pub(crate) created_at: i64,
 }
 
 /// What a queued call is to the roll-ups.

@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Sub};
 
-use diesel::prelude::*;
-use diesel::sql_types::BigInt;
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{MerchantId, RequestRecord, RequestStatus};
 
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
-use crate::rows::from_json;
-use crate::schema::{usage_rollups, usage_series, usage_tags};
+use crate::rows::{PartSums, RollupRow, SeriesRow, from_json};
 
 /// What some calls come to. Amounts in units of 10⁻¹⁰ USD, in a range that no sum of them leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,64 +130,6 @@ pub(crate) const fn slot(created_at: i64) -> i64 {
     created_at.div_euclid(15 * 60 * 1_000_000)
 }
 
-/// A row of the roll-ups, or what is to be added to one.
-#[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, Serialize)]
-#[diesel(table_name = usage_rollups)]
-pub(crate) struct RollupRow {
-    pub(crate) merchant_id: Id<MerchantId>,
-    pub(crate) series_id: Id<AnyId>,
-    pub(crate) width: i32,
-    pub(crate) slot: i64,
-    /// Zero where no meter priced the calls.
-    pub(crate) meter_id: Id<AnyId>,
-    pub(crate) requests: i64,
-    pub(crate) tokens: i64,
-    pub(crate) tokens_high: i64,
-    pub(crate) usage_cost: i64,
-    pub(crate) usage_cost_high: i64,
-    pub(crate) fee: i64,
-    pub(crate) fee_high: i64,
-    pub(crate) service_charge: i64,
-    pub(crate) service_charge_high: i64,
-    pub(crate) wallet_cost: i64,
-    pub(crate) wallet_cost_high: i64,
-    pub(crate) merchant_cost: i64,
-    pub(crate) merchant_cost_high: i64,
-}
-
-/// The sums of a day of a span, or of a part of a [`Window`].
-#[derive(Clone, Debug, QueryableByName)]
-pub(crate) struct PartSums {
-    #[diesel(sql_type = BigInt)]
-    pub(crate) part: i64,
-    #[diesel(sql_type = BigInt)]
-    requests: i64,
-    #[diesel(sql_type = BigInt)]
-    tokens: i64,
-    #[diesel(sql_type = BigInt)]
-    tokens_high: i64,
-    #[diesel(sql_type = BigInt)]
-    usage_cost: i64,
-    #[diesel(sql_type = BigInt)]
-    usage_cost_high: i64,
-    #[diesel(sql_type = BigInt)]
-    fee: i64,
-    #[diesel(sql_type = BigInt)]
-    fee_high: i64,
-    #[diesel(sql_type = BigInt)]
-    service_charge: i64,
-    #[diesel(sql_type = BigInt)]
-    service_charge_high: i64,
-    #[diesel(sql_type = BigInt)]
-    wallet_cost: i64,
-    #[diesel(sql_type = BigInt)]
-    wallet_cost_high: i64,
-    #[diesel(sql_type = BigInt)]
-    merchant_cost: i64,
-    #[diesel(sql_type = BigInt)]
-    merchant_cost_high: i64,
-}
-
 /// A sum in two columns, neither of which any number of additions takes out of its range.
 const HIGH: i128 = 10_000_000_000;
 
@@ -259,26 +198,6 @@ impl RollupRow {
             merchant_cost_high,
         }
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
-#[diesel(table_name = usage_series, treat_none_as_default_value = false)]
-pub(crate) struct SeriesRow {
-    pub(crate) merchant_id: Id<MerchantId>,
-    pub(crate) series_id: Id<AnyId>,
-    pub(crate) connection_id: Option<Id<AnyId>>,
-    /// A JSON object.
-    pub(crate) metadata: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
-#[diesel(table_name = usage_tags)]
-pub(crate) struct TagRow {
-    pub(crate) merchant_id: Id<MerchantId>,
-    pub(crate) owner_id: Id<AnyId>,
-    pub(crate) key: String,
-    pub(crate) value: String,
-    pub(crate) series_id: Id<AnyId>,
 }
 
 /// The metadata of a series.

@@ -6,12 +6,13 @@ use tollgate_domain::settlement::{self, Ending, Report, Settled};
 use tollgate_domain::{PendingRecord, RequestId, RequestRecord, TransactionKind, WalletId};
 use tollgate_pricing::{Amount, Overflow};
 
-use super::{Books, Known, Settlement};
+use super::{Books, Known};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::ledger::accounts::Held;
+use crate::ledger::context::Context;
+use crate::ledger::job::{SettleOutcome, Settlement};
 use crate::ledger::parties::Versions;
-use crate::ledger::{Context, SettleOutcome};
 use crate::missing_prices;
 use crate::rollups::QueuedCall;
 use crate::rows::{CorrectionRow, RequestRow, counter_key};

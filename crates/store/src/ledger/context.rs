@@ -1,0 +1,89 @@
+//! What every part of the ledger needs to know of this process.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tollgate_domain::{Clock, NodeId, PendingRecord, RequestId};
+use tollgate_pricing::Rate;
+
+use super::recent::Recent;
+use super::storms::Storms;
+use crate::error::StoreError;
+use crate::journal::{Entry, Journal};
+use crate::missing_prices::Told;
+use crate::rollups::Series;
+use crate::vitals::Vitals;
+
+/// What every writer needs to know.
+pub(crate) struct Context {
+    pub(crate) node_id: NodeId,
+    pub(crate) service_charge_rate: Rate,
+    pub(crate) clock: Clock,
+    pub(crate) storms: Storms,
+    pub(crate) series: Series,
+    /// Whether calls were settled that this process has not folded since.
+    pub(crate) is_queued: AtomicBool,
+    pub(crate) told: Told,
+    pub(crate) journal: Option<Journal>,
+    /// What neither the database nor the journal took. No more calls than are on their way can come
+    /// to wait here: new ones are not admitted then.
+    pub(crate) unkept: Mutex<Vec<Entry>>,
+    /// The calls that this process has admitted and that are not settled, where the books of a batch end
+    /// with it.
+    pub(crate) open_calls: Mutex<HashMap<RequestId, Arc<PendingRecord>>>,
+    /// The calls that were settled lately, where the database may lose what it has committed.
+    pub(crate) recent: Recent,
+    /// The epoch in which this process serves from a SQLite file.
+    pub(crate) epoch: Option<i64>,
+    /// Whether another process has begun to serve from it since.
+    pub(crate) overtaken: watch::Sender<bool>,
+    pub(crate) vitals: Vitals,
+}
+
+impl Context {
+    pub(crate) fn open_calls(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<PendingRecord>>> {
+        self.open_calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_overtaken(&self) -> bool {
+        *self.overtaken.borrow()
+    }
+
+    /// Another process has begun to serve from the same SQLite file.
+    pub(super) fn set_overtaken(&self) {
+        if !self.overtaken.send_replace(true) {
+            log::error!("another process serves from this SQLite file: no more calls are admitted");
+        }
+    }
+
+    /// Keeps a settlement that cannot be booked now, in the journal or else in memory; whether it
+    /// will outlive this process.
+    pub(crate) fn keep(&self, mut entry: Entry) -> bool {
+        if entry.call.is_none() {
+            let call = self.open_calls().get(&entry.request_id).cloned();
+            entry.call = call.map(Arc::unwrap_or_clone);
+        }
+        let kept = match &self.journal {
+            Some(journal) => journal.write(&entry),
+            None => Err(io::Error::other("there is no journal")),
+        };
+        if let Err(cause) = &kept {
+            log::error!("{} could not be kept in the journal: {cause}", entry.request_id);
+            self.unkept.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        }
+        kept.is_ok()
+    }
+}
+
+/// Another process has begun to serve from the same SQLite file.
+pub(super) fn overtaken() -> StoreError {
+    StoreError::Unavailable("another process serves from it".to_owned())
+}
+
+/// The ledger has ended, or cannot reach the database.
+pub(super) fn gave_up() -> StoreError {
+    StoreError::Unavailable("the ledger could not reach the database".to_owned())
+}

@@ -1,0 +1,186 @@
+//! The records of settled calls, and what hangs on them.
+
+use diesel::prelude::*;
+use serde::Serialize;
+use tollgate_domain::{
+    ConnectionId, CreditHold, Forwarded, MerchantId, MeterId, MeterVersion, PendingRecord,
+    PricedUsage, RequestId, RequestRecord, RequestStatus, SpendKeyId, Timestamp, WalletId,
+};
+use tollgate_pricing::{Amount, Meter};
+
+use super::open_calls::meter_version;
+use super::values::{from_json, time, to_json};
+use crate::codes::Code;
+use crate::error::StoreError;
+use crate::ids::Id;
+use crate::outcome::Outcome;
+use crate::schema::{corrections, reported_usage, request_index, requests};
+
+/// The record of a settled call.
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
+// With defaults in it, an insert is another statement for every combination of what is absent.
+#[diesel(table_name = requests, treat_none_as_default_value = false)]
+pub(crate) struct RequestRow {
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) request_id: Id<RequestId>,
+    pub(crate) sequence: i64,
+    pub(crate) reference_id: Option<String>,
+    pub(crate) connection_id: Option<Id<ConnectionId>>,
+    pub(crate) spend_key_id: Option<Id<SpendKeyId>>,
+    pub(crate) wallet_id: Option<Id<WalletId>>,
+    pub(crate) merchant_wallet_id: Id<WalletId>,
+    pub(crate) meter_id: Option<Id<MeterId>>,
+    pub(crate) meter_version: Option<i32>,
+    pub(crate) disable_billing: bool,
+    pub(crate) status: Code<RequestStatus>,
+    pub(crate) credit_cycle: Option<i64>,
+    pub(crate) wallet_cost: i64,
+    pub(crate) merchant_cost: i64,
+    pub(crate) counted_units: i64,
+    pub(crate) swept: bool,
+    pub(crate) forwarded: String,
+    pub(crate) outcome: String,
+    pub(crate) created_at: i64,
+}
+
+impl RequestRow {
+    /// The call as `record` says that it ended. `booked` was taken of its wallet and of the merchant's own.
+    pub(crate) fn new(
+        call: &PendingRecord,
+        record: &RequestRecord,
+        booked: (Amount, Amount),
+        counted_units: i64,
+    ) -> Self {
+        // The estimate is for a call of which no report comes.
+        let estimate = PricedUsage::nothing();
+        let forwarded = Forwarded { input_estimate: estimate, ..call.forwarded.clone() };
+        Self {
+            request_id: Id(call.request_id),
+            merchant_id: Id(call.merchant_id),
+            sequence: record.sequence.and_then(|number| number.try_into().ok()).unwrap_or_default(),
+            reference_id: call.reference_id.clone(),
+            connection_id: call.connection_id.map(Id),
+            spend_key_id: call.spend_key_id.map(Id),
+            wallet_id: call.wallet_id.map(Id),
+            merchant_wallet_id: Id(call.merchant_wallet_id),
+            meter_id: call.meter.map(|meter| Id(meter.meter_id)),
+            meter_version: call.meter.map(|meter| meter.version),
+            disable_billing: call.disable_billing,
+            status: Code(record.status),
+            credit_cycle: call.credit_hold.map(|hold| hold.in_cycle),
+            wallet_cost: booked.0.units(),
+            merchant_cost: booked.1.units(),
+            counted_units,
+            swept: record.swept,
+            forwarded: to_json(&forwarded),
+            outcome: to_json(&Outcome::of(record)),
+            created_at: call.created_at.unix_micros(),
+        }
+    }
+
+    /// The record with a correction.
+    pub(crate) fn correct(&mut self, correction: CorrectionRow) {
+        self.status = correction.status;
+        self.wallet_cost = correction.wallet_cost;
+        self.merchant_cost = correction.merchant_cost;
+        self.counted_units = correction.counted_units;
+        self.outcome = correction.outcome;
+        self.swept = false;
+    }
+
+    /// The meter version that prices the call.
+    pub(crate) fn meter(&self) -> Option<MeterVersion> {
+        meter_version(self.meter_id, self.meter_version)
+    }
+
+    /// The call, which holds nothing any more.
+    pub(crate) fn call(&self) -> Result<PendingRecord, StoreError> {
+        Ok(PendingRecord {
+            request_id: self.request_id.get(),
+            merchant_id: self.merchant_id.get(),
+            reference_id: self.reference_id.clone(),
+            connection_id: self.connection_id.map(Id::get),
+            spend_key_id: self.spend_key_id.map(Id::get),
+            wallet_id: self.wallet_id.map(Id::get),
+            merchant_wallet_id: self.merchant_wallet_id.get(),
+            meter: self.meter(),
+            disable_billing: self.disable_billing,
+            forwarded: from_json::<Forwarded>("requests.forwarded", &self.forwarded)?,
+            spend_hold: Amount::ZERO,
+            wallet_hold: Amount::ZERO,
+            credit_hold: self
+                .credit_cycle
+                .map(|in_cycle| CreditHold { in_cycle, ..CreditHold::default() }),
+            merchant_hold: Amount::ZERO,
+            enforcement: None,
+            created_at: time(self.created_at),
+        })
+    }
+
+    /// The amounts taken of the call's wallet and of the merchant's own.
+    pub(crate) const fn costs(&self) -> (Amount, Amount) {
+        (Amount::from_units(self.wallet_cost), Amount::from_units(self.merchant_cost))
+    }
+
+    /// The record as it is shown.
+    pub(crate) fn to_record(&self, meter: Option<&Meter>) -> Result<RequestRecord, StoreError> {
+        let mut record = tollgate_domain::settlement::in_flight(&self.call()?, meter);
+        from_json::<Outcome<'_>>("requests.outcome", &self.outcome)?.apply(&mut record)?;
+        record.sequence = u64::try_from(self.sequence).ok();
+        record.status = self.status.0;
+        record.swept = self.swept;
+        Ok(record)
+    }
+}
+
+/// The settlement of a call that the sweeper had ended.
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
+#[diesel(table_name = corrections)]
+pub(crate) struct CorrectionRow {
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) request_id: Id<RequestId>,
+    pub(crate) status: Code<RequestStatus>,
+    pub(crate) wallet_cost: i64,
+    pub(crate) merchant_cost: i64,
+    pub(crate) counted_units: i64,
+    pub(crate) outcome: String,
+    pub(crate) created_at: i64,
+}
+
+impl CorrectionRow {
+    /// What the record of a call would be if the sweeper had not ended it.
+    pub(crate) fn new(row: RequestRow, now: Timestamp) -> Self {
+        let RequestRow { request_id, merchant_id, status, outcome, .. } = row;
+        let RequestRow { wallet_cost, merchant_cost, counted_units, .. } = row;
+        Self {
+            request_id,
+            merchant_id,
+            status,
+            wallet_cost,
+            merchant_cost,
+            counted_units,
+            outcome,
+            created_at: now.unix_micros(),
+        }
+    }
+}
+
+/// The merchant's own id of usage that it reported.
+#[derive(Clone, Debug, Insertable)]
+#[diesel(table_name = reported_usage)]
+pub(crate) struct ReportedUsageRow {
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) reference_id: String,
+    pub(crate) request_id: Id<RequestId>,
+}
+
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable, Serialize,
+)]
+#[diesel(table_name = request_index)]
+pub(crate) struct RequestIndexRow {
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) key: String,
+    pub(crate) value: String,
+    pub(crate) request_id: Id<RequestId>,
+}

@@ -1,0 +1,96 @@
+//! Roll-ups, their series, and the queue of calls.
+
+use diesel::prelude::*;
+use diesel::sql_types::BigInt;
+use serde::Serialize;
+use tollgate_domain::MerchantId;
+
+use crate::ids::{AnyId, Id};
+use crate::schema::{rollup_queue, usage_rollups, usage_series, usage_tags};
+
+/// A row of the roll-ups, or what is to be added to one.
+#[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, Serialize)]
+#[diesel(table_name = usage_rollups)]
+pub(crate) struct RollupRow {
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) series_id: Id<AnyId>,
+    pub(crate) width: i32,
+    pub(crate) slot: i64,
+    /// Zero where no meter priced the calls.
+    pub(crate) meter_id: Id<AnyId>,
+    pub(crate) requests: i64,
+    pub(crate) tokens: i64,
+    pub(crate) tokens_high: i64,
+    pub(crate) usage_cost: i64,
+    pub(crate) usage_cost_high: i64,
+    pub(crate) fee: i64,
+    pub(crate) fee_high: i64,
+    pub(crate) service_charge: i64,
+    pub(crate) service_charge_high: i64,
+    pub(crate) wallet_cost: i64,
+    pub(crate) wallet_cost_high: i64,
+    pub(crate) merchant_cost: i64,
+    pub(crate) merchant_cost_high: i64,
+}
+
+/// The sums of a day of a span, or of a part of a [`Window`].
+#[derive(Clone, Debug, QueryableByName)]
+pub(crate) struct PartSums {
+    #[diesel(sql_type = BigInt)]
+    pub(crate) part: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) requests: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) tokens: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) tokens_high: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) usage_cost: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) usage_cost_high: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) fee: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) fee_high: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) service_charge: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) service_charge_high: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) wallet_cost: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) wallet_cost_high: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) merchant_cost: i64,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) merchant_cost_high: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
+#[diesel(table_name = usage_series, treat_none_as_default_value = false)]
+pub(crate) struct SeriesRow {
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) series_id: Id<AnyId>,
+    pub(crate) connection_id: Option<Id<AnyId>>,
+    /// A JSON object.
+    pub(crate) metadata: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
+#[diesel(table_name = usage_tags)]
+pub(crate) struct TagRow {
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) owner_id: Id<AnyId>,
+    pub(crate) key: String,
+    pub(crate) value: String,
+    pub(crate) series_id: Id<AnyId>,
+}
+
+/// The settled calls of a group.
+#[derive(Clone, Debug, Insertable, Serialize)]
+#[diesel(table_name = rollup_queue)]
+pub(crate) struct QueueRow {
+    /// A JSON array of [`QueuedCall`].
+    pub(crate) calls: String,
+    pub(crate) created_at: i64,
+}

@@ -1,0 +1,48 @@
+//! Tier counters.
+
+use diesel::prelude::*;
+use serde::{Deserialize, Serialize};
+use tollgate_domain::{MerchantId, MeterId, PendingRecord, TierPeriod};
+
+use crate::ids::{AnyId, Id};
+use crate::schema::tier_counters;
+
+#[derive(
+    Clone,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    Queryable,
+    Selectable,
+    Insertable,
+    AsChangeset,
+    Serialize,
+    Deserialize,
+)]
+#[diesel(table_name = tier_counters)]
+pub(crate) struct TierCounterRow {
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) owner_id: Id<AnyId>,
+    pub(crate) meter_id: Id<MeterId>,
+    pub(crate) period: String,
+    pub(crate) used: i64,
+}
+
+/// Merchant, owner, meter and period of a tier counter.
+pub(crate) type CounterKey = (Id<MerchantId>, Id<AnyId>, Id<MeterId>, String);
+
+/// The tier counter that a call moves: of its spend key, else its connection, else its merchant, in the period of
+/// its admission.
+pub(crate) fn counter_key(
+    call: &PendingRecord,
+    meter_id: MeterId,
+    period: TierPeriod,
+) -> CounterKey {
+    let owner = match (call.spend_key_id, call.connection_id) {
+        (Some(id), _) => Id(id).of_any(),
+        (None, Some(id)) => Id(id).of_any(),
+        (None, None) => Id(call.merchant_id).of_any(),
+    };
+    (Id(call.merchant_id), owner, Id(meter_id), period.key(call.created_at))
+}

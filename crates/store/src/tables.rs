@@ -1,0 +1,7 @@
+//! Queries of one table that several operations ask.
+
+pub(crate) mod connections;
+pub(crate) mod deliveries;
+pub(crate) mod repricings;
+pub(crate) mod spend_keys;
+pub(crate) mod webhooks;
