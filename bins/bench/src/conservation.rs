@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use tollgate_pricing::Amount;
 
 use crate::call::Call;
+use crate::http::text_or_count;
 use crate::load::{Load, Until};
-use crate::service::{Service, text_or_count};
+use crate::service::Service;
 use crate::stand::{Stand, Target};
 
 const CALLERS: usize = 64;

@@ -184,6 +184,15 @@ impl Body {
     }
 }
 
+/// A field that is a string or a number, as text.
+pub(crate) fn text_or_count(json: &Value, name: &str) -> anyhow::Result<String> {
+    match json.get(name) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Number(count)) => Ok(count.to_string()),
+        _ => bail!("there is no {name} in {json}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::Options;
 use crate::database::Host;
 use crate::load::{Driven, Load, Until, percentile_us};
+use crate::options::Options;
 use crate::process::CpuClock;
 use crate::stand::{Stand, Target};
 

@@ -19,67 +19,23 @@ mod load;
 mod merchant;
 mod modes;
 mod nginx;
+mod options;
 mod process;
 mod program;
 mod report;
 mod service;
 mod stand;
 
-use std::num::NonZeroU32;
 use std::process::ExitCode;
 
 use anyhow::{bail, ensure};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
 use database::{Host, Server};
 use modes::{bodies, keys, nodes, proxy, records, refusals, webhooks};
+use options::{Mode, Options};
 use stand::Stand;
-
-/// Measures the simulated provider directly, through nginx and through Tollgate.
-#[derive(Parser)]
-struct Options {
-    /// What to measure, one after the other.
-    #[arg(value_enum, default_value = "proxy")]
-    modes: Vec<Mode>,
-    /// How long each target is driven in a round.
-    #[arg(long, default_value = "2", value_name = "N")]
-    seconds: NonZeroU32,
-    /// How many rounds; the tables have the medians.
-    #[arg(long, default_value = "5", value_name = "N")]
-    rounds: NonZeroU32,
-    /// `sqlite` for files in the temporary directory, `postgres` for a server that is started for
-    /// this run, or the URL of an empty PostgreSQL database.
-    #[arg(long, default_value = "sqlite", value_name = "sqlite|postgres|URL")]
-    database: String,
-    /// Of `proxy` and `bodies`, only the loads whose names have this in them.
-    #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
-    /// How many records the store of `records` is filled with.
-    #[arg(long, default_value = "1000000", value_name = "N")]
-    records: u64,
-    /// A store of `records` that `just bench-lists` has filled before.
-    #[arg(long, value_name = "URL")]
-    filled: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Mode {
-    /// Calls, streams and memory, beside nginx and direct calls.
-    Proxy,
-    /// Bodies from 1 KB to 10 MB, beside nginx and direct calls.
-    Bodies,
-    /// One spend key, and up to a thousand.
-    Keys,
-    /// One, two and four nodes; on PostgreSQL.
-    Nodes,
-    /// A store with many records.
-    Records,
-    /// Calls that are refused.
-    Refusals,
-    /// Events that wait for receivers that are dead.
-    Webhooks,
-}
 
 fn main() -> anyhow::Result<ExitCode> {
     let options = Options::parse();

@@ -8,8 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tollgate_pricing::Amount;
 
-use crate::http::{ask, request};
-use crate::service::text_or_count;
+use crate::http::{ask, request, text_or_count};
 
 pub(crate) struct Merchant {
     address: SocketAddr,

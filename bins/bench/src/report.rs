@@ -1,8 +1,8 @@
 //! Tables in Markdown, as they are pasted into docs/BENCHMARKS.md.
 
-use crate::Options;
 use crate::database::Host;
 use crate::line::{Figures, Line};
+use crate::options::Options;
 use crate::stand::Target;
 
 /// How a line is put beside another.

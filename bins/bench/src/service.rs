@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde_json::Value;
 
 use crate::database::Database;
+use crate::http::text_or_count;
 use crate::merchant::{Connection, Merchant};
 use crate::program::Program;
 
@@ -140,14 +141,5 @@ allow_private_network = true
             }
         }
         command
-    }
-}
-
-/// A field that is a string or a number, as text.
-pub(crate) fn text_or_count(json: &Value, name: &str) -> anyhow::Result<String> {
-    match json.get(name) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Number(count)) => Ok(count.to_string()),
-        _ => bail!("there is no {name} in {json}"),
     }
 }

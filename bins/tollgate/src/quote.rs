@@ -17,8 +17,8 @@ use tollgate_pricing::{
 };
 use tollgate_store::meters;
 
-use crate::commands::open;
 use crate::config::Config;
+use crate::database::open;
 use crate::output;
 
 /// What is to be priced, and how.

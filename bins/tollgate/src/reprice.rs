@@ -11,8 +11,8 @@ use tollgate_domain::{Clock, MerchantId, Timestamp};
 use tollgate_pricing::{Amount, ModelPattern};
 use tollgate_store::repricings::{Change, Outcome, Repricing, Scope};
 
-use crate::commands::open;
 use crate::config::{Config, Day};
+use crate::database::open;
 use crate::output;
 use crate::progress::Progress;
 

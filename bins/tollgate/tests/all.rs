@@ -2,6 +2,7 @@
 //! each other. A test of `layers.rs` looks that every file here is part of it.
 
 mod canaries;
+mod circles;
 mod dashboard;
 mod deaths;
 mod disk;

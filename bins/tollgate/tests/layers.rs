@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -19,7 +19,7 @@ fn dependencies(folder: &str, table: &str) -> BTreeSet<String> {
 }
 
 /// Every package of the workspace, by its folder.
-fn packages() -> Vec<String> {
+pub(super) fn packages() -> Vec<String> {
     let folders = ["crates", "bins"].into_iter().flat_map(|above| {
         let entries = fs::read_dir(root().join(above)).unwrap();
         entries

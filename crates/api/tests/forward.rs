@@ -31,6 +31,7 @@ fn a_call_is_forwarded_metered_priced_and_recorded() {
         let record = gateway.get(&format!("/requests/{request_id}")).await.expect(200);
         let expected = json!({
             "request_id": request_id,
+            "sequence": 1,
             "status": "completed",
             "provider": "house",
             "endpoint": format!("POST {}", gateway.provider.url("/v1/chat/completions")),

@@ -77,7 +77,7 @@ fn every_sample_is_as_its_schema_says_and_no_field_may_be_added() {
 #[test]
 fn no_field_of_a_sample_may_be_missing_but_those_that_are_left_out_at_times() {
     /// What is left out where there is none.
-    const OPTIONAL: [&str; 11] = [
+    const OPTIONAL: [&str; 12] = [
         "spend_key/spend_limit",
         "spend_key/rate_limit",
         "request/provider_status",
@@ -86,6 +86,7 @@ fn no_field_of_a_sample_may_be_missing_but_those_that_are_left_out_at_times() {
         "request/meter_id",
         "request/model",
         "request/response_id",
+        "request/sequence",
         "request/timestamp",
         "model_usage/payer",
         "fee/token_basis",

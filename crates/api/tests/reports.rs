@@ -60,7 +60,7 @@ fn a_report_is_a_completed_record_whose_base_is_shown_and_not_charged() {
             "characters": 0, "seconds": 0, "requests": 0, "cost": "0.0150000000"
         });
         let expected = json!({
-            "request_id": made["request_id"], "reference_id": "mine-1", "status": "completed",
+            "request_id": made["request_id"], "reference_id": "mine-1", "sequence": 1, "status": "completed",
             "provider": "house", "endpoint": made["endpoint"], "provider_key_type": "unmanaged",
             "model_usage": model_usage, "usage_source": "reported", "price_source": "custom",
             "fee": {

@@ -6,160 +6,22 @@
 //! *Strict*: a call is admitted if the most it can cost is left, so that no limit is ever passed.
 //! In both, an admitted call holds the most it can cost until it ends.
 
+mod bound;
+mod call;
 mod money;
 mod refusal;
 
-use tollgate_pricing::{
-    Amount, BaseCost, Meter, Overflow, PerUnit, PriceSource, Quote, Rate, Terms, Unit, UnitPrices,
-    Usage,
-};
+use tollgate_pricing::{Overflow, Rate, Terms};
 
+pub use self::bound::{CostBound, MOST_HELD};
+pub use self::call::{Account, Call, CallKey, Facts};
 use self::money::{Costs, Purses};
 pub use self::refusal::{Refusal, Reset, Shortage};
-use crate::connection::{Connection, ConnectionStatus};
-use crate::id::{ConnectionId, MerchantId, RequestId, SecretKeyId, SpendKeyId, WalletId};
-use crate::key::KeyHash;
-use crate::meter::MerchantMeter;
-use crate::record::{
-    Forwarded, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, UsageSource,
-};
+use crate::connection::ConnectionStatus;
+use crate::record::{Forwarded, MeterVersion, PendingRecord, ProviderKeyType};
 use crate::spend_counters::SpendCounters;
-use crate::spend_key::{Enforcement, RequestFormat, SpendKey, SpendKeyStatus, SpendRules};
+use crate::spend_key::{Enforcement, SpendKey, SpendKeyStatus, SpendRules};
 use crate::time::Timestamp;
-use crate::wallet::Wallet;
-
-/// The most that one call may hold: a million USD. Whoever states a maximum beyond all sense must
-/// not fill what amounts can hold, for the calls of others would find no place.
-pub const MOST_HELD: Amount = Amount::from_units(1_000_000 * 10_000_000_000);
-
-impl CostBound {
-    /// The most that the call can use, and what the provider can charge for it: what a call is settled
-    /// at whose use is not known and whose limit must not be passed.
-    pub fn at_most(&self, source: PriceSource) -> PricedUsage {
-        let (usage, base) = self.most(self.max_tokens).unwrap_or_default();
-        PricedUsage { usage, usage_source: UsageSource::Estimated, base, price_source: source }
-    }
-}
-
-/// A call that asks to be admitted.
-#[derive(Clone, Debug)]
-pub struct Call {
-    /// Its id.
-    pub request_id: RequestId,
-    /// Whose call it is, by its key.
-    pub merchant_id: MerchantId,
-    /// The key it was made with.
-    pub key: CallKey,
-    /// The customer named in the credential.
-    pub connection_id: Option<ConnectionId>,
-    /// The meter named in the credential.
-    pub meter_slug: Option<String>,
-    /// Whether the credential asks not to bill the customer.
-    pub disable_billing: bool,
-    /// What is forwarded where.
-    pub forwarded: Forwarded,
-    /// The format of its body, if it has one of the two.
-    pub shape: Option<RequestFormat>,
-    /// Whether its body names models that may serve it instead of the one it asks for.
-    pub names_other_models: bool,
-    /// The most it can cost.
-    pub bound: CostBound,
-    /// When it came in.
-    pub created_at: Timestamp,
-}
-
-/// The key a call was made with. What a node remembers of keys may be old, so both are looked up
-/// again when the call is admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CallKey {
-    /// A merchant's own key, which is never changed.
-    Secret(SecretKeyId),
-    /// A restricted key, whose id outlives the key when it is rotated.
-    Spend(SpendKeyId, KeyHash),
-}
-
-/// The most a call can use, and the prices it can meet at most. One that is free has none of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CostBound {
-    /// Tokens that go in.
-    pub input_tokens: u64,
-    /// Tokens of one answer.
-    pub max_tokens: u64,
-    /// Tokens that go in besides once the call states a maximum of its own: none when it does.
-    pub to_state_maximum: u64,
-    /// Answers.
-    pub answers: u64,
-    /// Calls of the provider's own tools.
-    pub tool_calls: u64,
-    /// What of other units it can use: characters, seconds, images.
-    pub others: PerUnit<u64>,
-    /// The dearest prices that can apply; none when the model has no price.
-    pub prices: Option<UnitPrices>,
-    /// The field that leaves the cost without bound: what is held is then an estimate.
-    pub unbounded: Option<Vec<String>>,
-}
-
-impl CostBound {
-    /// What the call can use if an answer has at most `max_tokens`, and what the provider can
-    /// charge for it.
-    fn most(&self, max_tokens: u64) -> Result<(Usage, BaseCost), Overflow> {
-        let stated = if max_tokens == self.max_tokens { 0 } else { self.to_state_maximum };
-        let input_tokens = self.input_tokens.saturating_add(stated);
-        let mut usage = Usage::tokens(input_tokens, max_tokens.saturating_mul(self.answers));
-        for &unit in Unit::ALL.iter().filter(|unit| !unit.counts_tokens()) {
-            *usage.quantities.get_mut(unit) = *self.others.get(unit);
-        }
-        usage.quantities.tool_call = self.tool_calls;
-        usage.quantities.request = 1;
-        let base = self.prices.as_ref().map(|prices| BaseCost::of(&usage, prices)).transpose()?;
-        Ok((usage, base.unwrap_or_default()))
-    }
-
-    /// What the call costs if an answer has at most `max_tokens`, whatever tier it falls into.
-    fn quote(&self, max_tokens: u64, terms: &Terms<'_>) -> Result<Quote, Overflow> {
-        let (usage, base) = self.most(max_tokens)?;
-        let dearest = terms.meter.map(Meter::at_dearest_rate);
-        Quote::new(&usage, base, &Terms { meter: dearest.as_ref(), counter: 0, ..*terms })
-    }
-
-    /// The most that the call can cost under these terms, in any tier: what it holds.
-    ///
-    /// # Errors
-    /// [`Refusal::BoundTooLarge`].
-    pub fn hold(&self, terms: &Terms<'_>) -> Result<Quote, Refusal> {
-        let most = self.quote(self.max_tokens, terms).ok();
-        most.filter(|most| most.total_request_cost <= MOST_HELD).ok_or(Refusal::BoundTooLarge)
-    }
-}
-
-/// What the decision rests on, as it stands under the store's locks.
-#[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    /// The merchant's own account; absent when the key is no longer valid.
-    pub account: Option<Account<'a>>,
-    /// The spend key that the call was made with.
-    pub spend_key: Option<&'a SpendKey>,
-    /// The connection that the credential names, if it is this merchant's.
-    pub connection: Option<&'a Connection>,
-    /// The connection whose wallet the spend key draws on.
-    pub key_connection: Option<&'a Connection>,
-    /// The wallet of the connection, else of the spend key.
-    pub wallet: Option<&'a Wallet>,
-    /// The meter that the credential or the spend key names, if it is this merchant's.
-    pub meter: Option<&'a MerchantMeter>,
-    /// Whether the subscription that fills the wallet's credit lets calls under the meter draw on it.
-    pub draws_on_credit: bool,
-}
-
-/// A merchant's own account: without limit unless the operator set one.
-#[derive(Clone, Copy, Debug)]
-pub struct Account<'a> {
-    /// Its wallet.
-    pub wallet_id: WalletId,
-    /// The wallet as it stands, if it has a limit, or [almost no room](Wallet::LEAST_BALANCE) left;
-    /// another one guards nothing, and is a hot row that an admission leaves alone.
-    pub guarded: Option<&'a Wallet>,
-}
 
 /// A call that may go out.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::EventKind;
+use crate::event_kind::EventKind;
 use crate::id::{DeliveryId, EventId, WebhookId};
 use crate::time::Timestamp;
 

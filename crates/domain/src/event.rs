@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use tollgate_pricing::Amount;
+use tollgate_pricing::{Amount, Overflow};
 
 use crate::connection::Connection;
+use crate::event_kind::EventKind;
 use crate::id::{EventId, MerchantId, RequestId};
 use crate::spend_key::SpendKey;
-use crate::subscription::SubscriptionState;
 use crate::subscription_config::CreditBundle;
+use crate::subscription_state::SubscriptionState;
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
 use crate::webhook::Webhook;
@@ -145,75 +146,6 @@ pub enum News {
     },
 }
 
-macro_rules! kinds {
-    ($( $(#[$doc:meta])* $Kind:ident = $word:literal; )*) => {
-        /// A kind of event.
-        #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-        )]
-        pub enum EventKind {
-            $( $(#[$doc])* #[serde(rename = $word)] $Kind, )*
-            /// Somebody wants to see whether a webhook works. It cannot be left out.
-            #[serde(rename = "webhook.test")]
-            WebhookTest,
-        }
-
-        impl EventKind {
-            /// All that a webhook can ask for.
-            pub const ALL: &'static [Self] = &[ $( Self::$Kind, )* ];
-
-            /// The word by which webhooks know it.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $( Self::$Kind => $word, )*
-                    Self::WebhookTest => "webhook.test",
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    /// A customer was made.
-    ConnectionCreated = "connection.created";
-    /// A customer was deleted.
-    ConnectionDeleted = "connection.deleted";
-    /// A balance has fallen below its threshold.
-    WalletBalanceLow = "wallet.balance_low";
-    /// Nothing is left of a balance and its overdraft.
-    WalletBalanceDepleted = "wallet.balance_depleted";
-    /// A share of a spend limit is used up.
-    SpendKeyThresholdReached = "spend_key.threshold_reached";
-    /// A spend limit is used up.
-    SpendKeyLimitReached = "spend_key.limit_reached";
-    /// A subscription has begun.
-    SubscriptionCreated = "subscription.created";
-    /// A cycle has ended and the next one begun.
-    SubscriptionRenewed = "subscription.renewed";
-    /// A subscription goes on under another configuration.
-    SubscriptionChanged = "subscription.changed";
-    /// A subscription has ended.
-    SubscriptionCancelled = "subscription.cancelled";
-    /// Credit was bought.
-    CreditBundlePurchased = "credit_bundle.purchased";
-    /// A call needed a price that no list has.
-    PriceMissing = "price.missing";
-    /// A call was answered and is booked.
-    RequestCompleted = "request.completed";
-    /// A call failed and is booked.
-    RequestFailed = "request.failed";
-    /// A provider claimed far more than a call could use.
-    RequestSuspicious = "request.suspicious";
-}
-
-impl EventKind {
-    /// Whether it tells of a single call. There are as many as calls, so they are written and told
-    /// only where a webhook asks for them by name.
-    pub const fn is_of_a_request(self) -> bool {
-        matches!(self, Self::RequestCompleted | Self::RequestFailed | Self::RequestSuspicious)
-    }
-}
-
 impl News {
     /// What kind of event it is.
     pub const fn kind(&self) -> EventKind {
@@ -261,6 +193,50 @@ impl News {
             | Self::RequestSuspicious { request_id } => request_id.to_string(),
             Self::WebhookTest { webhook } => webhook.webhook_id.to_string(),
         }
+    }
+}
+
+impl Wallet {
+    /// What is to be told when the balance was `before`: that it has fallen below its threshold,
+    /// and that nothing is left of it and its overdraft. Each is told when it comes to be so, not
+    /// while it stays so.
+    pub fn news_since(&self, before: Amount) -> impl Iterator<Item = News> {
+        let has_fallen = |below: fn(Amount, Amount) -> bool, line: Option<Amount>| {
+            line.is_some_and(|line| !below(before, line) && below(self.balance, line))
+        };
+        let bottom = self.overdraft_limit.map(|limit| Amount::ZERO.saturating_sub(limit));
+        let low = has_fallen(|balance, line| balance < line, self.low_balance_threshold);
+        let depleted = has_fallen(|balance, line| balance <= line, bottom);
+        let wallet = || Box::new(self.clone());
+        let low = low.then(|| News::WalletBalanceLow { wallet: wallet() });
+        let depleted = depleted.then(|| News::WalletBalanceDepleted { wallet: wallet() });
+        low.into_iter().chain(depleted)
+    }
+}
+
+impl SpendKey {
+    /// Ends a call that was admitted at `admitted_at`: gives back what it held, counts what it cost
+    /// (the difference, where something was counted before), and answers what is to be told.
+    ///
+    /// # Errors
+    /// As [`SpendCounters::settle`](crate::SpendCounters::settle).
+    pub fn settle(
+        &mut self,
+        admitted_at: Timestamp,
+        hold: Amount,
+        cost: Amount,
+    ) -> Result<Vec<News>, Overflow> {
+        self.counters.settle(admitted_at, hold, cost)?;
+        let Some(limit) = self.rules.spend_limit else { return Ok(Vec::new()) };
+        let reached: Vec<_> = self.counters.tell(limit).collect();
+        let told = reached.into_iter().map(|percent| {
+            let spend_key = Box::new(self.clone());
+            match percent {
+                100 => News::SpendKeyLimitReached { spend_key },
+                threshold => News::SpendKeyThresholdReached { spend_key, threshold },
+            }
+        });
+        Ok(told.collect())
     }
 }
 

@@ -12,6 +12,7 @@ mod credit;
 mod cycle;
 mod delivery;
 mod event;
+mod event_kind;
 mod id;
 mod issue;
 mod key;
@@ -29,6 +30,7 @@ mod spend_counters;
 mod spend_key;
 mod subscription;
 mod subscription_config;
+mod subscription_state;
 mod time;
 mod wallet;
 mod webhook;
@@ -40,7 +42,8 @@ pub use cycle::{Cycle, PerCycle};
 pub use delivery::{
     Attempt, Delivery, DeliveryFault, DeliveryStatus, Jitter, MAX_ANSWER_BYTES, OVERTAKEN_AFTER,
 };
-pub use event::{Event, EventKind, News};
+pub use event::{Event, News};
+pub use event_kind::EventKind;
 pub use id::{
     ConnectionId, CreditBundleId, DeliveryId, EventId, Id, MerchantId, MeterId, NodeId,
     ParseIdError, RequestId, SecretKeyId, SpendKeyId, SubscriptionConfigId, SubscriptionId,
@@ -59,18 +62,18 @@ pub use record::{
 };
 pub use session::{Session, SessionHash, SessionToken};
 pub use span::{Day, LocalTime, Span, SpanError};
-pub use spend_counters::SpendCounters;
+pub use spend_counters::{SpendCounters, SpendLimit};
 pub use spend_key::{
     Enforcement, NewSpendKey, RateLimit, RequestFormat, RequestLimit, RequestShape, SpendKey,
-    SpendKeyChanges, SpendKeyStatus, SpendLimit, SpendRules,
+    SpendKeyChanges, SpendKeyStatus, SpendRules,
 };
-pub use subscription::{
-    CreditMovement, PendingChange, PendingKind, PendingState, Plan, Step, Subscriber, Subscription,
-    SubscriptionState, SubscriptionStatus,
-};
+pub use subscription::{CreditMovement, PendingChange, Step, Subscriber, Subscription};
 pub use subscription_config::{
     BundleChange, ConfigTerms, ConfigVersion, CreditBundle, NewCreditBundle, NewSubscriptionConfig,
     SubscriptionConfig, SubscriptionConfigChanges,
+};
+pub use subscription_state::{
+    PendingKind, PendingState, Plan, SubscriptionState, SubscriptionStatus,
 };
 pub use time::{Clock, ParseTimestampError, Timestamp};
 pub use wallet::{Transaction, TransactionKind, Wallet, WalletChanges};

@@ -3,10 +3,18 @@
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{Amount, Overflow};
 
-use crate::cycle::PerCycle;
+use crate::cycle::{Cycle, PerCycle};
 use crate::rate_limit::Gcra;
-use crate::spend_key::SpendLimit;
 use crate::time::Timestamp;
+
+/// How much may be spent in a cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpendLimit {
+    /// Above zero, in USD.
+    pub amount: Amount,
+    /// When it begins anew.
+    pub cycle: Cycle,
+}
 
 /// The counters of a key. They are those of the cycles that its last use lies in: whatever looks
 /// at them later first brings them [up to then](SpendCounters::at), and a cycle that has ended

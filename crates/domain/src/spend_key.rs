@@ -1,12 +1,10 @@
 //! Spend keys: what a restricted key may do, and what was done with it.
 
 use serde::{Deserialize, Serialize};
-use tollgate_pricing::{Amount, Overflow};
 
 use crate::cycle::Cycle;
-use crate::event::News;
 use crate::id::{MerchantId, MeterId, SpendKeyId, WalletId};
-use crate::spend_counters::SpendCounters;
+use crate::spend_counters::{SpendCounters, SpendLimit};
 use crate::time::Timestamp;
 
 /// Whether a key may be used.
@@ -64,15 +62,6 @@ pub enum Enforcement {
     Bounded,
     /// A call is admitted if the most it can cost is left: the limit is never passed.
     Strict,
-}
-
-/// How much may be spent in a cycle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpendLimit {
-    /// Above zero, in USD.
-    pub amount: Amount,
-    /// When it begins anew.
-    pub cycle: Cycle,
 }
 
 /// How many calls may be admitted in a cycle.
@@ -204,32 +193,6 @@ pub struct SpendKeyChanges {
     pub enforcement: Option<Enforcement>,
     /// From when on it may not be used any more.
     pub expires_at: Option<Option<Timestamp>>,
-}
-
-impl SpendKey {
-    /// Ends a call that was admitted at `admitted_at`: gives back what it held, counts what it cost
-    /// (the difference, where something was counted before), and answers what is to be told.
-    ///
-    /// # Errors
-    /// As [`SpendCounters::settle`].
-    pub fn settle(
-        &mut self,
-        admitted_at: Timestamp,
-        hold: Amount,
-        cost: Amount,
-    ) -> Result<Vec<News>, Overflow> {
-        self.counters.settle(admitted_at, hold, cost)?;
-        let Some(limit) = self.rules.spend_limit else { return Ok(Vec::new()) };
-        let reached: Vec<_> = self.counters.tell(limit).collect();
-        let told = reached.into_iter().map(|percent| {
-            let spend_key = Box::new(self.clone());
-            match percent {
-                100 => News::SpendKeyLimitReached { spend_key },
-                threshold => News::SpendKeyThresholdReached { spend_key, threshold },
-            }
-        });
-        Ok(told.collect())
-    }
 }
 
 impl SpendRules {

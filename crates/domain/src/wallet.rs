@@ -2,7 +2,6 @@ use serde::{Deserialize, Serialize};
 use tollgate_pricing::Amount;
 
 use crate::credit::{Credits, LedgerAccount};
-use crate::event::News;
 use crate::id::{ConnectionId, MerchantId, RequestId, TransactionId, WalletId};
 use crate::time::Timestamp;
 
@@ -52,22 +51,6 @@ impl Wallet {
     /// The same with credit: what a new call may draw on.
     pub fn available(&self) -> Amount {
         self.available_balance().saturating_add(self.credits.free())
-    }
-
-    /// What is to be told when the balance was `before`: that it has fallen below its threshold,
-    /// and that nothing is left of it and its overdraft. Each is told when it comes to be so, not
-    /// while it stays so.
-    pub fn news_since(&self, before: Amount) -> impl Iterator<Item = News> {
-        let has_fallen = |below: fn(Amount, Amount) -> bool, line: Option<Amount>| {
-            line.is_some_and(|line| !below(before, line) && below(self.balance, line))
-        };
-        let bottom = self.overdraft_limit.map(|limit| Amount::ZERO.saturating_sub(limit));
-        let low = has_fallen(|balance, line| balance < line, self.low_balance_threshold);
-        let depleted = has_fallen(|balance, line| balance <= line, bottom);
-        let wallet = || Box::new(self.clone());
-        let low = low.then(|| News::WalletBalanceLow { wallet: wallet() });
-        let depleted = depleted.then(|| News::WalletBalanceDepleted { wallet: wallet() });
-        low.into_iter().chain(depleted)
     }
 }
 

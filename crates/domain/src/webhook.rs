@@ -9,7 +9,7 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-use crate::event::EventKind;
+use crate::event_kind::EventKind;
 use crate::id::{MerchantId, WebhookId};
 use crate::time::Timestamp;
 

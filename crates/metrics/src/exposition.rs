@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Write};
 use std::sync::atomic::Ordering;
 
-use crate::{Histogram, Seconds, Unit};
+use crate::instruments::{Histogram, Seconds, Unit};
 
 /// What a family of series is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::exact::{Overflow, round_ratio};
+use crate::exact::{Overflow, units_of_ratio};
 
 /// An exact sum of US dollars, counted in units of 10⁻¹⁰ USD.
 ///
@@ -201,6 +201,11 @@ impl FromStr for Amount {
             .map(Self)
             .ok_or(ParseAmountError::OutOfRange)
     }
+}
+
+/// `Π numerators / Π denominators`, in units, exact and then rounded half-even once.
+pub(crate) fn round_ratio(numerators: &[u128], denominators: &[u128]) -> Result<Amount, Overflow> {
+    units_of_ratio(numerators, denominators).map(Amount)
 }
 
 impl Serialize for Amount {

@@ -1,7 +1,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::amount::Amount;
-use crate::exact::{Overflow, round_ratio};
+use crate::amount::round_ratio;
+use crate::exact::Overflow;
 use crate::usage::{Scale, Side, Unit, UnitPrices, Usage};
 
 /// What the provider charges for a call, in two lines.

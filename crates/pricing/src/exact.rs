@@ -1,12 +1,10 @@
-//! The one place where a product becomes an amount, and so the one place that rounds.
+//! The one place where a product becomes whole units of money, and so the one place that rounds.
 
 use std::fmt;
 
 use bigdecimal::num_bigint::BigUint;
 
-use crate::amount::Amount;
-
-/// The result does not fit an [`Amount`].
+/// The result does not fit an [`Amount`](crate::Amount).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow;
 
@@ -22,7 +20,7 @@ impl std::error::Error for Overflow {}
 ///
 /// Nearly every call fits 128 bits; the rare one that does not is computed with big integers and
 /// gives the same answer. The denominators must not be zero.
-pub(crate) fn round_ratio(numerators: &[u128], denominators: &[u128]) -> Result<Amount, Overflow> {
+pub(crate) fn units_of_ratio(numerators: &[u128], denominators: &[u128]) -> Result<i64, Overflow> {
     let product =
         |factors: &[u128]| factors.iter().try_fold(1_u128, |all, &one| all.checked_mul(one));
     let units = match (product(numerators), product(denominators)) {
@@ -41,7 +39,7 @@ pub(crate) fn round_ratio(numerators: &[u128], denominators: &[u128]) -> Result<
             u64::try_from(quotient).ok().and_then(|units| units.checked_add(u64::from(up)))
         }
     };
-    units.and_then(|units| i64::try_from(units).ok()).map(Amount::from_units).ok_or(Overflow)
+    units.and_then(|units| i64::try_from(units).ok()).ok_or(Overflow)
 }
 
 /// Half-even: above half goes up, below goes down, exactly half goes to the even neighbour.
@@ -57,7 +55,7 @@ mod tests {
     #[test]
     fn ties_go_to_the_even_neighbour() {
         for (numerator, expected) in [(5, 0), (15, 2), (25, 2), (35, 4), (14, 1), (16, 2)] {
-            assert_eq!(round_ratio(&[numerator], &[10]), Ok(Amount::from_units(expected)));
+            assert_eq!(units_of_ratio(&[numerator], &[10]), Ok(expected));
         }
     }
 
@@ -66,7 +64,7 @@ mod tests {
         #[test]
         fn both_paths_agree(n in 0_u128..1 << 60, d in 1_u128..1 << 60) {
             let scale = 1_u128 << 100;
-            prop_assert_eq!(round_ratio(&[n], &[d]), round_ratio(&[n, scale], &[d, scale]));
+            prop_assert_eq!(units_of_ratio(&[n], &[d]), units_of_ratio(&[n, scale], &[d, scale]));
         }
     }
 }

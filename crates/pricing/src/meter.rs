@@ -3,7 +3,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::amount::Amount;
-use crate::exact::{Overflow, round_ratio};
+use crate::amount::round_ratio;
+use crate::exact::Overflow;
 use crate::rate::Rate;
 use crate::usage::Usage;
 

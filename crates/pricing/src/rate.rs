@@ -6,7 +6,8 @@ use bigdecimal::num_bigint::BigUint;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::amount::Amount;
-use crate::exact::{Overflow, round_ratio};
+use crate::amount::round_ratio;
+use crate::exact::Overflow;
 
 /// An exact, non-negative decimal: a price per unit, a fee per unit, a percentage.
 ///

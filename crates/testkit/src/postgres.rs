@@ -17,29 +17,20 @@
 
 mod client;
 mod cluster;
+mod database;
 mod faults;
 mod install;
 mod tcp;
 
-use std::process;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::SystemTime;
 
 use cluster::{Cluster, QUICK};
+pub use database::TestDatabase;
 pub use faults::{Fault, FaultyWay};
 use install::Install;
 pub use tcp::TcpWay;
 
 use crate::tools;
-
-/// A database of one test, dropped with it.
-#[derive(Debug)]
-pub struct TestDatabase {
-    cluster: &'static Cluster,
-    name: String,
-    url: String,
-}
 
 /// A new, empty database; `None`, with a loud line, where PostgreSQL is not installed.
 ///
@@ -165,53 +156,6 @@ pub struct Silence<'a>(&'a TestServer);
 impl Drop for Silence<'_> {
     fn drop(&mut self) {
         self.0.cluster.signal("-CONT");
-    }
-}
-
-impl TestDatabase {
-    fn create(cluster: &'static Cluster) -> Self {
-        Self::copy(cluster, "template1")
-    }
-
-    fn copy(cluster: &'static Cluster, template: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Processes share the server, and the system uses their numbers again.
-        let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros());
-        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("test_{}_{now}_{serial}", process::id());
-        let sql = format!("CREATE DATABASE {name} TEMPLATE {template}");
-        cluster.execute(&sql).expect("a database can be created");
-        let url = cluster.url(&name);
-        Self { cluster, name, url }
-    }
-
-    /// The URL under which libpq finds it: `postgres:///name?host=/socket/directory&user=postgres`.
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Runs SQL in it, for tests that must reach behind the back of the code that they test.
-    ///
-    /// # Panics
-    /// With the server's message if it refuses.
-    pub fn execute(&self, sql: &str) {
-        if let Err(message) = self.cluster.execute_in(&self.name, sql) {
-            panic!("{sql}: {message}");
-        }
-    }
-}
-
-impl Drop for TestDatabase {
-    fn drop(&mut self) {
-        // Forced, because pools may still be connected. If it fails the watchdog removes it with
-        // all others.
-        let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        drop(self.cluster.execute(&sql));
     }
 }
 

@@ -1,8 +1,8 @@
 //! Bodies: requests and answers of growing size, beside nginx and beside no proxy at all.
 
-use crate::Options;
 use crate::call::Call;
 use crate::line::{self, Line};
+use crate::options::Options;
 use crate::report::{self, Compare, Table};
 use crate::stand::{Stand, Target};
 

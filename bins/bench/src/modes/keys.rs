@@ -1,9 +1,9 @@
 //! Hot keys: all callers on one spend key, beside as many on many.
 
-use crate::Options;
 use crate::call::Call;
 use crate::line::{self, Line};
 use crate::load::Load;
+use crate::options::Options;
 use crate::report::{self, Compare, Table};
 use crate::stand::{Stand, Target};
 

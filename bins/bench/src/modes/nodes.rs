@@ -1,9 +1,9 @@
 //! Nodes: the same callers on one, two and four nodes of one PostgreSQL.
 
-use crate::Options;
 use crate::call::Call;
 use crate::line::{self, Line};
 use crate::load::Load;
+use crate::options::Options;
 use crate::report::{self, Table};
 use crate::stand::{Stand, Target};
 

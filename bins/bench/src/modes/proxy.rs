@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::Options;
 use crate::call::Call;
 use crate::line::{self, Line};
 use crate::load::{Load, Until, percentile_us};
+use crate::options::Options;
 use crate::process::peak_memory_kib;
 use crate::report::{self, Compare, Table};
 use crate::stand::{Stand, Target};

@@ -4,10 +4,10 @@ use std::process::Command;
 
 use anyhow::ensure;
 
-use crate::Options;
 use crate::call::Call;
 use crate::database::{Database, Server};
 use crate::line::{self, Line};
+use crate::options::Options;
 use crate::program::built;
 use crate::report::{self, Compare, Table};
 use crate::stand::{Stand, Target};

@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::Options;
 use crate::call::Call;
 use crate::http::request;
+use crate::http::text_or_count;
 use crate::line::{self, Line};
 use crate::load::Load;
+use crate::options::Options;
 use crate::report::{self, Compare, Table};
-use crate::service::{Service, text_or_count};
+use crate::service::Service;
 use crate::stand::{Stand, Target};
 
 const CALLERS: [usize; 2] = [16, 64];

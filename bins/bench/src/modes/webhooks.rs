@@ -4,11 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use serde_json::json;
 
-use crate::Options;
 use crate::call::Call;
+use crate::http::text_or_count;
 use crate::line::{self, Line};
+use crate::options::Options;
 use crate::report::{self, Compare, Table};
-use crate::service::text_or_count;
 use crate::stand::{Stand, Target};
 
 const CALLERS: [usize; 2] = [1, 16];

@@ -1,8 +1,10 @@
 use tollgate_pricing::{Amount, Overflow, Quote};
 
-use super::{Account, CostBound, Facts, Refusal, Reset, Shortage};
-use crate::spend_counters::SpendCounters;
-use crate::spend_key::{Enforcement, SpendLimit};
+use super::bound::CostBound;
+use super::call::{Account, Facts};
+use super::refusal::{Refusal, Reset, Shortage};
+use crate::spend_counters::{SpendCounters, SpendLimit};
+use crate::spend_key::Enforcement;
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
 

@@ -1,7 +1,8 @@
 use tollgate_pricing::Amount;
 
 use crate::id::WalletId;
-use crate::spend_key::{RequestLimit, RequestShape, SpendLimit};
+use crate::spend_counters::SpendLimit;
+use crate::spend_key::{RequestLimit, RequestShape};
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
 

@@ -6,7 +6,9 @@ use serde::Serialize;
 use time::{Date, Time};
 
 use super::fill::{name_source, on_top};
-use super::{Format, Imported, tidy};
+use super::format::Format;
+use super::imported::Imported;
+use super::tidy;
 use crate::catalog::{Catalog, CatalogFile};
 use crate::hours::{Hours, Moment};
 use crate::model::ModelPattern;

@@ -2,7 +2,9 @@
 
 use time::Date;
 
-use super::{Imported, Note, tidy};
+use super::imported::Imported;
+use super::note::Note;
+use super::tidy;
 use crate::catalog::{Catalog, CatalogFile};
 use crate::model::ModelPattern;
 use crate::price_row::{Band, PriceRow, TierPrices};

@@ -11,9 +11,12 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use time::Date;
 
+use super::format::Format;
+use super::imported::Imported;
+use super::note::Note;
 use super::number::{self, Scale};
 use super::patterns::Clause;
-use super::{Format, ImportError, Imported, Note, time_of_day};
+use super::{ImportError, time_of_day};
 use crate::hours::Hours;
 use crate::model::ModelPattern;
 use crate::price_row::{Band, PriceRow, TierPrices};

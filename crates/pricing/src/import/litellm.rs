@@ -7,8 +7,11 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
+use super::format::Format;
+use super::imported::Imported;
+use super::note::Note;
 use super::number::{self, Scale};
-use super::{Format, ImportError, Imported, Note, time_of_day};
+use super::{ImportError, time_of_day};
 use crate::model::ModelPattern;
 use crate::price_row::{Band, PriceRow, TierPrices};
 use crate::rate::Rate;

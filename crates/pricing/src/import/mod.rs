@@ -5,45 +5,28 @@
 
 mod changes;
 mod fill;
+mod format;
 mod genai_prices;
+mod imported;
 mod litellm;
+mod note;
 mod number;
 mod patterns;
 mod tidy;
 mod time_of_day;
 mod write;
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
-use serde::Serialize;
-
-use crate::catalog::{Catalog, CatalogFile};
-use crate::price_row::PriceRow;
+use crate::catalog::CatalogFile;
 
 pub use changes::{Change, Disagreement, Kind, Update};
+pub use format::Format;
+pub use imported::Imported;
+pub use note::Note;
 pub use tidy::{Mistake, mistakes};
 
-/// A format of price lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Format {
-    /// The JSON of the `genai-prices` project: prices per million, with dates and variants.
-    GenaiPrices,
-    /// LiteLLM's map of models: prices of one, without dates.
-    Litellm,
-}
-
 impl Format {
-    /// Its name: what [`PriceRow::source`] says of its rows.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::GenaiPrices => "genai-prices",
-            Self::Litellm => "litellm",
-        }
-    }
-
     /// Reads a price list in this format.
     ///
     /// # Errors
@@ -62,82 +45,9 @@ impl Format {
     }
 }
 
-impl FromStr for Format {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let known = [Self::GenaiPrices, Self::Litellm];
-        known
-            .into_iter()
-            .find(|format| format.name() == name)
-            .ok_or_else(|| "must be genai-prices or litellm".to_owned())
-    }
-}
-
-/// What was read from a price list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Imported {
-    /// The rows: one for each model and time of its prices, as yet not grouped by equal prices.
-    pub rows: Vec<PriceRow>,
-    /// For a provider, those whose prices hold where it lists none of its own.
-    pub fallbacks: BTreeMap<String, Vec<String>>,
-    /// What was not carried over, and what was decided.
-    pub notes: Vec<Note>,
-}
-
-impl Imported {
-    /// What was imported, as a catalogue of its own.
-    pub fn into_catalog(self) -> Catalog {
-        self.into_file().into()
-    }
-
-    /// The rows as a catalogue file, grouped by equal prices and in order.
-    pub fn into_file(self) -> CatalogFile {
-        let mut file =
-            CatalogFile { sources: Vec::new(), fallbacks: self.fallbacks, rows: self.rows };
-        tidy::group(&mut file.rows);
-        file
-    }
-}
-
 /// Puts the rows of a file in order: one row for all models whose prices are the same.
 pub fn tidy(file: &mut CatalogFile) {
     tidy::group(&mut file.rows);
-}
-
-/// A remark on one model of a price list.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Note {
-    /// The provider: our name, or the list's where we have none.
-    pub provider: String,
-    /// The model as the list names it; empty where all models of the provider are meant.
-    pub model: String,
-    /// What there is to say.
-    pub text: String,
-    /// Whether the model is left out because something of it cannot be read: then it has no new price.
-    pub left_out: bool,
-}
-
-impl Note {
-    fn new(provider: &str, model: &str, text: impl Into<String>) -> Self {
-        let (provider, model) = (provider.to_owned(), model.to_owned());
-        Self { provider, model, text: text.into(), left_out: false }
-    }
-
-    /// That a model is left out, and what of it cannot be read.
-    fn unreadable(provider: &str, model: &str, what: impl fmt::Display) -> Self {
-        Self {
-            left_out: true,
-            ..Self::new(provider, model, format!("is left out, since it cannot be read: {what}"))
-        }
-    }
-}
-
-impl fmt::Display for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gap = if self.model.is_empty() { "" } else { " " };
-        write!(f, "{}{gap}{}: {}", self.provider, self.model, self.text)
-    }
 }
 
 /// Why a text is no price list of its format.

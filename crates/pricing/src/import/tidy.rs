@@ -5,7 +5,7 @@ use std::fmt;
 
 use time::Date;
 
-use super::Note;
+use super::note::Note;
 use crate::catalog::CatalogFile;
 use crate::hours::Hours;
 use crate::model::ModelPattern;

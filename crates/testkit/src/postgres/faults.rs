@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::TestDatabase;
 use super::client::framed;
+use super::database::TestDatabase;
 
 /// What befalls a statement on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use super::{TestDatabase, cluster};
+use super::cluster;
+use super::database::TestDatabase;
 
 /// A way to a database over TCP, as from another machine. It counts who comes.
 pub struct TcpWay {

@@ -1,0 +1,194 @@
+//! No module needs one that needs it. What a module takes of others is read from its `use` lines and paths.
+
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use syn::visit::Visit;
+use syn::{Attribute, UseTree};
+
+use super::layers::{packages, root};
+
+/// How many circles there still are: none elsewhere, and none may come.
+const LEFT: [(&str, usize); 2] = [("crates/api", 4), ("crates/provider", 3)];
+
+#[test]
+fn modules_form_no_circle() {
+    for folder in packages() {
+        let left = LEFT.iter().find(|(name, _)| *name == folder).map_or(0, |(_, count)| *count);
+        let circles = circles(&uses(&root().join(&folder).join("src")));
+        assert_eq!(circles.len(), left, "{folder}: {circles:#?}");
+    }
+}
+
+/// A module by its path from the root of its crate, which is empty.
+type Module = Vec<String>;
+
+/// What each module of a crate takes of which others.
+fn uses(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
+    let mut files = Vec::new();
+    find(src, &mut Vec::new(), &mut files);
+    let modules: BTreeSet<Module> = files.iter().map(|(module, _)| module.clone()).collect();
+    let mut uses = BTreeMap::new();
+    for (module, source) in files {
+        let mut seen = Seen { module: &module, modules: &modules, found: BTreeSet::new() };
+        seen.visit_file(&syn::parse_file(&source).unwrap());
+        let mut found = seen.found;
+        found.remove(&module);
+        uses.insert(module, found);
+    }
+    uses
+}
+
+/// The files below a folder, with the modules that they are.
+fn find(folder: &Path, above: &mut Module, files: &mut Vec<(Module, String)>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() {
+            above.push(name);
+            find(&path, above, files);
+            above.pop();
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let mut module = above.clone();
+            if !matches!(name.as_str(), "lib" | "main" | "mod") {
+                module.push(name);
+            }
+            files.push((module, fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+/// The modules that one module takes something of, as they are seen.
+struct Seen<'a> {
+    module: &'a Module,
+    modules: &'a BTreeSet<Module>,
+    found: BTreeSet<Module>,
+}
+
+impl Seen<'_> {
+    /// Notes the module that a path of this one leads to, if it leads to one of the crate.
+    fn note(&mut self, path: &[String]) {
+        let mut full = match path.first().map(String::as_str) {
+            Some("crate") => Vec::new(),
+            Some("self") => self.module.clone(),
+            Some("super") => {
+                let above = path.iter().take_while(|part| *part == "super").count();
+                let Some(left) = self.module.len().checked_sub(above) else { return };
+                self.module.iter().take(left).cloned().collect()
+            }
+            Some(first) => {
+                let child: Vec<_> =
+                    self.module.iter().chain([&first.to_owned()]).cloned().collect();
+                if !self.modules.contains(&child) {
+                    return;
+                }
+                self.module.clone()
+            }
+            None => return,
+        };
+        let keywords = ["crate", "self", "super"];
+        full.extend(path.iter().skip_while(|part| keywords.contains(&part.as_str())).cloned());
+        while !self.modules.contains(&full) {
+            if full.pop().is_none() {
+                return;
+            }
+        }
+        self.found.insert(full);
+    }
+
+    fn note_tree(&mut self, tree: &UseTree, path: &mut Vec<String>) {
+        match tree {
+            UseTree::Path(one) => {
+                path.push(one.ident.to_string());
+                self.note_tree(&one.tree, path);
+                path.pop();
+            }
+            UseTree::Group(group) => {
+                group.items.iter().for_each(|tree| self.note_tree(tree, path));
+            }
+            UseTree::Name(name) => self.note_named(path, &name.ident),
+            UseTree::Rename(rename) => self.note_named(path, &rename.ident),
+            UseTree::Glob(_) => self.note(path),
+        }
+    }
+
+    fn note_named(&mut self, path: &mut Vec<String>, name: &syn::Ident) {
+        path.push(name.to_string());
+        self.note(path);
+        path.pop();
+    }
+}
+
+impl<'ast> Visit<'ast> for Seen<'_> {
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.note_tree(&item.tree, &mut Vec::new());
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if path.segments.first().is_some_and(|first| first.ident == "crate") {
+            let parts: Vec<_> = path.segments.iter().map(|part| part.ident.to_string()).collect();
+            self.note(&parts);
+        }
+        syn::visit::visit_path(self, path);
+    }
+
+    /// Who may see something takes nothing.
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+
+    /// What is written within a file is that file's, and tests may look at everything.
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !item.attrs.iter().any(is_for_tests) {
+            syn::visit::visit_item_mod(self, item);
+        }
+    }
+}
+
+fn is_for_tests(attribute: &Attribute) -> bool {
+    attribute.path().is_ident("cfg")
+        && attribute.parse_args::<syn::Ident>().is_ok_and(|condition| condition == "test")
+}
+
+/// The circles: sets of modules of which each needs all others, by whatever way.
+fn circles(uses: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<BTreeSet<String>> {
+    let reaches: BTreeMap<&Module, BTreeSet<&Module>> =
+        uses.keys().map(|module| (module, reached(uses, module))).collect();
+    let reach = |from: &Module, to: &Module| reaches.get(from).is_some_and(|all| all.contains(to));
+    let circle = |module: &Module| -> BTreeSet<String> {
+        let both_ways = uses.keys().filter(|other| reach(module, other) && reach(other, module));
+        both_ways.map(|other| other.join("::")).collect()
+    };
+    let all: BTreeSet<_> = uses.keys().map(circle).filter(|circle| circle.len() > 1).collect();
+    all.into_iter().collect()
+}
+
+/// All that a module needs.
+fn reached<'a>(
+    uses: &'a BTreeMap<Module, BTreeSet<Module>>,
+    from: &'a Module,
+) -> BTreeSet<&'a Module> {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = next.pop() {
+        let used = uses.get(module).into_iter().flatten();
+        next.extend(used.filter(|used| seen.insert(*used)));
+    }
+    seen
+}
+
+#[test]
+fn a_circle_is_found_by_whatever_way_it_goes() {
+    let module = |name: &str| vec![name.to_owned()];
+    let of = |pairs: &[(&str, &[&str])]| -> BTreeMap<Module, BTreeSet<Module>> {
+        pairs
+            .iter()
+            .map(|(name, used)| (module(name), used.iter().map(|one| module(one)).collect()))
+            .collect()
+    };
+    let straight = of(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])]);
+    assert_eq!(circles(&straight), []);
+    let round = of(&[("a", &["b"]), ("b", &["c"]), ("c", &["a"]), ("d", &["a"])]);
+    let all: BTreeSet<_> = ["a", "b", "c"].map(str::to_owned).into();
+    assert_eq!(circles(&round), [all]);
+}

@@ -1,0 +1,41 @@
+//! What there is to say of a price list.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A remark on one model of a price list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Note {
+    /// The provider: our name, or the list's where we have none.
+    pub provider: String,
+    /// The model as the list names it; empty where all models of the provider are meant.
+    pub model: String,
+    /// What there is to say.
+    pub text: String,
+    /// Whether the model is left out because something of it cannot be read: then it has no new price.
+    pub left_out: bool,
+}
+
+impl Note {
+    /// A remark.
+    pub(super) fn new(provider: &str, model: &str, text: impl Into<String>) -> Self {
+        let (provider, model) = (provider.to_owned(), model.to_owned());
+        Self { provider, model, text: text.into(), left_out: false }
+    }
+
+    /// That a model is left out, and what of it cannot be read.
+    pub(super) fn unreadable(provider: &str, model: &str, what: impl fmt::Display) -> Self {
+        Self {
+            left_out: true,
+            ..Self::new(provider, model, format!("is left out, since it cannot be read: {what}"))
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gap = if self.model.is_empty() { "" } else { " " };
+        write!(f, "{}{gap}{}: {}", self.provider, self.model, self.text)
+    }
+}
