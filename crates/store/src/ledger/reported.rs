@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::{
-    ConnectionId, ConnectionStatus, CreditHold, Forwarded, MerchantId, MeterVersion, MissingPrice,
-    PendingRecord, PricedUsage, RequestId, RequestRecord,
+    Connection, ConnectionId, ConnectionStatus, CreditHold, Forwarded, Merchant, MerchantId,
+    MerchantMeter, MeterVersion, MissingPrice, PendingRecord, PricedUsage, RequestId,
+    RequestRecord, Timestamp,
 };
 use tollgate_pricing::{Amount, AppliedPrices};
 
@@ -87,22 +88,8 @@ pub(crate) fn book(
     };
     let draws = subscriptions::lets_draw(conn, connection.wallet_id, meter.meter_id, now)?;
     let pending = PendingRecord {
-        request_id: RequestId::generate(now),
-        merchant_id,
-        reference_id: Some(reported.reference_id.clone()),
-        connection_id: Some(connection.connection_id),
-        spend_key_id: None,
-        wallet_id: Some(connection.wallet_id),
-        merchant_wallet_id: merchant.wallet_id,
-        meter: Some(MeterVersion { meter_id: meter.meter_id, version: meter.version }),
-        disable_billing: false,
-        forwarded: reported.forwarded.clone(),
-        spend_hold: Amount::ZERO,
-        wallet_hold: Amount::ZERO,
         credit_hold: draws.then(CreditHold::default),
-        merchant_hold: Amount::ZERO,
-        enforcement: None,
-        created_at: now,
+        ..call(reported, &merchant, &connection, &meter, now)
     };
     let claim = ReportedUsageRow {
         merchant_id: Id(merchant_id),
@@ -114,19 +101,9 @@ pub(crate) fn book(
         let known = known(conn, merchant_id, reported)?;
         return Ok(known.unwrap_or(Reported::ReferenceReused));
     }
-    let report = Report {
-        ending: Ending::Answered,
-        provider_status: None,
-        model: None,
-        response_id: None,
-        priced: reported.priced,
-        applied: reported.applied.clone(),
-        missing: reported.missing.clone(),
-        timestamp: now,
-        suspicious: false,
-    };
     let request_id = pending.request_id;
-    let settlement = Settlement { request_id, report: Some(Arc::new(report)), call: None };
+    let report = Some(Arc::new(report(reported, now)));
+    let settlement = Settlement { request_id, report, call: None };
     let items = [Item::Settle(Box::new(settlement))];
     let mut books = Books::new(context);
     books.enter(pending);
@@ -147,6 +124,49 @@ pub(crate) fn book(
     }
     books.take()?.write(conn, &Basis::default())?;
     Ok(Reported::Booked(record))
+}
+
+/// The call that was reported, as if it had been admitted and held nothing.
+fn call(
+    reported: &ReportedUsage,
+    merchant: &Merchant,
+    connection: &Connection,
+    meter: &MerchantMeter,
+    now: Timestamp,
+) -> PendingRecord {
+    PendingRecord {
+        request_id: RequestId::generate(now),
+        merchant_id: merchant.merchant_id,
+        reference_id: Some(reported.reference_id.clone()),
+        connection_id: Some(connection.connection_id),
+        spend_key_id: None,
+        wallet_id: Some(connection.wallet_id),
+        merchant_wallet_id: merchant.wallet_id,
+        meter: Some(MeterVersion { meter_id: meter.meter_id, version: meter.version }),
+        disable_billing: false,
+        forwarded: reported.forwarded.clone(),
+        spend_hold: Amount::ZERO,
+        wallet_hold: Amount::ZERO,
+        credit_hold: None,
+        merchant_hold: Amount::ZERO,
+        enforcement: None,
+        created_at: now,
+    }
+}
+
+/// How it ended.
+fn report(reported: &ReportedUsage, now: Timestamp) -> Report {
+    Report {
+        ending: Ending::Answered,
+        provider_status: None,
+        model: None,
+        response_id: None,
+        priced: reported.priced,
+        applied: reported.applied.clone(),
+        missing: reported.missing.clone(),
+        timestamp: now,
+        suspicious: false,
+    }
 }
 
 /// What was reported under the same reference before.
