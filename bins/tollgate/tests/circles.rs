@@ -128,8 +128,9 @@ impl<'ast> Visit<'ast> for Seen<'_> {
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        if path.segments.first().is_some_and(|first| first.ident == "crate") {
-            let parts: Vec<_> = path.segments.iter().map(|part| part.ident.to_string()).collect();
+        let parts: Vec<_> = path.segments.iter().map(|part| part.ident.to_string()).collect();
+        // One word is a name that is in scope.
+        if parts.len() > 1 {
             self.note(&parts);
         }
         syn::visit::visit_path(self, path);

@@ -258,7 +258,8 @@ fn prepare(
         migrations::check(&mut conn)?;
     }
     if options.serve
-        && let Err(cause) = conn.write(|conn| partitions::make_ahead(conn, options.clock.now()))
+        && let Err(cause) =
+            conn.write_soon(|conn| partitions::make_ahead(conn, options.clock.now()))
     {
         log::warn!("partitions are not made yet: {cause}");
     }

@@ -23,7 +23,8 @@ const TABLES: [(&str, &str); 3] = [
 const MONTHS_AHEAD: usize = 2;
 
 /// Makes the partitions of this month and of those that follow, unless they are there. Call it in a write
-/// transaction of its own. SQLite has no partitions.
+/// transaction of its own that waits for no lock for [long](Conn::write_soon): while it waits for a reader of the
+/// default partition, everybody else waits for it. SQLite has no partitions.
 ///
 /// # Errors
 /// Those of the store: rows go to the default partition until it succeeds.

@@ -20,7 +20,7 @@ use crate::ledger::{self, Context, Ledger, Reported, ReportedUsage, SettleOutcom
 use crate::readers::Readers;
 use crate::subscriptions::{self, Whose};
 use crate::vitals::Vitals;
-use crate::{audit, nodes, rollups, serving};
+use crate::{audit, nodes, partitions, rollups, serving};
 
 /// A database, its ledger, and this process's place in it. Clones share it.
 #[derive(Clone)]
@@ -389,6 +389,15 @@ impl Store {
             calls += folded.calls;
             folded.committed(&self.0.context.series);
         }
+    }
+
+    /// Makes the partitions of the months to come, where the database has any.
+    pub(crate) async fn make_partitions(&self) -> Result<(), StoreError> {
+        if self.0.has_one_writer {
+            return Ok(());
+        }
+        let now = self.0.context.clock.now();
+        self.read(move |conn| conn.write_soon(|conn| partitions::make_ahead(conn, now))).await
     }
 
     /// Ends the billing cycles that have passed of [`Whose`] subscriptions, and begins those that

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::subscriptions::Whose;
-use crate::{idempotency, missing_prices, partitions, sessions};
+use crate::{idempotency, missing_prices, sessions};
 
 /// How often what a dead process left is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
@@ -62,7 +62,7 @@ pub async fn run(store: Store) {
                 })
                 .await?;
             store.forget_deliveries().await?;
-            store.write_apart(move |conn| partitions::make_ahead(conn, now)).await
+            store.make_partitions().await
         }),
     );
 }

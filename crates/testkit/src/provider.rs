@@ -19,6 +19,7 @@
 mod connection;
 mod reply;
 mod request;
+mod shared;
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -31,6 +32,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use reply::{Gate, Reply};
 pub use request::RecordedRequest;
+use shared::{Counts, Shared};
 
 /// A scripted provider; it ends when it is dropped.
 #[derive(Debug)]
@@ -39,49 +41,6 @@ pub struct ScriptedProvider {
     shared: Arc<Shared>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    script: Mutex<Script>,
-    counts: watch::Sender<Counts>,
-}
-
-#[derive(Debug, Default)]
-struct Script {
-    replies: VecDeque<Reply>,
-    always: Option<Reply>,
-    requests: Vec<RecordedRequest>,
-}
-
-/// What has happened so far; tests can wait for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    connections: usize,
-    calls: usize,
-    answered: usize,
-    hang_ups: usize,
-}
-
-impl Shared {
-    fn script(&self) -> MutexGuard<'_, Script> {
-        self.script.lock().expect("nothing panics while it holds the script")
-    }
-
-    fn count(&self, change: impl FnOnce(&mut Counts)) {
-        self.counts.send_modify(change);
-    }
-
-    /// Records a call whose head has arrived, and what to answer.
-    fn begin(&self, request: RecordedRequest) -> (usize, Reply) {
-        let mut script = self.script();
-        let index = script.requests.len();
-        script.requests.push(request);
-        let reply = script.replies.pop_front().or_else(|| script.always.clone());
-        drop(script);
-        self.count(|counts| counts.calls += 1);
-        (index, reply.unwrap_or_else(|| Reply::json(500, r#"{"error":"the script has ended"}"#)))
-    }
 }
 
 impl ScriptedProvider {

@@ -4,6 +4,7 @@
 //! list says and our rows cannot, and what it says that cannot be meant, is left out with a note.
 
 mod changes;
+mod error;
 mod fill;
 mod format;
 mod genai_prices;
@@ -16,11 +17,10 @@ mod tidy;
 mod time_of_day;
 mod write;
 
-use std::fmt;
-
 use crate::catalog::CatalogFile;
 
 pub use changes::{Change, Disagreement, Kind, Update};
+pub use error::ImportError;
 pub use format::Format;
 pub use imported::Imported;
 pub use note::Note;
@@ -49,16 +49,3 @@ impl Format {
 pub fn tidy(file: &mut CatalogFile) {
     tidy::group(&mut file.rows);
 }
-
-/// Why a text is no price list of its format.
-#[derive(Debug)]
-pub struct ImportError(serde_json::Error);
-
-impl fmt::Display for ImportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not a price list of this format: {}", self.0)
-    }
-}
-
-// Its text says what its cause does.
-impl std::error::Error for ImportError {}

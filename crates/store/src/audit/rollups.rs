@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use diesel::prelude::*;
 use tollgate_domain::{Id as _, MeterId, PendingRecord, RequestRecord};
 
-use super::{Audit, CHUNK, Owners};
+use super::findings::{Audit, CHUNK, Owners};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};

@@ -5,7 +5,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::Shared;
+use super::shared::Shared;
 use super::reply::{Ending, Framing, Gate, Reply};
 use super::request::{BodyFraming, RecordedRequest};
 

@@ -1,0 +1,53 @@
+//! The script, and what has happened so far.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard};
+
+use tokio::sync::watch;
+
+use super::reply::Reply;
+use super::request::RecordedRequest;
+
+/// What the provider and its connections share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) script: Mutex<Script>,
+    pub(super) counts: watch::Sender<Counts>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Script {
+    pub(super) replies: VecDeque<Reply>,
+    pub(super) always: Option<Reply>,
+    pub(super) requests: Vec<RecordedRequest>,
+}
+
+/// What has happened so far; tests can wait for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) connections: usize,
+    pub(super) calls: usize,
+    pub(super) answered: usize,
+    pub(super) hang_ups: usize,
+}
+
+impl Shared {
+    pub(super) fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().expect("nothing panics while it holds the script")
+    }
+
+    pub(super) fn count(&self, change: impl FnOnce(&mut Counts)) {
+        self.counts.send_modify(change);
+    }
+
+    /// Records a call whose head has arrived, and what to answer.
+    pub(super) fn begin(&self, request: RecordedRequest) -> (usize, Reply) {
+        let mut script = self.script();
+        let index = script.requests.len();
+        script.requests.push(request);
+        let reply = script.replies.pop_front().or_else(|| script.always.clone());
+        drop(script);
+        self.count(|counts| counts.calls += 1);
+        (index, reply.unwrap_or_else(|| Reply::json(500, r#"{"error":"the script has ended"}"#)))
+    }
+}
