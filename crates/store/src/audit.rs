@@ -2,26 +2,24 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    ConnectionId, Cycle, Id as _, LedgerAccount, MerchantId, MeterId, MeterVersion, PendingRecord,
-    RequestId, SpendCounters, SpendKeyId, SubscriptionId, SubscriptionStatus, Timestamp,
-    TransactionKind, WalletId,
+    Id as _, LedgerAccount, MeterId, MeterVersion, PendingRecord, RequestId, SpendCounters,
+    SpendKeyId, SubscriptionId, SubscriptionStatus, Timestamp, TransactionKind, WalletId,
 };
 use tollgate_pricing::Amount;
 
 mod findings;
 mod rollups;
 
-use findings::{CHUNK, Owners};
 pub use findings::{Audit, Difference};
+use findings::{CHUNK, Owners};
 
 use crate::codes::Code;
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::ids::{AnyId, Id};
+use crate::ids::Id;
 use crate::meters;
 use crate::records::Walk;
 use crate::rows::{
@@ -29,8 +27,7 @@ use crate::rows::{
     counter_key, word,
 };
 use crate::schema::{
-    connections, merchants, open_calls, spend_counters, spend_keys, subscriptions, tier_counters,
-    transactions, wallets,
+    open_calls, spend_counters, subscriptions, tier_counters, transactions, wallets,
 };
 use crate::tables::repricings::{self, Earlier};
 

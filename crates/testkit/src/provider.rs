@@ -21,10 +21,9 @@ mod reply;
 mod request;
 mod shared;
 
-use std::collections::VecDeque;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use tokio::net::TcpListener;

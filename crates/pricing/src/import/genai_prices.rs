@@ -11,12 +11,12 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use time::Date;
 
+use super::error::ImportError;
 use super::format::Format;
 use super::imported::Imported;
 use super::note::Note;
 use super::number::{self, Scale};
 use super::patterns::Clause;
-use super::error::ImportError;
 use super::time_of_day;
 use crate::hours::Hours;
 use crate::model::ModelPattern;

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
+use super::error::ImportError;
 use super::format::Format;
 use super::imported::Imported;
 use super::note::Note;
 use super::number::{self, Scale};
-use super::error::ImportError;
 use super::time_of_day;
 use crate::model::ModelPattern;
 use crate::price_row::{Band, PriceRow, TierPrices};

@@ -2,6 +2,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+/// The server's only user, who may do everything.
+pub(super) const USER: &str = "postgres";
+
 /// Version 3.0 of the protocol.
 const PROTOCOL: i32 = 196_608;
 
@@ -11,7 +14,7 @@ pub(super) fn execute(socket: &Path, database: &str, sql: &str) -> Result<(), St
     let talk = || -> io::Result<Option<String>> {
         let mut server = UnixStream::connect(socket)?;
         let mut hello = PROTOCOL.to_be_bytes().to_vec();
-        for text in ["user", super::cluster::USER, "database", database, ""] {
+        for text in ["user", USER, "database", database, ""] {
             hello.extend_from_slice(text.as_bytes());
             hello.push(0);
         }

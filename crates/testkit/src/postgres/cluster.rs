@@ -8,11 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::client;
+use super::client::{self, USER};
 use super::install::Install;
-
-/// The server's only user, who may do everything.
-pub(super) const USER: &str = "postgres";
 
 /// Options of a server that does not wait for its disk.
 pub(super) const QUICK: &str = "-c fsync=off -c full_page_writes=off";

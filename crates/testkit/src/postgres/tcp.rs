@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use super::cluster;
+use super::client;
 use super::database::TestDatabase;
 
 /// A way to a database over TCP, as from another machine. It counts who comes.
@@ -20,7 +20,7 @@ impl TcpWay {
     pub fn to(database: &TestDatabase) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let url = format!("postgres://{}@{address}/{}", cluster::USER, database.name);
+        let url = format!("postgres://{}@{address}/{}", client::USER, database.name);
         let socket = database.cluster.socket();
         let connections = Arc::<AtomicUsize>::default();
         let count = Arc::clone(&connections);

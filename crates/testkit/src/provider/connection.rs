@@ -5,9 +5,9 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::shared::Shared;
 use super::reply::{Ending, Framing, Gate, Reply};
 use super::request::{BodyFraming, RecordedRequest};
+use super::shared::Shared;
 
 /// Answers the calls of one connection. Its errors are the client's going, which is counted where
 /// it matters.
