@@ -266,22 +266,26 @@ fn an_admission_that_nobody_waits_for_is_ended() {
             DatabaseUrl::Postgres(_) => store.open_again(),
             _ => store.store.clone(),
         };
-        let (merchant_id, id, now) = (made.merchant_id, made.spend_key_id, store.clock.now());
-        let (holder, (began, has_begun)) = (other.clone(), tokio::sync::oneshot::channel());
-        let busy = tokio::spawn(async move {
-            let paced = SpendKeyChanges {
-                rate_limit: Some(Some(RateLimit { rpm: 1_000, burst: 1_000 })),
-                ..SpendKeyChanges::default()
-            };
-            let slowly = move |conn: &mut _| {
-                spend_keys::update(conn, merchant_id, id, paced, now)?;
-                began.send(()).unwrap();
-                std::thread::sleep(Duration::from_millis(200));
-                Ok::<_, tollgate_store::StoreError>(())
-            };
-            holder.write(slowly).await
-        });
-        has_begun.await.unwrap();
+        let keep_row = async |rpm| {
+            let (merchant_id, id, now) = (made.merchant_id, made.spend_key_id, store.clock.now());
+            let (holder, (began, has_begun)) = (other.clone(), tokio::sync::oneshot::channel());
+            let busy = tokio::spawn(async move {
+                let paced = SpendKeyChanges {
+                    rate_limit: Some(Some(RateLimit { rpm, burst: 1_000 })),
+                    ..SpendKeyChanges::default()
+                };
+                let slowly = move |conn: &mut _| {
+                    spend_keys::update(conn, merchant_id, id, paced, now)?;
+                    began.send(()).unwrap();
+                    std::thread::sleep(Duration::from_millis(200));
+                    Ok::<_, tollgate_store::StoreError>(())
+                };
+                holder.write(slowly).await
+            });
+            has_begun.await.unwrap();
+            busy
+        };
+        let busy = keep_row(1_000).await;
         let waiting = store.store.admit(Box::new(store.call_with(&made, &key)));
         let gone = tokio::time::timeout(Duration::from_millis(10), waiting).await;
         assert!(gone.is_err(), "it was given up");
@@ -292,9 +296,11 @@ fn an_admission_that_nobody_waits_for_is_ended() {
         settled(store).await;
         assert_eq!(store.spend_key_now(&made).await.counters.held.total, Amount::ZERO);
 
+        let busy = keep_row(2_000).await;
         let mut waiting = Box::pin(store.store.admit(Box::new(store.call_with(&made, &key))));
         let mut nobody = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(waiting.as_mut().poll(&mut nobody).is_pending());
+        busy.await.unwrap().unwrap();
         while store.store.audit().await.unwrap().requests < 2 {
             tokio::task::yield_now().await;
         }
