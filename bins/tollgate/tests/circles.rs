@@ -11,15 +11,18 @@ use syn::{Attribute, UseTree};
 
 use super::layers::{packages, root};
 
-/// How many circles there still are: none elsewhere, and none may come.
-const LEFT: [(&str, usize); 2] = [("crates/api", 3), ("crates/provider", 3)];
+/// Of how many modules the circles are that there still are: none elsewhere, and none may come or grow.
+const LEFT: [(&str, &[usize]); 2] =
+    [("crates/api", &[2, 2, 47]), ("crates/provider", &[7, 10, 12])];
 
 #[test]
 fn modules_form_no_circle() {
     for folder in packages() {
-        let left = LEFT.iter().find(|(name, _)| *name == folder).map_or(0, |(_, count)| *count);
+        let left = LEFT.iter().find(|(name, _)| *name == folder).map_or(&[][..], |(_, left)| *left);
         let circles = circles(&uses(&root().join(&folder).join("src")));
-        assert_eq!(circles.len(), left, "{folder}: {circles:#?}");
+        let mut sizes: Vec<_> = circles.iter().map(BTreeSet::len).collect();
+        sizes.sort_unstable();
+        assert_eq!(sizes, left, "{folder}: {circles:#?}");
     }
 }
 
@@ -33,11 +36,13 @@ fn uses(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
     let modules: BTreeSet<Module> = files.iter().map(|(module, _)| module.clone()).collect();
     let mut uses = BTreeMap::new();
     for (module, source) in files {
-        let mut seen = Seen { module: &module, modules: &modules, found: BTreeSet::new() };
+        let names = BTreeMap::new();
+        let mut seen = Seen { module: &module, modules: &modules, names, found: BTreeSet::new() };
         seen.visit_file(&syn::parse_file(&source).unwrap());
         let mut found = seen.found;
         found.remove(&module);
-        uses.insert(module, found);
+        // A package may have a library and a program.
+        uses.entry(module).or_insert_with(BTreeSet::new).extend(found);
     }
     uses
 }
@@ -65,38 +70,40 @@ fn find(folder: &Path, above: &mut Module, files: &mut Vec<(Module, String)>) {
 struct Seen<'a> {
     module: &'a Module,
     modules: &'a BTreeSet<Module>,
+    /// The modules that `use` lines of the file have named, with the words for them.
+    names: BTreeMap<String, Module>,
     found: BTreeSet<Module>,
 }
 
 impl Seen<'_> {
     /// Notes the module that a path of this one leads to, if it leads to one of the crate.
-    fn note(&mut self, path: &[String]) {
-        let mut full = match path.first().map(String::as_str) {
-            Some("crate") => Vec::new(),
-            Some("self") => self.module.clone(),
-            Some("super") => {
-                let above = path.iter().take_while(|part| *part == "super").count();
-                let Some(left) = self.module.len().checked_sub(above) else { return };
-                self.module.iter().take(left).cloned().collect()
-            }
-            Some(first) => {
-                let child: Vec<_> =
-                    self.module.iter().chain([&first.to_owned()]).cloned().collect();
-                if !self.modules.contains(&child) {
-                    return;
-                }
-                self.module.clone()
-            }
-            None => return,
-        };
+    fn note(&mut self, path: &[String]) -> Option<Module> {
         let keywords = ["crate", "self", "super"];
-        full.extend(path.iter().skip_while(|part| keywords.contains(&part.as_str())).cloned());
-        while !self.modules.contains(&full) {
-            if full.pop().is_none() {
-                return;
+        let is_keyword = |part: &&String| keywords.contains(&part.as_str());
+        let (mut full, known) = match path.first().map(String::as_str)? {
+            "crate" => (Vec::new(), 0),
+            "self" => (self.module.clone(), 0),
+            "super" => {
+                let above = path.iter().take_while(|part| *part == "super").count();
+                let left = self.module.len().checked_sub(above)?;
+                (self.module.iter().take(left).cloned().collect(), 0)
             }
+            first => {
+                let child: Module =
+                    self.module.iter().chain([&first.to_owned()]).cloned().collect();
+                match self.names.get(first) {
+                    Some(named) => (named.clone(), 1),
+                    None if self.modules.contains(&child) => (child, 1),
+                    None => return None,
+                }
+            }
+        };
+        full.extend(path.iter().skip(known).skip_while(is_keyword).cloned());
+        while !self.modules.contains(&full) {
+            full.pop()?;
         }
-        self.found.insert(full);
+        self.found.insert(full.clone());
+        Some(full)
     }
 
     fn note_tree(&mut self, tree: &UseTree, path: &mut Vec<String>) {
@@ -109,16 +116,25 @@ impl Seen<'_> {
             UseTree::Group(group) => {
                 group.items.iter().for_each(|tree| self.note_tree(tree, path));
             }
-            UseTree::Name(name) => self.note_named(path, &name.ident),
-            UseTree::Rename(rename) => self.note_named(path, &rename.ident),
-            UseTree::Glob(_) => self.note(path),
+            UseTree::Name(name) => self.note_named(path, &name.ident, &name.ident),
+            UseTree::Rename(rename) => self.note_named(path, &rename.ident, &rename.rename),
+            UseTree::Glob(_) => drop(self.note(path)),
         }
     }
 
-    fn note_named(&mut self, path: &mut Vec<String>, name: &syn::Ident) {
-        path.push(name.to_string());
-        self.note(path);
-        path.pop();
+    fn note_named(&mut self, path: &mut Vec<String>, name: &syn::Ident, word: &syn::Ident) {
+        if name != "self" {
+            path.push(name.to_string());
+        }
+        if let Some(module) = self.note(path)
+            && module.last() == path.last()
+        {
+            let word = if name == "self" { module.last().cloned() } else { Some(word.to_string()) };
+            self.names.extend(word.map(|word| (word, module)));
+        }
+        if name != "self" {
+            path.pop();
+        }
     }
 }
 

@@ -310,11 +310,7 @@ fn read_requests(
             let last = last_records.get(&wallet_id).copied().unwrap_or_default();
             let is_of_wallet = (1..=last).contains(&row.sequence);
             if !is_of_wallet || !sums.records.entry(wallet_id).or_default().insert(row.sequence) {
-                audit.compare(
-                    format!("number of {} on its wallet", row.request_id),
-                    row.sequence,
-                    0,
-                );
+                audit.number_is_wrong(row.request_id, row.sequence);
             }
             let call = row.call()?;
             count(conn, &call, row.counted_units, &mut periods, sums)?;

@@ -16,39 +16,53 @@ use tollgate_domain::{LedgerAccount, RequestStatus, TransactionKind};
 pub(crate) struct Code<T>(pub(crate) T);
 
 /// An enum whose values are numbered. A number that has been written never gets another meaning.
-pub(crate) trait Coded: Copy + PartialEq + 'static {
-    /// Each number with its value.
-    const VALUES: &'static [(i16, Self)];
+pub(crate) trait Coded: Copy + 'static {
+    /// The number of a value.
+    fn number(&self) -> &'static i16;
+
+    /// The value of a number.
+    fn of(number: i16) -> Option<Self>;
 }
 
-impl Coded for RequestStatus {
-    const VALUES: &'static [(i16, Self)] =
-        &[(1, Self::Pending), (2, Self::Completed), (3, Self::Error)];
+macro_rules! coded {
+    ($( $Enum:ident { $( $Value:ident = $number:literal, )* } )*) => { $(
+        impl Coded for $Enum {
+            fn number(&self) -> &'static i16 {
+                match self {
+                    $( Self::$Value => &$number, )*
+                }
+            }
+
+            fn of(number: i16) -> Option<Self> {
+                match number {
+                    $( $number => Some(Self::$Value), )*
+                    _ => None,
+                }
+            }
+        }
+    )* };
 }
 
-impl Coded for LedgerAccount {
-    const VALUES: &'static [(i16, Self)] =
-        &[(1, Self::Balance), (2, Self::CycleCredit), (3, Self::BundleCredit)];
-}
-
-impl Coded for TransactionKind {
-    const VALUES: &'static [(i16, Self)] = &[
-        (1, Self::Credit),
-        (2, Self::Debit),
-        (3, Self::Usage),
-        (4, Self::CreditGrant),
-        (5, Self::CreditExpiry),
-        (6, Self::Rollover),
-        (7, Self::BundlePurchase),
-        (8, Self::Correction),
-    ];
-}
-
-impl<T: Coded> Code<T> {
-    /// The number; 0 is none.
-    fn number(self) -> &'static i16 {
-        let found = T::VALUES.iter().find(|(_, value)| *value == self.0);
-        found.map_or(&0, |(number, _)| number)
+coded! {
+    RequestStatus {
+        Pending = 1,
+        Completed = 2,
+        Error = 3,
+    }
+    LedgerAccount {
+        Balance = 1,
+        CycleCredit = 2,
+        BundleCredit = 3,
+    }
+    TransactionKind {
+        Credit = 1,
+        Debit = 2,
+        Usage = 3,
+        CreditGrant = 4,
+        CreditExpiry = 5,
+        Rollover = 6,
+        BundlePurchase = 7,
+        Correction = 8,
     }
 }
 
@@ -59,7 +73,7 @@ where
     i16: ToSql<SmallInt, DB>,
 {
     fn to_sql<'b>(&'b self, out: &mut Output<'b, '_, DB>) -> serialize::Result {
-        self.number().to_sql(out)
+        self.0.number().to_sql(out)
     }
 }
 
@@ -69,31 +83,12 @@ where
 {
     fn from_sql(value: DB::RawValue<'_>) -> deserialize::Result<Self> {
         let number = i16::from_sql(value)?;
-        let found = T::VALUES.iter().find(|(known, _)| *known == number);
-        found.map(|(_, value)| Self(*value)).ok_or_else(|| format!("{number} is no value").into())
+        T::of(number).map(Self).ok_or_else(|| format!("{number} is no value").into())
     }
 }
 
 impl<T: Coded> Serialize for Code<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_i16(*self.number())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn is_numbered_once<T: Coded>() -> bool {
-        let numbers: std::collections::BTreeSet<_> =
-            T::VALUES.iter().map(|(number, _)| *number).collect();
-        numbers.len() == T::VALUES.len() && !numbers.contains(&0)
-    }
-
-    #[test]
-    fn every_value_has_a_number_of_its_own() {
-        assert!(is_numbered_once::<RequestStatus>());
-        assert!(is_numbered_once::<LedgerAccount>());
-        assert!(is_numbered_once::<TransactionKind>());
+        serializer.serialize_i16(*self.0.number())
     }
 }

@@ -240,6 +240,20 @@ fn migrate(manager: &Manager, conn: &mut Conn, is_locked: bool) -> Result<usize,
     Ok(ran)
 }
 
+/// Makes the partitions of this month before anything is written to it. Another node may be making them just now.
+fn make_partitions(conn: &mut Conn, options: &Options) {
+    const ATTEMPTS: u32 = 20;
+    const PAUSE: Duration = Duration::from_millis(100);
+    for attempt in 1..=ATTEMPTS {
+        let made = conn.write_soon(|conn| partitions::make_ahead(conn, options.clock.now()));
+        match made {
+            Ok(()) => return,
+            Err(_) if attempt < ATTEMPTS => std::thread::sleep(PAUSE),
+            Err(cause) => log::warn!("partitions are not made yet: {cause}"),
+        }
+    }
+}
+
 /// Brings the schema up to date, or checks it. With the `lock`, this process begins to serve, and ends the leases of
 /// processes that have ended.
 fn prepare(
@@ -257,11 +271,8 @@ fn prepare(
     } else {
         migrations::check(&mut conn)?;
     }
-    if options.serve
-        && let Err(cause) =
-            conn.write_soon(|conn| partitions::make_ahead(conn, options.clock.now()))
-    {
-        log::warn!("partitions are not made yet: {cause}");
+    if options.serve {
+        make_partitions(&mut conn, options);
     }
     let Some(lock) = lock else { return Ok(None) };
     let metadata = lock.metadata()?;

@@ -30,6 +30,8 @@ const MONTHS_AHEAD: usize = 2;
 /// Those of the store: rows go to the default partition until it succeeds.
 pub(crate) fn make_ahead(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     let Conn::Postgres(conn) = conn else { return Ok(()) };
+    // To attach one reads the default partition, and everybody waits meanwhile.
+    diesel::sql_query("SET LOCAL statement_timeout = '1s'").execute(conn)?;
     let mut month = now.date().replace_day(1).unwrap_or(now.date());
     for _ in 0..=MONTHS_AHEAD {
         let next = month_after(month);

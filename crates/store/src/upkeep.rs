@@ -24,6 +24,8 @@ const FOLD_EVERY: Duration = Duration::from_millis(50);
 const FOLD_OTHERS_EVERY: u32 = 20;
 /// How often old answers and sessions are forgotten, and partitions made ahead.
 const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);
+/// When partitions are tried again that could not be made.
+const PARTITIONS_AGAIN: Duration = Duration::from_secs(60);
 
 /// Keeps the lease, ends what dead processes left, books what waits in the journal, folds settled calls into the
 /// roll-ups, renews subscriptions, forgets old answers, makes partitions. It never returns; a store that is away is tried again.
@@ -61,7 +63,9 @@ pub async fn run(store: Store) {
                     idempotency::forget_expired(conn, now)
                 })
                 .await?;
-            store.forget_deliveries().await?;
+            store.forget_deliveries().await
+        }),
+        every_or_soon(FORGET_EVERY, PARTITIONS_AGAIN, "partitions are not made", async || {
             store.make_partitions().await
         }),
     );

@@ -283,9 +283,9 @@ fn an_admission_that_nobody_waits_for_is_ended() {
                 holder.write(slowly).await
             });
             has_begun.await.unwrap();
-            busy
+            Some(busy)
         };
-        let busy = keep_row(1_000).await;
+        let busy = keep_row(1_000).await.unwrap();
         let waiting = store.store.admit(Box::new(store.call_with(&made, &key)));
         let gone = tokio::time::timeout(Duration::from_millis(10), waiting).await;
         assert!(gone.is_err(), "it was given up");
@@ -296,7 +296,7 @@ fn an_admission_that_nobody_waits_for_is_ended() {
         settled(store).await;
         assert_eq!(store.spend_key_now(&made).await.counters.held.total, Amount::ZERO);
 
-        let busy = keep_row(2_000).await;
+        let busy = keep_row(2_000).await.unwrap();
         let mut waiting = Box::pin(store.store.admit(Box::new(store.call_with(&made, &key))));
         let mut nobody = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(waiting.as_mut().poll(&mut nobody).is_pending());

@@ -108,7 +108,7 @@ END
         tollgate simulator --listen 127.0.0.1:{PORT} --set status=503 --set retry-after=1 >simulator.txt &
         until grep -q http simulator.txt; do sleep 0.05; done
     """,
-    ("docs/LEDGER.md", "$ tollgate audit"): """
+    ("docs/STORAGE.md", "$ tollgate audit"): """
         export TOLLGATE_DATABASE_URL=sqlite:tollgate.db
         tollgate merchant create Acme
     """,

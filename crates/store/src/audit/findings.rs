@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use diesel::prelude::*;
-use tollgate_domain::{ConnectionId, Cycle, MerchantId, SpendCounters, SpendKeyId};
+use tollgate_domain::{ConnectionId, Cycle, MerchantId, RequestId, SpendCounters, SpendKeyId};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
@@ -67,6 +67,12 @@ impl Audit {
                 self.compare(format!("spend key {id} {cycle:?} {what}"), kept, recomputed);
             }
         }
+    }
+
+    /// The number of a record is none of its wallet, or another's.
+    pub(super) fn number_is_wrong(&mut self, request_id: Id<RequestId>, kept: i64) {
+        let what = format!("number of {request_id} on its wallet");
+        self.differences.push(Difference { what, kept, recomputed: 0 });
     }
 
     pub(super) fn compare(&mut self, what: String, kept: i64, recomputed: i64) {

@@ -33,7 +33,7 @@ pub(crate) struct RollupRow {
     pub(crate) merchant_cost_high: i64,
 }
 
-/// The sums of a day of a span, or of a part of a [`Window`].
+/// The sums of a day of a span, or of a part of a `usage::Window`.
 #[derive(Clone, Debug, QueryableByName)]
 pub(crate) struct PartSums {
     #[diesel(sql_type = BigInt)]
@@ -90,7 +90,7 @@ pub(crate) struct TagRow {
 #[derive(Clone, Debug, Insertable, Serialize)]
 #[diesel(table_name = rollup_queue)]
 pub(crate) struct QueueRow {
-    /// A JSON array of [`QueuedCall`].
+    /// A JSON array of `QueuedCall`.
     pub(crate) calls: String,
     pub(crate) created_at: i64,
 }

@@ -260,7 +260,7 @@ CREATE TABLE requests (
     meter_version      INTEGER,
     disable_billing    BOOLEAN NOT NULL,
     -- 2 completed, 3 error.
-    status             SMALLINT NOT NULL,
+    status             SMALLINT NOT NULL CHECK (status IN (2, 3)),
     credit_cycle       BIGINT,
     wallet_cost        BIGINT NOT NULL,
     merchant_cost      BIGINT NOT NULL,
@@ -277,7 +277,7 @@ CREATE TABLE requests (
 CREATE TABLE corrections (
     merchant_id   BYTEA NOT NULL,
     request_id    BYTEA NOT NULL,
-    status        SMALLINT NOT NULL,
+    status        SMALLINT NOT NULL CHECK (status IN (2, 3)),
     wallet_cost   BIGINT NOT NULL,
     merchant_cost BIGINT NOT NULL,
     counted_units BIGINT NOT NULL,
@@ -310,12 +310,12 @@ CREATE TABLE transactions (
     merchant_id    BYTEA NOT NULL,
     wallet_id      BYTEA NOT NULL,
     -- The account of the wallet: 1 its balance, 2 the credit of its cycle, 3 that of bundles.
-    account        SMALLINT NOT NULL,
+    account        SMALLINT NOT NULL CHECK (account BETWEEN 1 AND 3),
     -- 1, 2, 3, … on each wallet, without gaps.
     number         BIGINT NOT NULL,
     -- 1 credit, 2 debit, 3 usage, 4 credit grant, 5 credit expiry, 6 rollover, 7 bundle purchase,
     -- 8 correction.
-    kind           SMALLINT NOT NULL,
+    kind           SMALLINT NOT NULL CHECK (kind BETWEEN 1 AND 8),
     amount         BIGINT NOT NULL,
     balance_after  BIGINT NOT NULL,
     request_id     BYTEA,
