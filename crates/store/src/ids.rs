@@ -26,6 +26,11 @@ impl<T: tollgate_domain::Id> Id<T> {
     pub(crate) fn of_any(self) -> Id<AnyId> {
         Id(AnyId(*self.0.as_bytes()))
     }
+
+    /// The same, with the id as it is shown.
+    pub(crate) fn named(self) -> (Id<AnyId>, String) {
+        (self.of_any(), self.to_string())
+    }
 }
 
 impl<T: fmt::Display> fmt::Display for Id<T> {

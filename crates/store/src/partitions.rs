@@ -1,6 +1,6 @@
 //! The monthly partitions of the tables that only grow, on PostgreSQL.
 //!
-//! A month that is over can be archived or dropped as a whole. Rows of a month that has no partition are in the
+//! The tables and indexes that are written are those of one month. Rows of a month that has no partition are in the
 //! default one, so no write depends on a partition that was made in time.
 
 use diesel::RunQueryDsl;
@@ -79,7 +79,7 @@ fn make(
         log::warn!("{name} is not made: {table}_default has rows of that month");
         return Ok(());
     }
-    // To attach a table keeps nobody from the others, unlike to make it as a partition.
+    // To attach a table locks the default partition alone; to make it as a partition would lock them all.
     for statement in [
         format!("CREATE TABLE {name} (LIKE {table} INCLUDING ALL)"),
         format!("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({from}) TO ({to})"),

@@ -249,28 +249,25 @@ fn names(
             tags(MODEL)?.into_iter().map(|(series, name)| (series, provider_of(name))).collect()
         }
         Dimension::Failure => tags(STATUS)?,
-        Dimension::Connection => named::<ConnectionId>(
-            connections::table
+        Dimension::Connection => {
+            let ids: Vec<Id<ConnectionId>> = connections::table
                 .filter(connections::merchant_id.eq(Id(merchant_id)))
                 .order(connections::connection_id.desc())
                 .limit(limit)
                 .select(connections::connection_id)
-                .load(conn)?,
-        ),
-        Dimension::SpendKey => named::<SpendKeyId>(
-            spend_keys::table
+                .load(conn)?;
+            ids.into_iter().map(Id::named).collect()
+        }
+        Dimension::SpendKey => {
+            let ids: Vec<Id<SpendKeyId>> = spend_keys::table
                 .filter(spend_keys::merchant_id.eq(Id(merchant_id)))
                 .order(spend_keys::spend_key_id.desc())
                 .limit(limit)
                 .select(spend_keys::spend_key_id)
-                .load(conn)?,
-        ),
+                .load(conn)?;
+            ids.into_iter().map(Id::named).collect()
+        }
     })
-}
-
-/// The series of these ids, by the ids.
-fn named<T: tollgate_domain::Id>(ids: Vec<Id<T>>) -> Vec<(Id<AnyId>, String)> {
-    ids.into_iter().map(|id| (id.of_any(), id.to_string())).collect()
 }
 
 /// How the database goes about the sums of a series, step by step: for whoever wonders why it takes

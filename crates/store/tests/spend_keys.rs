@@ -266,7 +266,7 @@ fn an_admission_that_nobody_waits_for_is_ended() {
             DatabaseUrl::Postgres(_) => store.open_again(),
             _ => store.store.clone(),
         };
-        let keep_row = async |rpm| {
+        let keep_row = |rpm| {
             let (merchant_id, id, now) = (made.merchant_id, made.spend_key_id, store.clock.now());
             let (holder, (began, has_begun)) = (other.clone(), tokio::sync::oneshot::channel());
             let busy = tokio::spawn(async move {
@@ -282,10 +282,10 @@ fn an_admission_that_nobody_waits_for_is_ended() {
                 };
                 holder.write(slowly).await
             });
-            has_begun.await.unwrap();
-            Some(busy)
+            (busy, has_begun)
         };
-        let busy = keep_row(1_000).await.unwrap();
+        let (busy, has_begun) = keep_row(1_000);
+        has_begun.await.unwrap();
         let waiting = store.store.admit(Box::new(store.call_with(&made, &key)));
         let gone = tokio::time::timeout(Duration::from_millis(10), waiting).await;
         assert!(gone.is_err(), "it was given up");
@@ -296,7 +296,8 @@ fn an_admission_that_nobody_waits_for_is_ended() {
         settled(store).await;
         assert_eq!(store.spend_key_now(&made).await.counters.held.total, Amount::ZERO);
 
-        let busy = keep_row(2_000).await.unwrap();
+        let (busy, has_begun) = keep_row(2_000);
+        has_begun.await.unwrap();
         let mut waiting = Box::pin(store.store.admit(Box::new(store.call_with(&made, &key))));
         let mut nobody = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(waiting.as_mut().poll(&mut nobody).is_pending());

@@ -87,17 +87,15 @@ pub(super) struct Owners(HashMap<Id<AnyId>, String>);
 
 impl Owners {
     pub(super) fn read(conn: &mut Conn) -> Result<Self, StoreError> {
-        fn named<T: tollgate_domain::Id>(
-            ids: Vec<Id<T>>,
-        ) -> impl Iterator<Item = (Id<AnyId>, String)> {
-            ids.into_iter().map(|id| (id.of_any(), id.to_string()))
-        }
-        let all = merchants::table.select(merchants::merchant_id).load(conn)?;
-        let mut owners: HashMap<_, _> = named::<MerchantId>(all).collect();
-        let all = connections::table.select(connections::connection_id).load(conn)?;
-        owners.extend(named::<ConnectionId>(all));
-        let all = spend_keys::table.select(spend_keys::spend_key_id).load(conn)?;
-        owners.extend(named::<SpendKeyId>(all));
+        let all: Vec<Id<MerchantId>> =
+            merchants::table.select(merchants::merchant_id).load(conn)?;
+        let mut owners: HashMap<_, _> = all.into_iter().map(Id::named).collect();
+        let all: Vec<Id<ConnectionId>> =
+            connections::table.select(connections::connection_id).load(conn)?;
+        owners.extend(all.into_iter().map(Id::named));
+        let all: Vec<Id<SpendKeyId>> =
+            spend_keys::table.select(spend_keys::spend_key_id).load(conn)?;
+        owners.extend(all.into_iter().map(Id::named));
         Ok(Self(owners))
     }
 
