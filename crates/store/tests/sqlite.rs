@@ -111,13 +111,15 @@ fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints
 
         reader.batch_execute("ROLLBACK").unwrap();
         drop(reader);
-        // Each of these writes as much as the log had grown to, and is long enough for a checkpoint.
-        load(store, 10).await;
-        let before = megabytes(&wal);
-        load(store, 10).await;
-        load(store, 10).await;
-        let after = megabytes(&wal);
-        assert!(after <= before + 1, "the log is used again: {before} MB, {after}");
+        // Of 16 MB of log the ledger moves the rest, so the log is written from its beginning again.
+        // Twelve loads write more than 40 MB.
+        let mut largest = 0;
+        for _ in 0..12 {
+            load(store, 10).await;
+            largest = largest.max(megabytes(&wal));
+        }
+        println!("without a long reader the log grows to {largest} MB");
+        assert!(largest <= 32, "the log grows to {largest} MB");
 
         // The copy is a store like any other, of one instant.
         let options = Options { clock: store.clock.clone(), ..Options::default() };
