@@ -129,16 +129,18 @@ pub(crate) fn without_checkpoints_of_its_own(conn: &mut Conn) -> QueryResult<()>
     }
 }
 
-/// Moves committed pages from SQLite's log to the database file, as far as no reader needs them there. Answers
-/// how many pages SQLite cannot write over yet: those of the whole log, unless all of it was moved.
-pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<u64> {
+/// Moves committed pages from SQLite's log to the database file, as far as no reader needs them there. `None` while
+/// another connection does.
+pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<Option<Checkpoint>> {
     match conn {
         Conn::Sqlite(conn) => {
-            let checkpoint = diesel::sql_query("PRAGMA wal_checkpoint(PASSIVE)");
-            let Checkpoint { log, checkpointed } = checkpoint.get_result(conn)?;
-            Ok(if log == checkpointed { 0 } else { log.try_into().unwrap_or_default() })
+            let answer: CheckpointAnswer =
+                diesel::sql_query("PRAGMA wal_checkpoint(PASSIVE)").get_result(conn)?;
+            let pages = u64::try_from(answer.log).ok();
+            let is_whole = answer.log == answer.checkpointed;
+            Ok(pages.map(|pages| Checkpoint { pages, is_whole }))
         }
-        Conn::Postgres(_) => Ok(0),
+        Conn::Postgres(_) => Ok(None),
     }
 }
 
@@ -159,9 +161,18 @@ pub(crate) fn damage(conn: &mut Conn) -> QueryResult<Option<String>> {
     })
 }
 
+/// What a checkpoint has done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checkpoint {
+    /// How many pages the log had when it began.
+    pub(crate) pages: u64,
+    /// Whether all of them are moved. If nobody has written since, SQLite writes its log from the beginning again.
+    pub(crate) is_whole: bool,
+}
+
 /// What SQLite answers to a checkpoint, in pages.
 #[derive(QueryableByName)]
-struct Checkpoint {
+struct CheckpointAnswer {
     #[diesel(sql_type = diesel::sql_types::Integer)]
     log: i32,
     #[diesel(sql_type = diesel::sql_types::Integer)]

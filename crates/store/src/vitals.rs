@@ -21,7 +21,7 @@ pub struct Vitals {
     pub admissions: Histogram,
     /// How long settlements took, from the queue to their answer.
     pub settlements: Histogram,
-    /// How many pages of 4 KiB SQLite's log had after the last checkpoint that SQLite cannot write over yet.
+    /// How many pages of 4 KiB SQLite's log had at the last checkpoint.
     pub sqlite_log_pages: Arc<Gauge>,
 }
 

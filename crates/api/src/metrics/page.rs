@@ -193,7 +193,7 @@ fn about_ledger(store: &Store, page: &mut Exposition) {
         "How long a settlement takes, from the ledger's queue to its answer",
         &vitals.settlements,
     );
-    let help = "What SQLite cannot write over yet of its own log (the file PATH-wal)";
+    let help = "The size of SQLite's own log (in the file PATH-wal) at the last checkpoint";
     let bytes = vitals.sqlite_log_pages.get().saturating_mul(4_096);
     page.gauge("sqlite_log_bytes", help, bytes);
     let help = "Settlements in memory that neither the database nor the journal took";

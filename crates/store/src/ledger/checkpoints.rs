@@ -1,9 +1,9 @@
 //! The checkpoints of SQLite's log, beside the ledger.
 //!
 //! SQLite would make one at the end of a commit, for which that commit's callers wait. A thread makes
-//! them instead. It never moves all of a log that is being written, so SQLite would go on writing behind
-//! it without end. Now and then, when the thread has moved nearly all of it, the ledger moves the rest
-//! between two groups: then SQLite writes its log from the beginning again.
+//! them instead. While it moves the pages of the log, more are written behind them, so SQLite would go on writing
+//! its log without end. When the log has [`MOST_PAGES`] and the thread has moved nearly all of them, the ledger moves
+//! the rest between two groups: then SQLite writes its log from the beginning again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,19 +14,19 @@ use r2d2::ManageConnection;
 use tollgate_metrics::Gauge;
 
 use crate::conn::{Conn, Manager};
-use crate::dialect;
+use crate::dialect::{self, Checkpoint};
 use crate::error::StoreError;
 
 /// After so many admissions and settlements the thread makes a checkpoint.
 const EVERY: usize = 512;
-/// Of so many pages of log the ledger moves the rest: 16 MB.
+/// From so many pages of log on the ledger moves the rest: 16 MB.
 const MOST_PAGES: u64 = 4_096;
 
 pub(super) struct Checkpoints {
     /// Absent when the thread is to end.
     orders: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// How many pages of log there were after the last checkpoint that SQLite cannot write over yet.
+    /// How many pages the log had at the last checkpoint: none if SQLite writes it from the beginning again.
     pages: Arc<Gauge>,
     /// Whether the thread has made one since the ledger did.
     has_moved: Arc<AtomicBool>,
@@ -39,7 +39,8 @@ impl Checkpoints {
         let (orders, ordered) = sync_channel::<()>(1);
         let pages = Arc::clone(pages);
         let has_moved = Arc::new(AtomicBool::new(false));
-        let (manager, moved, made) = (manager.clone(), Arc::clone(&pages), Arc::clone(&has_moved));
+        let (manager, log_pages, made) =
+            (manager.clone(), Arc::clone(&pages), Arc::clone(&has_moved));
         let work = move || {
             let mut conn = None;
             for () in ordered {
@@ -48,8 +49,8 @@ impl Checkpoints {
                     None => manager.connect().and_then(|new| checkpoint(conn.insert(new))),
                 };
                 match done {
-                    Ok(pages) => {
-                        moved.set(pages);
+                    Ok(done) => {
+                        done.iter().for_each(|done| log_pages.set(done.pages));
                         made.store(true, Ordering::Release);
                     }
                     Err(cause) => {
@@ -69,7 +70,9 @@ impl Checkpoints {
         self.since = self.since.saturating_add(items);
         if self.pages.get() >= MOST_PAGES && self.has_moved.swap(false, Ordering::AcqRel) {
             match checkpoint(conn) {
-                Ok(pages) => self.pages.set(pages),
+                Ok(Some(done)) => self.pages.set(if done.is_whole { 0 } else { done.pages }),
+                // The thread makes one. The ledger tries again after the next group.
+                Ok(None) => self.has_moved.store(true, Ordering::Release),
                 Err(cause) => log::warn!("SQLite's log is not moved: {cause}"),
             }
         } else if self.since >= EVERY
@@ -82,7 +85,7 @@ impl Checkpoints {
     }
 }
 
-fn checkpoint(conn: &mut Conn) -> Result<u64, StoreError> {
+fn checkpoint(conn: &mut Conn) -> Result<Option<Checkpoint>, StoreError> {
     Ok(dialect::checkpoint(conn)?)
 }
 
