@@ -13,7 +13,6 @@ use std::array::from_ref;
 
 use diesel::connection::SimpleConnection;
 use diesel::dsl::sql;
-use diesel::expression::SqlLiteral;
 use diesel::prelude::*;
 use diesel::sql_types::{Array, Binary, Text};
 use diesel::{QueryResult, RunQueryDsl};
@@ -358,14 +357,9 @@ fn is_guarded() -> _ {
     is_limited.or(is_low)
 }
 
-/// The marks of a [group](group::Basis) say the same in SQL.
+/// The trigger on wallets that counts changes of configurations says the same in SQL.
 const GUARDED_FROM: i64 = -4_000_000_000_000_000_000;
 const _: () = assert!(GUARDED_FROM == Wallet::LEAST_BALANCE.units());
-
-/// PostgreSQL's own mark of a row, which is another after each change of it.
-fn mark_of(table: &str) -> SqlLiteral<Text> {
-    sql(&format!("{table}.xmin::text"))
-}
 
 /// The valid secret keys among `ids`.
 pub(crate) fn secret_key_facts(
@@ -394,9 +388,8 @@ pub(crate) fn secret_key_facts(
     }
 }
 
-/// A spend key, its merchant's wallet, whether that has to be [guarded](is_guarded), and the
-/// [mark](group::Basis) of the key.
-pub(crate) type SpendKeyFacts = (SpendKeyRow, Id<WalletId>, bool, String);
+/// A spend key, its merchant's wallet, and whether that has to be [guarded](is_guarded).
+pub(crate) type SpendKeyFacts = (SpendKeyRow, Id<WalletId>, bool);
 
 /// The spend keys with these ids, deleted or not.
 pub(crate) fn spend_key_facts(
@@ -404,20 +397,18 @@ pub(crate) fn spend_key_facts(
     ids: &[Id<SpendKeyId>],
 ) -> QueryResult<Vec<SpendKeyFacts>> {
     macro_rules! facts {
-        ($mark:expr) => {
+        () => {
             spend_keys::table
                 .inner_join(merchants::table)
                 .inner_join(wallets::table.on(wallets::wallet_id.eq(merchants::wallet_id)))
-                .select((SpendKeyRow::as_select(), merchants::wallet_id, is_guarded(), $mark))
+                .select((SpendKeyRow::as_select(), merchants::wallet_id, is_guarded()))
         };
     }
     match conn {
-        Conn::Sqlite(conn) => each(ids, |id| {
-            facts!("".into_sql::<Text>()).filter(spend_keys::spend_key_id.eq(id)).get_result(conn)
-        }),
-        Conn::Postgres(conn) => {
-            facts!(mark_of("spend_keys")).filter(spend_keys::spend_key_id.eq_any(ids)).load(conn)
+        Conn::Sqlite(conn) => {
+            each(ids, |id| facts!().filter(spend_keys::spend_key_id.eq(id)).get_result(conn))
         }
+        Conn::Postgres(conn) => facts!().filter(spend_keys::spend_key_id.eq_any(ids)).load(conn),
     }
 }
 
@@ -522,19 +513,18 @@ pub(crate) fn lock_due_webhooks(
     }
 }
 
-/// The connections with these ids, deleted or not, whoever's they are, with their [marks](group::Basis).
+/// The connections with these ids, deleted or not, of any merchant.
 pub(crate) fn connections_by_id(
     conn: &mut Conn,
     ids: &[Id<ConnectionId>],
-) -> QueryResult<Vec<(ConnectionRow, String)>> {
+) -> QueryResult<Vec<ConnectionRow>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
-            let row = connections::table.find(id).select(ConnectionRow::as_select());
-            Ok((row.get_result(conn)?, String::new()))
+            connections::table.find(id).select(ConnectionRow::as_select()).get_result(conn)
         }),
         Conn::Postgres(conn) => connections::table
             .filter(connections::connection_id.eq_any(ids))
-            .select((ConnectionRow::as_select(), mark_of("connections")))
+            .select(ConnectionRow::as_select())
             .load(conn),
     }
 }
@@ -662,7 +652,7 @@ pub(crate) fn insert_tags(conn: &mut Conn, rows: &[TagRow]) -> QueryResult<()> {
     }
 }
 
-/// Lets nobody else tell a merchant of missing prices until the transaction ends.
+/// Keeps others from the missing prices of a merchant until the transaction ends.
 pub(crate) fn lock_missing_prices(conn: &mut Conn, merchant_id: MerchantId) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(_) => Ok(()),

@@ -41,6 +41,7 @@ mod rows;
 mod schema;
 mod serving;
 pub mod sessions;
+mod settled_call;
 pub mod spend_keys;
 mod statements;
 mod store;

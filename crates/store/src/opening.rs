@@ -17,9 +17,9 @@ use crate::conn::{Conn, DatabaseUrl, Manager};
 use crate::error::StoreError;
 use crate::files::{beside, private};
 use crate::journal::Journal;
-use crate::ledger::{Context, Ledger, Recent, Storms};
+use crate::ledger::{Context, Ledger, Recent};
 use crate::migrations::{self, MigrationError};
-use crate::missing_prices::Told;
+use crate::missing_prices::ReportedPrices;
 use crate::readers::Readers;
 use crate::rollups::Series;
 use crate::serving::Begun;
@@ -152,10 +152,9 @@ impl Store {
             node_id,
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
-            storms: Storms::default(),
             series: Series::default(),
             is_queued: AtomicBool::new(false),
-            told: Told::default(),
+            reported_prices: ReportedPrices::default(),
             journal: journal.map(journal_in).transpose()?,
             unkept: Mutex::default(),
             open_calls: Mutex::default(),

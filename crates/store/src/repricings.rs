@@ -371,6 +371,6 @@ impl Books {
         if !self.rows.is_empty() {
             dialect::insert_repricings(conn, &self.rows)?;
         }
-        self.changes.commit(conn, &self.wallets)
+        self.changes.commit_wallets(conn, &self.wallets)
     }
 }

@@ -29,6 +29,7 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
+use crate::missing_prices;
 use crate::records::Walk;
 use crate::rows::{RequestIndexRow, RollupRow, SeriesRow, TagRow, to_json};
 use crate::schema::{rollup_queue, usage_rollups, usage_series, usage_tags};
@@ -157,6 +158,9 @@ pub(crate) fn fold(conn: &mut Conn, series: &Series, now: Timestamp) -> Result<F
     if !events.is_empty() {
         dialect::insert_events(conn, &events)?;
     }
+    let missing = calls.iter_mut();
+    let missing = missing.filter_map(|call| Some((call.merchant_id, call.missing_price.take()?)));
+    missing_prices::report(conn, missing, now)?;
     let folded = rollup_queue::table.filter(rollup_queue::number.eq_any(numbers));
     diesel::delete(folded).execute(conn)?;
     Ok(Folded { calls: calls.len(), rollups })
@@ -347,7 +351,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         }
         let mut rollups = Rollups::default();
         for row in &rows {
-            let call = QueuedCall::settled(&row.call()?, &row.to_record(None)?, now);
+            let call = QueuedCall::settled(&row.settled_call(None)?, now);
             rollups.add(&series, &call);
         }
         rollups.write(conn)?;

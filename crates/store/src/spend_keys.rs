@@ -60,11 +60,11 @@ pub fn create(
         created_at: now.unix_micros(),
         deleted_at: None,
     };
-    let counters =
-        SpendCountersRow::new(merchant_id, row.spend_key_id.get(), &SpendCounters::default());
     diesel::insert_into(spend_keys::table).values(&row).execute(conn)?;
+    let spend_key = row.with_counters(SpendCounters::default())?;
+    let counters = SpendCountersRow::from(&spend_key);
     diesel::insert_into(spend_counters::table).values(&counters).execute(conn)?;
-    Ok(Ok((row.with_counters((&counters).into())?, key)))
+    Ok(Ok((spend_key, key)))
 }
 
 /// A key with its counters.

@@ -139,13 +139,6 @@ impl Store {
         self.0.context.service_charge_rate
     }
 
-    /// The refusal of a call whose spend key is in a storm of refusals: by what the ledger has just
-    /// decided, without asking it again. `None` says nothing: ask [`Store::admit`].
-    pub fn refuse_at_once(&self, call: &Call) -> Option<Refusal> {
-        let Context { storms, service_charge_rate, .. } = &*self.0.context;
-        storms.refuse(call, *service_charge_rate)
-    }
-
     /// Settles a call, durably and once, however often it is called. A database that does not take
     /// it within two seconds is not waited for: the settlement is kept in the journal and booked
     /// when the database is back.
@@ -191,11 +184,11 @@ impl Store {
         }
     }
 
-    /// Tells a merchant of a price for want of which a call was refused, once a day: soon, without
-    /// anybody waiting for it, or not at all when the store is busy.
-    pub fn tell_missing_price(&self, merchant_id: MerchantId, missing: MissingPrice) {
+    /// Writes the event of a price for want of which a call was refused: in the background, once a day,
+    /// and not at all while the ledger is busy.
+    pub fn report_missing_price(&self, merchant_id: MerchantId, missing: MissingPrice) {
         if let Ok(ledger) = self.ledger() {
-            ledger.tell_missing_price(merchant_id, &missing);
+            ledger.report_missing_price(merchant_id, missing);
         }
     }
 

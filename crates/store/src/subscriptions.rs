@@ -81,6 +81,7 @@ pub(crate) fn bring_up_to(
     let steps = subscription.bring_up_to(now, &mut locked.wallet.credits);
     note(locked, subscription);
     changes.add_steps(locked, steps)?;
+    changes.save(subscription);
     Ok(true)
 }
 
@@ -96,9 +97,6 @@ fn note(locked: &mut LedgerWallet, subscription: &Subscription) {
 struct Locked {
     wallet: LedgerWallet,
     subscription: Option<Subscription>,
-    /// One that has ended when it was brought up to now. Like all else it is written by
-    /// [`Locked::save`] or not at all.
-    ended: Option<SubscriptionRow>,
     changes: WriteSet,
     now: Timestamp,
 }
@@ -110,11 +108,10 @@ impl Locked {
         };
         let subscription = active_on(conn, &wallet)?;
         let changes = WriteSet::new(now);
-        let mut locked = Self { wallet, subscription, ended: None, changes, now };
+        let mut locked = Self { wallet, subscription, changes, now };
         if let Some(subscription) = &mut locked.subscription {
             bring_up_to(now, subscription, &mut locked.wallet, &mut locked.changes)?;
             if subscription.status == SubscriptionStatus::Cancelled {
-                locked.ended = Some(SubscriptionRow::from(&*subscription));
                 locked.subscription = None;
             }
         }
@@ -137,23 +134,10 @@ impl Locked {
     }
 
     fn save(self, conn: &mut Conn) -> Result<(), StoreError> {
-        let active = self.subscription.as_ref().map(SubscriptionRow::from);
-        let rows: Vec<_> = self.ended.into_iter().chain(active).collect();
-        save(conn, &rows)?;
-        let wallets = LedgerWallets::from([(self.wallet.wallet.wallet_id, self.wallet)]);
-        self.changes.commit(conn, &wallets)
+        let Self { wallet, subscription, mut changes, .. } = self;
+        subscription.iter().for_each(|one| changes.save(one));
+        changes.commit_wallets(conn, &LedgerWallets::from([(wallet.wallet.wallet_id, wallet)]))
     }
-}
-
-/// Writes subscriptions back, or writes new ones.
-pub(crate) fn save(conn: &mut Conn, rows: &[SubscriptionRow]) -> Result<(), StoreError> {
-    for row in rows {
-        let known = subscriptions::table.find(row.subscription_id);
-        if diesel::update(known).set(row).execute(conn)? == 0 {
-            diesel::insert_into(subscriptions::table).values(row).execute(conn)?;
-        }
-    }
-    Ok(())
 }
 
 /// What became of an order to subscribe.

@@ -4,4 +4,5 @@ pub(crate) mod connections;
 pub(crate) mod deliveries;
 pub(crate) mod repricings;
 pub(crate) mod spend_keys;
+pub(crate) mod subscriptions;
 pub(crate) mod webhooks;

@@ -171,7 +171,7 @@ pub fn book(
     let Some(line) = change.move_balance(locked, signed, reason)? else {
         return Ok(Moved::OutOfRange);
     };
-    change.commit(conn, &wallets)?;
+    change.commit_wallets(conn, &wallets)?;
     Ok(Moved::Booked(line.into()))
 }
 

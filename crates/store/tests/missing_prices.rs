@@ -34,6 +34,7 @@ impl Shop {
     /// The models whose missing prices were told, as often as they were.
     async fn told(&self, store: &TestStore) -> Vec<String> {
         let merchant_id = self.merchant_id;
+        store.store.fold().await.unwrap();
         let page = Page { after: None, limit: 1_000 };
         let all = store.store.read(move |conn| events::list(conn, merchant_id, &page)).await;
         let news = all.unwrap().into_iter().map(|event| event.news);
@@ -125,7 +126,7 @@ fn whoever_makes_up_names_is_told_of_a_hundred_and_keeps_no_other_from_being_tol
             let call = store.call(loud.merchant_id, loud.key);
             let request_id = call.request_id;
             node.admit(Box::new(call)).await.unwrap().unwrap();
-            node.tell_missing_price(
+            node.report_missing_price(
                 loud.merchant_id,
                 MissingPrice::of_model("house", &format!("refused-{number}")),
             );
@@ -153,12 +154,12 @@ fn a_refused_call_is_told_of_in_the_background_and_a_settled_one_not_again() {
         let shop = shop(store).await;
         for _ in 0..1_000 {
             let missing = MissingPrice::of_model("house", "m-1");
-            store.store.tell_missing_price(shop.merchant_id, missing);
+            store.store.report_missing_price(shop.merchant_id, missing);
         }
         assert_eq!(shop.told_in_time(store, 1).await, ["m-1"]);
         shop.settle(&store.store, store, "m-1").await;
         let missing = MissingPrice::of_model("house", "m-2");
-        store.store.tell_missing_price(shop.merchant_id, missing);
+        store.store.report_missing_price(shop.merchant_id, missing);
         assert_eq!(shop.told_in_time(store, 2).await, ["m-1", "m-2"]);
     });
 }
@@ -197,9 +198,11 @@ fn upkeep_forgets_past_days_so_that_the_table_stays_small() {
             count.unwrap()
         };
         shop.settle(&store.store, store, "m-1").await;
+        store.store.fold().await.unwrap();
         store.clock.advance_millis(3 * A_DAY);
         store.store.renew_lease().await.unwrap();
         shop.settle(&store.store, store, "m-2").await;
+        store.store.fold().await.unwrap();
         assert_eq!(rows().await, 2);
         let forgotten = async {
             while rows().await > 1 {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use tollgate_domain::admission::{Call, CallKey, CostBound};
 use tollgate_domain::settlement::{Ending, Report};
@@ -259,7 +259,7 @@ impl TestStore {
         let request_id = call.request_id;
         self.store.admit(Box::new(call)).await?.unwrap();
         match self.store.settle(request_id, answered(tokens, base)).await {
-            tollgate_store::SettleOutcome::Settled(record) => Ok(*record),
+            tollgate_store::SettleOutcome::Settled(record) => Ok(Arc::unwrap_or_clone(record)),
             other => panic!("not settled: {other:?}"),
         }
     }

@@ -125,6 +125,36 @@ CREATE TABLE spend_keys (
     created_at    BIGINT NOT NULL,
     deleted_at    BIGINT
 );
+
+-- How often the configuration that decides a merchant's calls has been changed. Who decides by a configuration that
+-- was read before compares the count. Triggers keep it, when a transaction commits: two transactions that change several
+-- rows never wait for each other in a circle.
+CREATE TABLE config_versions (
+    merchant_id BYTEA NOT NULL PRIMARY KEY,
+    version     BIGINT NOT NULL
+);
+CREATE FUNCTION count_config_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO config_versions VALUES (OLD.merchant_id, 1)
+        ON CONFLICT (merchant_id) DO UPDATE SET version = config_versions.version + 1;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE OR DELETE ON merchants
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_config_change();
+CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE OR DELETE ON secret_keys
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_config_change();
+CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE OR DELETE ON connections
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_config_change();
+CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE OR DELETE ON meters
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_config_change();
+CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE OR DELETE ON spend_keys
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_config_change();
+-- Of a wallet it counts whether admissions have to look at it: it has a limit, or almost no room.
+CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE ON wallets
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN ((OLD.overdraft_limit IS NOT NULL OR OLD.balance <= -4000000000000000000)
+        IS DISTINCT FROM (NEW.overdraft_limit IS NOT NULL OR NEW.balance <= -4000000000000000000))
+    EXECUTE FUNCTION count_config_change();
 CREATE INDEX spend_keys_by_merchant ON spend_keys (merchant_id, spend_key_id);
 CREATE INDEX spend_keys_by_meter ON spend_keys (meter_id) WHERE meter_id IS NOT NULL;
 

@@ -221,7 +221,7 @@ impl Route {
             );
         }
         let missing = MissingPrice::of_model("unknown", model);
-        app.store.tell_missing_price(inbound.owner.merchant_id, missing);
+        app.store.report_missing_price(inbound.owner.merchant_id, missing);
         ApiError::with_issues(
             ErrorCode::ModelPriceUnknown,
             "No configured provider serves this model at a known price.",

@@ -110,9 +110,6 @@ impl Inbound {
         client: web::Data<ProviderClient>,
     ) -> Result<HttpResponse, ApiError> {
         let admission = price::admission(self.owner, &self.credential, &outbound, &app)?;
-        if let Some(refusal) = app.store.refuse_at_once(&admission) {
-            return Err(refusal.into());
-        }
         let (to_client, from_call) = relay::channel();
         let Self { tracked, access, began, .. } = self;
         let call = Call { app, client, outbound, admission, tracked, access, began };

@@ -46,7 +46,7 @@ pub(super) fn admission(
                 if refused.code() == ErrorCode::ModelPriceUnknown && is_model {
                     let model = call_body.model.as_deref().unwrap_or_default();
                     let missing = MissingPrice::of_model(&endpoint.provider.name, model);
-                    app.store.tell_missing_price(owner.merchant_id, missing);
+                    app.store.report_missing_price(owner.merchant_id, missing);
                 }
             })?;
             (bound, input_estimate(call_body, listed))

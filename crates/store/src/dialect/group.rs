@@ -1,19 +1,19 @@
 //! What a group of calls takes of the database, and what it gives back: on PostgreSQL one statement each,
 //! because a round trip costs more than what is done in it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use diesel::RunQueryDsl;
 use diesel::pg::Pg;
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
-use diesel::sql_types::{Array, Binary, Text};
+use diesel::sql_types::{Array, BigInt, Binary, Text};
 
 use super::{
     Lock, each, for_each, for_some, insert_transactions, lock_spend_counters, save_counters,
     save_spend_counters, save_wallets, wallets,
 };
-use tollgate_domain::{ConnectionId, MeterId, RequestId, SecretKeyId, SpendKeyId, WalletId};
+use tollgate_domain::{MerchantId, RequestId, SpendKeyId, WalletId};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
@@ -59,17 +59,51 @@ pub(crate) struct Found {
     pub(crate) marks: BTreeSet<String>,
 }
 
-/// What a group is decided by and does not change or lock: which rows, and marks by which their present
-/// state is known from others. Empty where nobody else can change them.
+/// The configurations that a group is decided by: which merchants, and marks that name each with the version of its
+/// configuration. Empty where nobody else can change them.
 #[derive(Debug, Default)]
 pub(crate) struct Basis {
-    pub(crate) secret_keys: Vec<Id<SecretKeyId>>,
-    pub(crate) spend_keys: Vec<Id<SpendKeyId>>,
-    pub(crate) connections: Vec<Id<ConnectionId>>,
-    pub(crate) meters: Vec<Id<MeterId>>,
-    /// The merchants' own wallets, of which it only matters whether they have a limit.
-    pub(crate) accounts: Vec<Id<WalletId>>,
+    merchants: Vec<Id<MerchantId>>,
     pub(crate) marks: BTreeSet<String>,
+}
+
+impl Basis {
+    pub(crate) fn new(versions: impl Iterator<Item = (MerchantId, i64)>) -> Self {
+        let mut basis = Self::default();
+        for (id, version) in versions {
+            basis.merchants.push(Id(id));
+            // A configuration that was never changed has no row.
+            if version > 0 {
+                basis.marks.insert(format!("{} {version}", Id(id).of_any()));
+            }
+        }
+        basis
+    }
+
+    /// Whether no configuration has to be compared.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.merchants.is_empty()
+    }
+}
+
+/// How often the configurations of these merchants have been changed. Those that never were are not among them.
+pub(crate) fn config_versions(
+    conn: &mut Conn,
+    ids: &[Id<MerchantId>],
+) -> QueryResult<HashMap<Id<MerchantId>, i64>> {
+    #[derive(QueryableByName)]
+    struct Version {
+        #[diesel(sql_type = Binary)]
+        merchant_id: Id<MerchantId>,
+        #[diesel(sql_type = BigInt)]
+        version: i64,
+    }
+    let Conn::Postgres(conn) = conn else { return Ok(HashMap::new()) };
+    let versions = diesel::sql_query(
+        "SELECT merchant_id, version FROM config_versions WHERE merchant_id = ANY($1)",
+    );
+    let rows: Vec<Version> = versions.bind::<Array<Binary>, _>(ids).load(conn)?;
+    Ok(rows.into_iter().map(|row| (row.merchant_id, row.version)).collect())
 }
 
 /// What a group has changed, but for what few groups do; rows of each table ascend.
@@ -267,36 +301,14 @@ where
     Ok(())
 }
 
-/// The marks of the rows of a basis. PostgreSQL's own mark of a row, `xmin`, is another after each change.
+/// The marks of the configurations as they are.
 impl QueryFragment<Pg> for Basis {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        let Self { secret_keys, spend_keys, connections, meters, accounts, .. } = self;
         out.push_sql(
-            "SELECT 'mark', encode(secret_key_id, 'hex') FROM secret_keys \
-             WHERE deleted_at IS NULL AND secret_key_id = ANY(",
+            "SELECT 'mark', concat(encode(merchant_id, 'hex'), ' ', version) FROM config_versions \
+             WHERE merchant_id = ANY(",
         );
-        out.push_bind_param::<Array<Binary>, _>(secret_keys)?;
-        out.push_sql(
-            ") UNION ALL SELECT 'mark', concat(encode(spend_key_id, 'hex'), ' ', xmin) FROM spend_keys \
-             WHERE spend_key_id = ANY(",
-        );
-        out.push_bind_param::<Array<Binary>, _>(spend_keys)?;
-        out.push_sql(
-            ") UNION ALL SELECT 'mark', concat(encode(connection_id, 'hex'), ' ', xmin) \
-             FROM connections WHERE connection_id = ANY(",
-        );
-        out.push_bind_param::<Array<Binary>, _>(connections)?;
-        out.push_sql(
-            ") UNION ALL SELECT 'mark', concat(encode(meter_id, 'hex'), ' ', version, ' ', slug) \
-             FROM meters WHERE deleted_at IS NULL AND meter_id = ANY(",
-        );
-        out.push_bind_param::<Array<Binary>, _>(meters)?;
-        out.push_sql(
-            ") UNION ALL SELECT 'mark', concat(encode(wallet_id, 'hex'), ' ', \
-             overdraft_limit IS NOT NULL OR balance <= -4000000000000000000) \
-             FROM wallets WHERE wallet_id = ANY(",
-        );
-        out.push_bind_param::<Array<Binary>, _>(accounts)?;
+        out.push_bind_param::<Array<Binary>, _>(&self.merchants)?;
         out.push_sql(")");
         Ok(())
     }

@@ -2,31 +2,32 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tollgate_domain::{Clock, NodeId, PendingRecord, RequestId};
 use tollgate_pricing::Rate;
 
+use super::config::Configs;
+use super::decide::Rules;
 use super::recent::Recent;
-use super::storms::Storms;
 use crate::error::StoreError;
 use crate::journal::{Entry, Journal};
-use crate::missing_prices::Told;
+use crate::missing_prices::ReportedPrices;
 use crate::rollups::Series;
 use crate::vitals::Vitals;
+use crate::write_set::WriteSet;
 
 /// What every writer needs to know.
 pub(crate) struct Context {
     pub(crate) node_id: NodeId,
     pub(crate) service_charge_rate: Rate,
     pub(crate) clock: Clock,
-    pub(crate) storms: Storms,
     pub(crate) series: Series,
     /// Whether calls were settled that this process has not folded since.
     pub(crate) is_queued: AtomicBool,
-    pub(crate) told: Told,
+    pub(crate) reported_prices: ReportedPrices,
     pub(crate) journal: Option<Journal>,
     /// What neither the database nor the journal took. No more calls than are on their way can come
     /// to wait here: new ones are not admitted then.
@@ -46,6 +47,18 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn open_calls(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<PendingRecord>>> {
         self.open_calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the calls of this process are decided by.
+    pub(super) const fn rules<'a>(&self, configs: &'a Configs) -> Rules<'a> {
+        Rules { configs, service_charge_rate: self.service_charge_rate, node_id: self.node_id }
+    }
+
+    /// A group is committed: its settled calls are to be folded.
+    pub(super) fn committed(&self, changes: &WriteSet) {
+        if changes.settled_calls().next().is_some() {
+            self.is_queued.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn is_overtaken(&self) -> bool {

@@ -5,18 +5,17 @@
 //! a group to fill. Other writes go through the same queue, each in its own transaction: on SQLite
 //! that makes one writer per store, which never meets "database is locked".
 
-mod accounts;
-mod books;
 mod checkpoints;
+mod command;
+mod config;
 mod context;
-mod job;
-mod parties;
-mod posting;
+mod decide;
+mod load;
 mod recent;
 mod reported;
 mod row_locks;
 mod single_writer;
-mod storms;
+mod state;
 mod writer;
 
 use std::sync::{Arc, Mutex};
@@ -32,15 +31,14 @@ use tollgate_domain::{MerchantId, MissingPrice, PendingRecord, RequestId};
 use crate::conn::{Conn, Manager};
 use crate::error::StoreError;
 use crate::journal::Entry;
-use crate::missing_prices::{self};
+use crate::missing_prices;
+pub use command::SettleOutcome;
+use command::{Decision, Job, Settlement, Work, not_sent};
 pub(crate) use context::Context;
 use context::{gave_up, overtaken};
-pub use job::SettleOutcome;
-use job::{Decision, Job, Settlement, Work, not_sent};
 pub(crate) use recent::Recent;
 pub(crate) use reported::book as book_reported;
 pub use reported::{Reported, ReportedUsage};
-pub(crate) use storms::Storms;
 use writer::Writer;
 
 /// How many may wait for a writer; who comes then is told that the store cannot keep up.
@@ -134,7 +132,7 @@ impl Ledger {
         }
     }
 
-    /// Runs `work` in a transaction of its own. It may change what refusals rest on.
+    /// Runs `work` in a transaction of its own. It may change what calls are decided by.
     pub(crate) async fn write<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
@@ -143,9 +141,7 @@ impl Ledger {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        let context = Arc::clone(&self.context);
-        let write = |conn: &mut Conn| conn.write(work);
-        self.run(write, true, move || context.storms.forget_all()).await
+        self.run(|conn: &mut Conn| conn.write(work), true).await
     }
 
     /// The same, for work that changes nothing by which calls are admitted.
@@ -157,7 +153,7 @@ impl Ledger {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        self.run(|conn: &mut Conn| conn.write(work), false, || {}).await
+        self.run(|conn: &mut Conn| conn.write(work), false).await
     }
 
     /// The same, for work that begins and ends its transactions itself.
@@ -169,14 +165,13 @@ impl Ledger {
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
     {
-        self.run(work, false, || {}).await
+        self.run(work, false).await
     }
 
     async fn run<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
         concerns_calls: bool,
-        afterwards: impl FnOnce() + Send + 'static,
     ) -> Result<T, E>
     where
         T: Send + 'static,
@@ -185,7 +180,6 @@ impl Ledger {
         let (reply, answer) = oneshot::channel();
         let run = Box::new(move |conn: &mut Conn| {
             let done = work(conn);
-            afterwards();
             // Whoever asked may have left; the work is done all the same.
             let _ = reply.send(done);
         });
@@ -193,18 +187,21 @@ impl Ledger {
         answer.await.map_err(|_| gave_up())?
     }
 
-    /// Tells of a missing price when a writer has time for it; one writes for all that wait.
-    pub(crate) fn tell_missing_price(&self, merchant_id: MerchantId, missing: &MissingPrice) {
-        let context = &self.context;
-        if context.told.is_told(merchant_id, missing, context.clock.now())
-            || self.jobs.capacity() < QUEUE_LENGTH / 2
-            || !context.told.wait(merchant_id, missing)
-        {
+    /// Writes the event of a missing price, once a day, when a writer has time for it.
+    pub(crate) fn report_missing_price(&self, merchant_id: MerchantId, missing: MissingPrice) {
+        let (context, now) = (Arc::clone(&self.context), self.context.clock.now());
+        let is_busy = self.jobs.capacity() < QUEUE_LENGTH / 2;
+        if is_busy || !context.reported_prices.is_first(merchant_id, &missing, now) {
             return;
         }
-        let teller = Teller(Some(Arc::clone(context)));
-        // Refused or dropped by a busy queue, the teller lets go of what waits.
-        let run = Box::new(move |conn: &mut Conn| teller.tell(conn));
+        let run = Box::new(move |conn: &mut Conn| {
+            let missing = [(merchant_id, missing)];
+            if let Err(cause) = conn.write(|conn| missing_prices::report(conn, missing, now)) {
+                log::warn!("the event of a missing price is not written: {cause}");
+                context.reported_prices.forget();
+            }
+        });
+        // A job that finds no room is dropped: the next day brings the next event.
         let _ = self.jobs.try_send(Job::Write(Work { run, concerns_calls: false }));
     }
 
@@ -214,29 +211,5 @@ impl Ledger {
                 "too many calls wait for the ledger, or it has stopped".to_owned(),
             )
         })
-    }
-}
-
-/// Tells of the missing prices that wait; if it never comes to that, it lets go of them, so that
-/// nothing waits for it in vain.
-struct Teller(Option<Arc<Context>>);
-
-impl Teller {
-    fn tell(mut self, conn: &mut Conn) {
-        let Some(context) = self.0.take() else { return };
-        let Context { told, clock, .. } = &*context;
-        let (missing, now) = (told.take_waiting(), clock.now());
-        match conn.write(|conn| missing_prices::tell(conn, &missing, now)) {
-            Ok(()) => told.learn(missing, now),
-            Err(cause) => log::warn!("missing prices are not told: {cause}"),
-        }
-    }
-}
-
-impl Drop for Teller {
-    fn drop(&mut self) {
-        if let Some(context) = &self.0 {
-            context.told.take_waiting();
-        }
     }
 }

@@ -11,10 +11,12 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, AppliedPrices};
 
-use super::books::Books;
+use super::command::{Command, Outcome, SettleOutcome, Settlement};
+use super::config::Configs;
 use super::context::Context;
-use super::job::{Answer, Item, SettleOutcome, Settlement};
-use super::parties::Versions;
+use super::decide;
+use super::load::{self, Loaded, Memory};
+use super::state::{CallState, LedgerState};
 use crate::conn::Conn;
 use crate::dialect::group::Basis;
 use crate::error::StoreError;
@@ -45,7 +47,7 @@ pub struct ReportedUsage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reported {
     /// It is booked.
-    Booked(Box<RequestRecord>),
+    Booked(Arc<RequestRecord>),
     /// It had been booked before; nothing moved.
     Known(Box<RequestRecord>),
     /// Something else had been reported under its reference.
@@ -104,25 +106,30 @@ pub(crate) fn book(
     let request_id = pending.request_id;
     let report = Some(Arc::new(report(reported, now)));
     let settlement = Settlement { request_id, report, call: None };
-    let items = [Item::Settle(Box::new(settlement))];
-    let mut books = Books::new(context);
-    books.enter(pending);
-    let answers = books.book(conn, &items, context, &mut Versions::new())?;
-    let record = match answers.into_iter().flatten().next() {
-        Some(Answer::Settled(SettleOutcome::Settled(record))) => record,
-        Some(Answer::Settled(SettleOutcome::LetGo(_))) => return Ok(Reported::OutOfRange),
-        _ => {
-            return Err(StoreError::Corrupt {
-                what: "request (it was not booked)",
-                value: request_id.to_string(),
-            });
-        }
+    let command = Command::Settle(Box::new(settlement));
+    let group = [&command];
+    let (mut configs, mut state) = (Configs::default(), LedgerState::default());
+    state.calls.insert(request_id, CallState::Unadmitted(Arc::new(pending)));
+    let memory = Memory { context, is_believed: false };
+    let needs = load::load_calls(conn, &mut configs, &mut state, &group, memory)?;
+    let not_booked = || StoreError::Corrupt {
+        what: "request (it was not booked)",
+        value: request_id.to_string(),
+    };
+    let Loaded::Ready(_) = load::load_accounts(conn, &configs, &mut state, &needs)? else {
+        return Err(not_booked());
+    };
+    let (outcomes, changes) = decide::decide(&mut state, &group, now, context.rules(&configs))?;
+    let record = match outcomes.into_iter().next() {
+        Some(Outcome::Settled(SettleOutcome::Settled(record))) => record,
+        Some(Outcome::Settled(SettleOutcome::LetGo(_))) => return Ok(Reported::OutOfRange),
+        _ => return Err(not_booked()),
     };
     // What was reported can be refused, unlike a call that was made.
     if !wallet.has_room_for(record.quote.total_wallet_cost) {
         return Ok(Reported::OutOfRange);
     }
-    books.take()?.write(conn, &Basis::default())?;
+    changes.commit(conn, &Basis::default())?;
     Ok(Reported::Booked(record))
 }
 

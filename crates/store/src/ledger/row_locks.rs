@@ -1,128 +1,187 @@
-//! Books that are the database's own: for a database that others write to as well.
+//! The ledger on a database that others write to as well.
 //!
-//! A batch is a transaction. What it draws on and changes is read under locks. What it is decided by
-//! besides (keys, connections, meters) changes rarely and is remembered from batch to batch; the statement
-//! that writes the batch tells whether it still stands as it was read, and if not, the batch is taken back
-//! and decided anew. So nothing is decided by what had changed before the call came.
+//! A group is a transaction. The accounts that it changes are read under locks. The configuration by which it is decided
+//! is remembered from group to group; the statement that writes the group tells whether it is still in force, and if not,
+//! the group is rolled back and decided again. So no call is decided by a configuration that was changed before it came.
 
-use std::collections::BTreeSet;
-use std::mem;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::books::Books;
-use super::context::Context;
-use super::job::{Answer, Item};
-use super::parties::{Parties, Versions};
-use super::posting::Posting;
-use super::storms::Changed;
-use crate::conn::Conn;
-use crate::dialect;
-use crate::error::StoreError;
+use tollgate_domain::admission::Refusal;
+use tollgate_domain::{MerchantId, RequestId};
 
-/// How often a batch is decided anew, because what it is decided by has changed.
+use super::command::{Command, Outcome};
+use super::config::Configs;
+use super::context::Context;
+use super::decide::{self, Rules};
+use super::load::{self, Loaded, Memory};
+use super::recent::Settled;
+use super::state::LedgerState;
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::write_set::WriteSet;
+
+/// How often a group is decided again, because its configuration has changed.
 const ATTEMPTS: usize = 5;
 /// How many rows are remembered; then they are forgotten, which costs a few reads.
 const REMEMBERED: usize = 20_000;
-/// For so long after a refusal, calls are looked at before anything is locked for them.
+/// For so long after a refusal, calls are decided without a lock first: a refusal then waits for no lock.
 const WARY: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct RowLocks {
-    parties: Parties,
+    configs: Configs,
     refused_at: Option<Instant>,
 }
 
-/// What a transaction that is not taken back has done.
-struct Done {
-    answers: Vec<Answer>,
-    changed: Changed,
-    posting: Posting,
-    books: Books,
+/// Why a group is rolled back.
+enum Failure {
+    /// The configuration of these merchants has changed, or a call was settled by another node.
+    Stale(BTreeSet<MerchantId>),
+    Store(StoreError),
 }
 
-/// Why one is taken back.
-enum TakenBack {
-    /// Something by which it was decided has changed, or a call has ended that was to end.
-    Stale,
-    Failed(StoreError),
-}
-
-impl From<StoreError> for TakenBack {
+impl From<StoreError> for Failure {
     fn from(cause: StoreError) -> Self {
-        Self::Failed(cause)
+        Self::Store(cause)
     }
 }
 
+/// How a group is decided.
+#[derive(Clone, Copy)]
+struct Attempt {
+    /// Whether calls are refused without a lock, as far as they can be.
+    looks_first: bool,
+    /// Whether calls are read again that this process has in memory.
+    reads_again: bool,
+}
+
 impl RowLocks {
-    /// Decides and books `items` in a transaction of their own; the answers come in their order.
+    /// Decides and commits a group in a transaction of its own; the outcomes are in its order.
     pub(super) fn book(
         &mut self,
         conn: &mut Conn,
-        items: &[Item],
+        group: &[Command],
         context: &Context,
-        versions: &mut Versions,
-    ) -> Result<Vec<Answer>, StoreError> {
-        let has_row_locks = dialect::has_row_locks(conn);
-        let admits = items.iter().any(|item| matches!(item, Item::Admit(_)));
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let admits = group.iter().any(|command| command.call().is_some());
         let is_wary = self.refused_at.is_some_and(|at| at.elapsed() < WARY);
-        let mut looks_first = has_row_locks && admits && is_wary;
+        let mut looks_first = admits && is_wary;
+        if self.configs.len() >= REMEMBERED {
+            self.configs = Configs::default();
+        }
         for attempt in 0..ATTEMPTS {
-            let parties = mem::take(&mut self.parties);
-            let books = Books::with(parties, looks_first, attempt > 0, context);
-            let book = |conn: &mut Conn| book(conn, books, items, context, versions);
-            // Who waits for a lock may be refused as things stand: nobody waits for long without a look.
-            let done = match has_row_locks && admits && !looks_first {
+            let attempt = Attempt { looks_first, reads_again: attempt > 0 };
+            let book = |conn: &mut Conn| book(conn, &mut self.configs, group, context, attempt);
+            // Who waits for a lock may be refused without one: the lock is not waited for, for long, without a look.
+            let booked = match admits && !looks_first {
                 true => conn.write_soon(book),
                 false => conn.write(book),
             };
-            let Done { answers, changed, posting, books } = match done {
-                Ok(done) => done,
-                Err(TakenBack::Stale) => continue,
-                Err(TakenBack::Failed(cause)) if cause.is_of_a_lock() && !looks_first => {
+            let (outcomes, changes) = match booked {
+                Ok(booked) => booked,
+                Err(Failure::Stale(merchants)) => {
+                    self.configs.forget(&merchants);
+                    continue;
+                }
+                Err(Failure::Store(cause)) if cause.is_of_a_lock() && !looks_first => {
                     looks_first = true;
                     continue;
                 }
-                Err(TakenBack::Failed(cause)) => return Err(cause),
+                Err(Failure::Store(cause)) => return Err(cause),
             };
-            posting.written(context);
-            let parties = books.into_parties(context);
-            // Elsewhere nobody would tell that they have changed.
-            if has_row_locks && parties.len() < REMEMBERED {
-                self.parties = parties;
-            }
-            if !changed.is_empty() {
-                context.storms.forget(&changed);
-            }
-            if answers.iter().any(|answer| matches!(answer, Answer::Admitted(Err(_)))) {
+            remember(group, &changes, context);
+            if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Admitted(Err(_)))) {
                 self.refused_at = Some(Instant::now());
             }
-            return Ok(answers);
+            return Ok(outcomes);
         }
-        Err(StoreError::Unavailable("what calls name changes all the time".to_owned()))
+        Err(StoreError::Unavailable(
+            "the configuration of a merchant changes all the time".to_owned(),
+        ))
     }
 }
 
 fn book(
     conn: &mut Conn,
-    mut books: Books,
-    items: &[Item],
+    configs: &mut Configs,
+    group: &[Command],
     context: &Context,
-    versions: &mut Versions,
-) -> Result<Done, TakenBack> {
-    let answers = books.book(conn, items, context, versions)?.ok_or(TakenBack::Stale)?;
-    let changed = books.changed();
-    let posting = books.take()?;
-    let written: BTreeSet<String>;
-    let marks = match posting.is_empty() {
-        true => books.marks(),
-        false => {
-            written = posting.write(conn, books.basis())?;
-            &written
-        }
+    attempt: Attempt,
+) -> Result<(Vec<Outcome>, WriteSet), Failure> {
+    let mut state = LedgerState::default();
+    let memory = Memory { context, is_believed: !attempt.reads_again };
+    let all: Vec<&Command> = group.iter().collect();
+    let mut needs = load::load_calls(conn, configs, &mut state, &all, memory)?;
+    let rules = context.rules(configs);
+    let mut refused = match attempt.looks_first {
+        true => refusals(conn, rules, group, context)?,
+        false => HashMap::new(),
     };
-    match *marks == books.basis().marks {
-        true => Ok(Done { answers, changed, posting, books }),
-        false => Err(TakenBack::Stale),
+    let is_refused = |command: &&Command| {
+        command.call().is_some_and(|call| refused.contains_key(&call.request_id))
+    };
+    let others: Vec<&Command> = group.iter().filter(|command| !is_refused(command)).collect();
+    let calls = others.iter().filter_map(|command| command.call());
+    calls.for_each(|call| needs.add_admission(configs, call));
+    let Loaded::Ready(mut marks) = load::load_accounts(conn, configs, &mut state, &needs)? else {
+        return Err(Failure::Stale(needs.merchants));
+    };
+    let (outcomes, changes) = decide::decide(&mut state, &others, context.clock.now(), rules)?;
+    let basis = configs.basis(&needs.merchants);
+    if !changes.is_empty() {
+        marks = changes.commit(conn, &basis)?;
     }
+    if marks != basis.marks {
+        return Err(Failure::Stale(needs.merchants));
+    }
+    let mut outcomes = outcomes.into_iter();
+    let outcomes = group.iter().filter_map(|command| {
+        let refusal = command.call().and_then(|call| refused.remove(&call.request_id));
+        refusal.map(|refusal| Outcome::Admitted(Err(refusal))).or_else(|| outcomes.next())
+    });
+    Ok((outcomes.collect(), changes))
+}
+
+/// The calls that are refused as the accounts are, without a lock.
+fn refusals(
+    conn: &mut Conn,
+    rules: Rules<'_>,
+    group: &[Command],
+    context: &Context,
+) -> Result<HashMap<RequestId, Refusal>, StoreError> {
+    let calls = || group.iter().filter_map(Command::call);
+    let accounts = load::look(conn, rules.configs, calls())?;
+    let now = context.clock.now();
+    let mut refused = HashMap::new();
+    for call in calls() {
+        if let Some(refusal) = decide::refusal(&accounts, call, now, rules)? {
+            refused.insert(call.request_id, refusal);
+        }
+    }
+    Ok(refused)
+}
+
+/// Keeps in memory what the process has to know of a group that is committed: the calls that it has admitted, and those
+/// that were settled lately.
+fn remember(group: &[Command], changes: &WriteSet, context: &Context) {
+    context.committed(changes);
+    let mut open_calls = context.open_calls();
+    for settled in changes.settled_calls() {
+        open_calls.remove(&settled.call.request_id);
+    }
+    let opened = changes.opened_calls();
+    open_calls.extend(opened.map(|call| (call.request_id, Arc::clone(call))));
+    drop(open_calls);
+    let reports = group.iter().filter_map(Command::settlement);
+    let reports: HashMap<_, _> =
+        reports.filter_map(|one| Some((one.request_id, one.report.as_ref()?))).collect();
+    let settled = changes.settled_calls().filter_map(|settled| {
+        let report = reports.get(&settled.call.request_id)?;
+        Some((Arc::clone(&settled.call), Arc::clone(report)))
+    });
+    let settled: Vec<Settled> = settled.collect();
+    context.recent.keep(settled, context.clock.now());
 }

@@ -8,35 +8,30 @@
 //! read again. The same number tells when another process has begun to serve from the file: its row in
 //! `serving` is newer. This process then admits nothing more and ends the calls that it has.
 
-use super::books::Books;
 use super::checkpoints::Checkpoints;
+use super::command::{Command, Outcome};
+use super::config::Configs;
 use super::context::{Context, overtaken};
-use super::job::{Answer, Item};
-use super::parties::Versions;
-use super::posting::Posting;
-use super::storms::Changed;
+use super::decide;
+use super::load::{self, Loaded, Memory};
+use super::state::LedgerState;
 use crate::conn::{Conn, Manager};
 use crate::dialect;
 use crate::dialect::group::Basis;
 use crate::error::StoreError;
 use crate::serving;
+use crate::write_set::WriteSet;
 
 /// How many rows are kept; then they are forgotten, which costs a few reads.
 const MOST_KEPT: usize = 200_000;
 
 /// See the module.
 pub(super) struct SingleWriter {
-    books: Books,
+    configs: Configs,
+    state: LedgerState,
     /// What SQLite answers this connection as long as no other has written.
     version: i32,
     checkpoints: Checkpoints,
-}
-
-/// A group that is decided.
-struct Decided {
-    answers: Vec<Answer>,
-    changed: Changed,
-    posting: Posting,
 }
 
 /// Why a group's transaction is rolled back.
@@ -62,7 +57,8 @@ impl SingleWriter {
         dialect::without_checkpoints_of_its_own(conn)?;
         let checkpoints = Checkpoints::start(manager, &context.vitals.sqlite_log_pages)?;
         let version = dialect::version(conn)?;
-        let this = Self { books: Books::new(context), version, checkpoints };
+        let (configs, state) = (Configs::default(), LedgerState::default());
+        let this = Self { configs, state, version, checkpoints };
         this.check_serving(conn, context)?;
         Ok(this)
     }
@@ -71,7 +67,8 @@ impl SingleWriter {
     fn read_again(&mut self, conn: &mut Conn, context: &Context) -> Result<(), StoreError> {
         // The number first: a later write then changes it again.
         self.version = dialect::version(conn)?;
-        self.books = Books::new(context);
+        self.configs = Configs::default();
+        self.state = LedgerState::default();
         self.check_serving(conn, context)
     }
 
@@ -84,36 +81,32 @@ impl SingleWriter {
         Ok(())
     }
 
-    /// Decides and books `items` in one transaction; the answers come in their order. After an error, begin
+    /// Decides and commits a group in one transaction; the outcomes are in its order. After an error, begin
     /// [again](Self::new).
     pub(super) fn book(
         &mut self,
         conn: &mut Conn,
-        items: &[Item],
+        group: &[Command],
         context: &Context,
-        versions: &mut Versions,
-    ) -> Result<Vec<Answer>, StoreError> {
-        if self.books.len() > MOST_KEPT {
-            self.books.forget(context);
+    ) -> Result<Vec<Outcome>, StoreError> {
+        if self.configs.len() + self.state.len() > MOST_KEPT {
+            self.forget();
         }
-        let booked = match self.book_as_read(conn, items, context, versions) {
+        let booked = match self.book_as_read(conn, group, context) {
             // No other connection can write during the second attempt.
             Err(Failure::Stale) => conn.write(|conn| {
                 self.read_again(conn, context)?;
-                let decided = self.decide(conn, items, context, versions)?;
-                decided.posting.write(conn, &Basis::default())?;
-                Ok(decided)
+                let (outcomes, changes) = self.decide(conn, group, context)?;
+                changes.commit(conn, &Basis::default())?;
+                Ok((outcomes, changes))
             }),
             booked => booked,
         };
         match booked {
-            Ok(Decided { answers, changed, posting }) => {
-                posting.written(context);
-                if !changed.is_empty() {
-                    context.storms.forget(&changed);
-                }
-                self.checkpoints.after(items.len(), conn);
-                Ok(answers)
+            Ok((outcomes, changes)) => {
+                context.committed(&changes);
+                self.checkpoints.after(group.len(), conn);
+                Ok(outcomes)
             }
             Err(Failure::Stale) => {
                 Err(StoreError::Unavailable("it changes all the time".to_owned()))
@@ -126,36 +119,41 @@ impl SingleWriter {
     fn book_as_read(
         &mut self,
         conn: &mut Conn,
-        items: &[Item],
+        group: &[Command],
         context: &Context,
-        versions: &mut Versions,
-    ) -> Result<Decided, Failure> {
-        let decided = self.decide(conn, items, context, versions)?;
-        if decided.posting.is_empty() {
+    ) -> Result<(Vec<Outcome>, WriteSet), Failure> {
+        let (outcomes, changes) = self.decide(conn, group, context)?;
+        if changes.is_empty() {
             self.check_version(conn)?;
-            return Ok(decided);
+            return Ok((outcomes, changes));
         }
         conn.write(|conn| {
             self.check_version(conn)?;
-            decided.posting.write(conn, &Basis::default())?;
-            Ok(decided)
+            changes.commit(conn, &Basis::default())?;
+            Ok((outcomes, changes))
         })
     }
 
     fn decide(
         &mut self,
         conn: &mut Conn,
-        items: &[Item],
+        group: &[Command],
         context: &Context,
-        versions: &mut Versions,
-    ) -> Result<Decided, Failure> {
-        if context.is_overtaken() && items.iter().any(|item| matches!(item, Item::Admit(_))) {
+    ) -> Result<(Vec<Outcome>, WriteSet), Failure> {
+        if context.is_overtaken() && group.iter().any(|command| command.call().is_some()) {
             return Err(overtaken().into());
         }
-        self.books.begin(context.clock.now(), context);
-        let answers = self.books.book(conn, items, context, versions)?.ok_or(Failure::Stale)?;
-        let (changed, posting) = (self.books.changed(), self.books.take()?);
-        Ok(Decided { answers, changed, posting })
+        let Self { configs, state, .. } = self;
+        let group: Vec<&Command> = group.iter().collect();
+        let memory = Memory { context, is_believed: false };
+        let mut needs = load::load_calls(conn, configs, state, &group, memory)?;
+        let calls = group.iter().filter_map(|command| command.call());
+        calls.for_each(|call| needs.add_admission(configs, call));
+        let Loaded::Ready(_) = load::load_accounts(conn, configs, state, &needs)? else {
+            return Err(Failure::Stale);
+        };
+        let rules = context.rules(configs);
+        Ok(decide::decide(state, &group, context.clock.now(), rules)?)
     }
 
     /// Whether what was read is as the file has it.
@@ -167,7 +165,8 @@ impl SingleWriter {
     }
 
     /// This connection has written something else, which may change what calls are decided by.
-    pub(super) fn forget(&mut self, context: &Context) {
-        self.books.forget(context);
+    pub(super) fn forget(&mut self) {
+        self.configs = Configs::default();
+        self.state.forget();
     }
 }

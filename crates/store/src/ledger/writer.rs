@@ -10,9 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::PendingRecord;
 use tollgate_domain::settlement::Report;
 
+use super::command::{Command, Decision, Job, Outcome, SettleOutcome, Settlement, Work, not_sent};
 use super::context::{Context, gave_up};
-use super::job::{Answer, Decision, Item, Job, SettleOutcome, Settlement, Work, not_sent};
-use super::parties::Versions;
 use super::recent::Settled;
 use super::row_locks::RowLocks;
 use super::single_writer::SingleWriter;
@@ -34,8 +33,6 @@ pub(super) struct Writer {
     /// Whether the database took nothing when it was last tried.
     away: bool,
     context: Arc<Context>,
-    /// Meter versions never change, so what was read once holds for ever.
-    versions: Versions,
     database: Database,
     /// The database that this writer has reached last, as it says of itself.
     reached: Option<String>,
@@ -64,7 +61,6 @@ impl Writer {
             last_used: Instant::now(),
             away: false,
             context: Arc::clone(context),
-            versions: Versions::new(),
             database: match manager.file() {
                 Some(_) => Database::SingleWriter(None),
                 None => Database::RowLocks(Box::default()),
@@ -103,15 +99,15 @@ impl Writer {
         for job in jobs {
             match job {
                 Job::Admit(call, reply) => {
-                    items.push(Item::Admit(call));
+                    items.push(Command::Admit(call));
                     replies.push(Reply::Admit(reply));
                 }
                 Job::Settle(settlement, reply) => {
-                    items.push(Item::Settle(settlement));
+                    items.push(Command::Settle(settlement));
                     replies.push(Reply::Settle(reply));
                 }
                 Job::SettleUnheard(entry) => {
-                    items.push(Item::Settle(Box::new(Settlement::from(&*entry))));
+                    items.push(Command::Settle(Box::new(Settlement::from(&*entry))));
                     replies.push(Reply::Unheard(entry));
                 }
                 Job::Write(work) => works.push(work),
@@ -133,7 +129,7 @@ impl Writer {
             });
             let settlements = entries.map(|entry| {
                 let settlement = Box::new(Settlement::from(&entry));
-                (Item::Settle(settlement), Reply::Unheard(Box::new(entry)))
+                (Command::Settle(settlement), Reply::Unheard(Box::new(entry)))
             });
             let (items, replies): (Vec<_>, Vec<_>) = settlements.unzip();
             self.commit(&items, replies);
@@ -158,7 +154,7 @@ impl Writer {
             log::debug!("a write is not done: {cause}");
             return;
         }
-        let Self { conn: Some(conn), database, context, .. } = self else { return };
+        let Self { conn: Some(conn), database, .. } = self else { return };
         let Work { run, concerns_calls } = work;
         // What fails here must not take the calls of the batch with it.
         let done = catch_unwind(AssertUnwindSafe(|| {
@@ -170,7 +166,7 @@ impl Writer {
                 if let Database::SingleWriter(Some(writer)) = database
                     && concerns_calls
                 {
-                    writer.forget(context);
+                    writer.forget();
                 }
             }
             Ok(true) => self.disconnect(),
@@ -183,7 +179,7 @@ impl Writer {
 
     /// Commits `items` together; when that fails, in halves, until the poisoned one is alone and
     /// answered with its own error.
-    fn commit(&mut self, items: &[Item], mut replies: Vec<Reply>) {
+    fn commit(&mut self, items: &[Command], mut replies: Vec<Reply>) {
         if items.is_empty() {
             return;
         }
@@ -199,7 +195,7 @@ impl Writer {
                 let (items, replies): (Vec<_>, Vec<_>) = ends
                     .map(|entry| {
                         let settlement = Box::new(Settlement::from(&*entry));
-                        (Item::Settle(settlement), Reply::Unheard(entry))
+                        (Command::Settle(settlement), Reply::Unheard(entry))
                     })
                     .unzip();
                 self.commit(&items, replies);
@@ -235,17 +231,17 @@ impl Writer {
         }
     }
 
-    fn try_commit(&mut self, items: &[Item]) -> Result<Vec<Answer>, StoreError> {
+    fn try_commit(&mut self, items: &[Command]) -> Result<Vec<Outcome>, StoreError> {
         let mut attempt = 1;
         loop {
             self.connect()?;
-            let Self { conn: Some(conn), context, versions, database, .. } = self else {
+            let Self { conn: Some(conn), context, database, .. } = self else {
                 return Err(gave_up());
             };
             let result = match database {
-                Database::SingleWriter(Some(writer)) => writer.book(conn, items, context, versions),
+                Database::SingleWriter(Some(writer)) => writer.book(conn, items, context),
                 Database::SingleWriter(None) => return Err(gave_up()),
-                Database::RowLocks(row_locks) => row_locks.book(conn, items, context, versions),
+                Database::RowLocks(row_locks) => row_locks.book(conn, items, context),
             };
             let broken = result.is_err() && is_broken(conn);
             if result.is_err() {
@@ -297,7 +293,7 @@ impl Writer {
             self.conn = Some(conn);
             self.distrust();
             self.context.series.forget();
-            self.context.told.forget();
+            self.context.reported_prices.forget();
         }
         let Self { conn: Some(conn), database, context, manager, .. } = self else {
             return Err(gave_up());
@@ -318,20 +314,20 @@ enum Reply {
 impl Reply {
     /// Answers. Whoever asked may have left, and what is booked stays booked; but a call that was
     /// admitted for nobody comes back, to be ended.
-    fn send(self, answer: Answer, context: &Context) -> Option<Box<PendingRecord>> {
+    fn send(self, answer: Outcome, context: &Context) -> Option<Box<PendingRecord>> {
         match (self, answer) {
-            (Self::Admit(reply), Answer::Admitted(decision)) => {
+            (Self::Admit(reply), Outcome::Admitted(decision)) => {
                 if let Err(Ok(Ok(pending))) = reply.send(Ok(decision)) {
                     return Some(pending);
                 }
             }
-            (Self::Settle(reply), Answer::Settled(outcome)) => drop(reply.send(Ok(outcome))),
-            (Self::Unheard(entry), Answer::Settled(SettleOutcome::NotFound))
+            (Self::Settle(reply), Outcome::Settled(outcome)) => drop(reply.send(Ok(outcome))),
+            (Self::Unheard(entry), Outcome::Settled(SettleOutcome::NotFound))
                 if entry.may_come(context.clock.now()) =>
             {
                 context.keep(*entry);
             }
-            (Self::Unheard(_), Answer::Settled(_)) => {}
+            (Self::Unheard(_), Outcome::Settled(_)) => {}
             // Answers come in the order of their items; a mismatch is dropped, and who asked
             // learns that the ledger gave up.
             (Self::Admit(_) | Self::Settle(_) | Self::Unheard(_), _) => {

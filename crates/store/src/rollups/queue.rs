@@ -3,8 +3,8 @@
 use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{
-    ConnectionId, MerchantId, Metadata, MeterId, News, PendingRecord, RequestId, RequestRecord,
-    SpendKeyId, Timestamp,
+    ConnectionId, MerchantId, Metadata, MeterId, MissingPrice, News, RequestId, SpendKeyId,
+    Timestamp,
 };
 
 use super::sums::{FAILED, STATUS, Sums, traits};
@@ -13,6 +13,7 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rows::{EventRow, RequestIndexRow, from_json, time};
 use crate::schema::rollup_queue;
+use crate::settled_call::SettledCall;
 
 /// The key of the index of records for connections, whose values are their ids.
 pub(crate) const CONNECTION: &str = ":connection";
@@ -43,6 +44,9 @@ pub(crate) struct QueuedCall {
     stage: Stage,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_suspicious: bool,
+    /// The price that it needed and no list has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) missing_price: Option<MissingPrice>,
 }
 
 /// What a queued call is to the roll-ups.
@@ -64,7 +68,8 @@ impl Stage {
 }
 
 impl QueuedCall {
-    pub(crate) fn settled(call: &PendingRecord, record: &RequestRecord, now: Timestamp) -> Self {
+    pub(crate) fn settled(settled: &SettledCall, now: Timestamp) -> Self {
+        let SettledCall { call, record, missing_price, .. } = settled;
         Self {
             request_id: call.request_id,
             merchant_id: call.merchant_id,
@@ -78,18 +83,18 @@ impl QueuedCall {
             sums: Sums::of(record),
             stage: Stage::Settled,
             is_suspicious: record.suspicious,
+            missing_price: missing_price.clone(),
         }
     }
 
     /// A record of the sweeper, and the one by which it is corrected.
     pub(crate) fn corrected(
-        call: &PendingRecord,
-        before: &RequestRecord,
-        after: &RequestRecord,
+        before: &SettledCall,
+        after: &SettledCall,
         now: Timestamp,
     ) -> [Self; 2] {
-        let before = Self { stage: Stage::TakenBack, ..Self::settled(call, before, now) };
-        let after = Self { stage: Stage::Corrected, ..Self::settled(call, after, now) };
+        let before = Self { stage: Stage::TakenBack, ..Self::settled(before, now) };
+        let after = Self { stage: Stage::Corrected, ..Self::settled(after, now) };
         [Self { sums: Sums::default() - before.sums, ..before }, after]
     }
 

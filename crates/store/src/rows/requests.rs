@@ -1,5 +1,7 @@
 //! The records of settled calls, and what hangs on them.
 
+use std::sync::Arc;
+
 use diesel::prelude::*;
 use serde::Serialize;
 use tollgate_domain::{
@@ -15,6 +17,7 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::outcome::Outcome;
 use crate::schema::{corrections, reported_usage, request_index, requests};
+use crate::settled_call::SettledCall;
 
 /// The record of a settled call.
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
@@ -44,38 +47,16 @@ pub(crate) struct RequestRow {
 }
 
 impl RequestRow {
-    /// The call as `record` says that it ended. `booked` was taken of its wallet and of the merchant's own.
-    pub(crate) fn new(
-        call: &PendingRecord,
-        record: &RequestRecord,
-        booked: (Amount, Amount),
-        counted_units: i64,
-    ) -> Self {
-        // The estimate is for a call of which no report comes.
-        let estimate = PricedUsage::nothing();
-        let forwarded = Forwarded { input_estimate: estimate, ..call.forwarded.clone() };
-        Self {
-            request_id: Id(call.request_id),
-            merchant_id: Id(call.merchant_id),
-            sequence: record.sequence.and_then(|number| number.try_into().ok()).unwrap_or_default(),
-            reference_id: call.reference_id.clone(),
-            connection_id: call.connection_id.map(Id),
-            spend_key_id: call.spend_key_id.map(Id),
-            wallet_id: call.wallet_id.map(Id),
-            merchant_wallet_id: Id(call.merchant_wallet_id),
-            meter_id: call.meter.map(|meter| Id(meter.meter_id)),
-            meter_version: call.meter.map(|meter| meter.version),
-            disable_billing: call.disable_billing,
-            status: Code(record.status),
-            credit_cycle: call.credit_hold.map(|hold| hold.in_cycle),
-            wallet_cost: booked.0.units(),
-            merchant_cost: booked.1.units(),
-            counted_units,
-            swept: record.swept,
-            forwarded: to_json(&forwarded),
-            outcome: to_json(&Outcome::of(record)),
-            created_at: call.created_at.unix_micros(),
-        }
+    /// The call as it is booked. `meter` is the model that priced it, if that has to be shown.
+    pub(crate) fn settled_call(&self, meter: Option<&Meter>) -> Result<SettledCall, StoreError> {
+        Ok(SettledCall {
+            call: Arc::new(self.call()?),
+            record: Arc::new(self.to_record(meter)?),
+            wallet_paid: Amount::from_units(self.wallet_cost),
+            merchant_paid: Amount::from_units(self.merchant_cost),
+            counted_units: self.counted_units,
+            missing_price: None,
+        })
     }
 
     /// The record with a correction.
@@ -117,11 +98,6 @@ impl RequestRow {
         })
     }
 
-    /// The amounts taken of the call's wallet and of the merchant's own.
-    pub(crate) const fn costs(&self) -> (Amount, Amount) {
-        (Amount::from_units(self.wallet_cost), Amount::from_units(self.merchant_cost))
-    }
-
     /// The record as it is shown.
     pub(crate) fn to_record(&self, meter: Option<&Meter>) -> Result<RequestRecord, StoreError> {
         let mut record = tollgate_domain::settlement::in_flight(&self.call()?, meter);
@@ -130,6 +106,37 @@ impl RequestRow {
         record.status = self.status.0;
         record.swept = self.swept;
         Ok(record)
+    }
+}
+
+impl From<&SettledCall> for RequestRow {
+    fn from(settled: &SettledCall) -> Self {
+        let SettledCall { call, record, .. } = settled;
+        // The estimate is for a call of which no report comes.
+        let estimate = PricedUsage::nothing();
+        let forwarded = Forwarded { input_estimate: estimate, ..call.forwarded.clone() };
+        Self {
+            request_id: Id(call.request_id),
+            merchant_id: Id(call.merchant_id),
+            sequence: record.sequence.and_then(|number| number.try_into().ok()).unwrap_or_default(),
+            reference_id: call.reference_id.clone(),
+            connection_id: call.connection_id.map(Id),
+            spend_key_id: call.spend_key_id.map(Id),
+            wallet_id: call.wallet_id.map(Id),
+            merchant_wallet_id: Id(call.merchant_wallet_id),
+            meter_id: call.meter.map(|meter| Id(meter.meter_id)),
+            meter_version: call.meter.map(|meter| meter.version),
+            disable_billing: call.disable_billing,
+            status: Code(record.status),
+            credit_cycle: call.credit_hold.map(|hold| hold.in_cycle),
+            wallet_cost: settled.wallet_paid.units(),
+            merchant_cost: settled.merchant_paid.units(),
+            counted_units: settled.counted_units,
+            swept: record.swept,
+            forwarded: to_json(&forwarded),
+            outcome: to_json(&Outcome::of(record)),
+            created_at: call.created_at.unix_micros(),
+        }
     }
 }
 
@@ -149,17 +156,16 @@ pub(crate) struct CorrectionRow {
 
 impl CorrectionRow {
     /// What the record of a call would be if the sweeper had not ended it.
-    pub(crate) fn new(row: RequestRow, now: Timestamp) -> Self {
-        let RequestRow { request_id, merchant_id, status, outcome, .. } = row;
-        let RequestRow { wallet_cost, merchant_cost, counted_units, .. } = row;
+    pub(crate) fn new(settled: &SettledCall, now: Timestamp) -> Self {
+        let SettledCall { call, record, .. } = settled;
         Self {
-            request_id,
-            merchant_id,
-            status,
-            wallet_cost,
-            merchant_cost,
-            counted_units,
-            outcome,
+            request_id: Id(call.request_id),
+            merchant_id: Id(call.merchant_id),
+            status: Code(record.status),
+            wallet_cost: settled.wallet_paid.units(),
+            merchant_cost: settled.merchant_paid.units(),
+            counted_units: settled.counted_units,
+            outcome: to_json(&Outcome::of(record)),
             created_at: now.unix_micros(),
         }
     }

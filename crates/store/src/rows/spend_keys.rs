@@ -88,17 +88,14 @@ pub(crate) struct SpendCountersRow {
     pub(crate) last_used_at: Option<i64>,
 }
 
-impl SpendCountersRow {
-    pub(crate) fn new(
-        merchant_id: MerchantId,
-        spend_key_id: SpendKeyId,
-        counters: &SpendCounters,
-    ) -> Self {
+impl From<&SpendKey> for SpendCountersRow {
+    fn from(key: &SpendKey) -> Self {
+        let SpendKey { merchant_id, spend_key_id, counters, .. } = key;
         let SpendCounters { spent, held, requests, told_percent: told, .. } = counters;
         let count = |requests: u64| i64::try_from(requests).unwrap_or(i64::MAX);
         Self {
-            spend_key_id: Id(spend_key_id),
-            merchant_id: Id(merchant_id),
+            spend_key_id: Id(*spend_key_id),
+            merchant_id: Id(*merchant_id),
             day_spent: spent.day.units(),
             week_spent: spent.week.units(),
             month_spent: spent.month.units(),

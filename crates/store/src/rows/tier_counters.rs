@@ -29,6 +29,17 @@ pub(crate) struct TierCounterRow {
     pub(crate) used: i64,
 }
 
+impl TierCounterRow {
+    pub(crate) fn new(key: &CounterKey, used: i64) -> Self {
+        let (merchant_id, owner_id, meter_id, period) = key.clone();
+        Self { merchant_id, owner_id, meter_id, period, used }
+    }
+
+    pub(crate) fn key(&self) -> CounterKey {
+        (self.merchant_id, self.owner_id, self.meter_id, self.period.clone())
+    }
+}
+
 /// Merchant, owner, meter and period of a tier counter.
 pub(crate) type CounterKey = (Id<MerchantId>, Id<AnyId>, Id<MeterId>, String);
 

@@ -15,9 +15,9 @@ use crate::journal::{self, Entry};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettleOutcome {
     /// It is booked; the record in its final state.
-    Settled(Box<RequestRecord>),
+    Settled(Arc<RequestRecord>),
     /// It is booked at nothing: what it costs is beyond all amounts.
-    LetGo(Box<RequestRecord>),
+    LetGo(Arc<RequestRecord>),
     /// It had been settled before; nothing moved.
     AlreadySettled,
     /// There is no such call.
@@ -47,9 +47,26 @@ pub(super) struct Work {
     pub(super) concerns_calls: bool,
 }
 
-pub(super) enum Item {
+/// What a group is made of.
+pub(super) enum Command {
     Admit(Box<Call>),
     Settle(Box<Settlement>),
+}
+
+impl Command {
+    pub(super) fn call(&self) -> Option<&Call> {
+        match self {
+            Self::Admit(call) => Some(call),
+            Self::Settle(_) => None,
+        }
+    }
+
+    pub(super) fn settlement(&self) -> Option<&Settlement> {
+        match self {
+            Self::Admit(_) => None,
+            Self::Settle(settlement) => Some(settlement),
+        }
+    }
 }
 
 pub(super) struct Settlement {
@@ -67,7 +84,8 @@ impl From<&journal::Entry> for Settlement {
     }
 }
 
-pub(super) enum Answer {
+/// What becomes of a command.
+pub(super) enum Outcome {
     Admitted(Result<Box<PendingRecord>, Refusal>),
     Settled(SettleOutcome),
 }

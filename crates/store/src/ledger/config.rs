@@ -1,0 +1,146 @@
+//! The configuration that calls are decided by and do not change: keys, connections, meters, and whether a merchant's
+//! own wallet has a limit.
+//!
+//! It changes rarely, so it is kept from group to group. On PostgreSQL another node may change it. Triggers count its
+//! changes for each merchant in `config_versions`; the statement that writes a group reads the count, and a group that
+//! was decided by an older configuration is decided again.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tollgate_domain::admission::{Call, CallKey};
+use tollgate_domain::{
+    Connection, ConnectionId, MerchantId, MerchantMeter, MeterId, MeterVersion, SecretKeyId,
+    SpendKey, SpendKeyId, WalletId,
+};
+
+use crate::dialect::group::Basis;
+use crate::meters::Version;
+use crate::rows::SpendKeyRow;
+
+/// The configurations that are known.
+#[derive(Default)]
+pub(super) struct Configs {
+    pub(super) merchants: HashMap<MerchantId, Config>,
+    /// Meter versions never change, so these hold for ever.
+    pub(super) versions: HashMap<MeterVersion, Version>,
+}
+
+/// What is known of a merchant's configuration.
+#[derive(Default)]
+pub(super) struct Config {
+    /// How often it had been changed before any of it was read.
+    pub(super) version: i64,
+    pub(super) secret_keys: HashMap<SecretKeyId, OwnWallet>,
+    pub(super) spend_keys: HashMap<SpendKeyId, KnownKey>,
+    pub(super) connections: HashMap<ConnectionId, Connection>,
+    /// The meters that spend keys name, by id.
+    pub(super) meters: HashMap<MeterId, MerchantMeter>,
+    /// The meters that credentials name, by slug.
+    pub(super) meters_by_slug: HashMap<String, MerchantMeter>,
+}
+
+/// A merchant's own wallet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnWallet {
+    pub(super) wallet_id: WalletId,
+    /// Whether admissions have to look at it: it has a limit, or almost no room.
+    pub(super) is_guarded: bool,
+}
+
+pub(super) struct KnownKey {
+    pub(super) row: SpendKeyRow,
+    /// The same key, without its counters.
+    pub(super) spend_key: SpendKey,
+    pub(super) own_wallet: OwnWallet,
+}
+
+/// The configuration that one call names.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Named<'a> {
+    /// Absent when the key is not valid.
+    pub(super) own_wallet: Option<OwnWallet>,
+    /// Without its counters.
+    pub(super) spend_key: Option<&'a SpendKey>,
+    pub(super) connection: Option<&'a Connection>,
+    /// The connection whose wallet the spend key draws on.
+    pub(super) key_connection: Option<&'a Connection>,
+    pub(super) meter: Option<&'a MerchantMeter>,
+}
+
+impl Named<'_> {
+    /// The wallet of the request: the connection's, else the spend key's.
+    pub(super) fn wallet_id(&self) -> Option<WalletId> {
+        let of_connection = self.connection.map(|one| one.wallet_id);
+        of_connection.or_else(|| self.spend_key.map(|key| key.wallet_id))
+    }
+
+    /// The merchant's own wallet, if admissions have to look at it: one without a limit guards nothing, and is not
+    /// locked for them.
+    pub(super) fn guarded_wallet_id(&self) -> Option<WalletId> {
+        self.own_wallet.filter(|wallet| wallet.is_guarded).map(|wallet| wallet.wallet_id)
+    }
+}
+
+impl Configs {
+    /// The configuration that a call names, as far as it is there and its merchant's.
+    pub(super) fn named(&self, call: &Call) -> Named<'_> {
+        self.merchants.get(&call.merchant_id).map(|config| config.named(call)).unwrap_or_default()
+    }
+
+    /// A spend key, deleted or not.
+    pub(super) fn spend_key(&self, merchant_id: MerchantId, id: SpendKeyId) -> Option<&SpendKey> {
+        let key = self.merchants.get(&merchant_id)?.spend_keys.get(&id)?;
+        Some(&key.spend_key)
+    }
+
+    /// The version of the configuration of each of these merchants, to be compared when all is written.
+    pub(super) fn basis(&self, merchants: &BTreeSet<MerchantId>) -> Basis {
+        let known = merchants.iter().filter_map(|id| Some((*id, self.merchants.get(id)?.version)));
+        Basis::new(known)
+    }
+
+    /// Forgets the configurations of these merchants: they have changed.
+    pub(super) fn forget(&mut self, merchants: &BTreeSet<MerchantId>) {
+        self.merchants.retain(|id, _| !merchants.contains(id));
+    }
+
+    /// How many rows are known.
+    pub(super) fn len(&self) -> usize {
+        self.merchants.values().map(Config::len).sum()
+    }
+}
+
+impl Config {
+    fn named(&self, call: &Call) -> Named<'_> {
+        let key = self.opened_spend_key(call);
+        let own_wallet = match call.key {
+            CallKey::Secret(id) => self.secret_keys.get(&id).copied(),
+            CallKey::Spend(..) => key.map(|key| key.own_wallet),
+        };
+        let connection = |id: ConnectionId| self.connections.get(&id);
+        Named {
+            own_wallet,
+            spend_key: key.map(|key| &key.spend_key),
+            connection: call.connection_id.and_then(connection),
+            key_connection: key.and_then(|key| connection(key.row.connection_id?.get())),
+            meter: match &call.meter_slug {
+                Some(slug) => self.meters_by_slug.get(slug),
+                None => key.and_then(|key| self.meters.get(&key.spend_key.meter_id?)),
+            },
+        }
+    }
+
+    /// The spend key of a call, if the key that was shown opens it.
+    pub(super) fn opened_spend_key(&self, call: &Call) -> Option<&KnownKey> {
+        let CallKey::Spend(id, hash) = call.key else { return None };
+        self.spend_keys.get(&id).filter(|key| key.row.is_opened_by(&hash))
+    }
+
+    fn len(&self) -> usize {
+        self.secret_keys.len()
+            + self.spend_keys.len()
+            + self.connections.len()
+            + self.meters.len()
+            + self.meters_by_slug.len()
+    }
+}

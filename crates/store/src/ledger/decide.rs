@@ -1,0 +1,400 @@
+//! The decision of a group of calls: which are admitted, what those that end cost, and what that changes.
+//!
+//! It is a pure function of the state. It reads no database and no clock, and does not know which database there is.
+//! Settlements come before admissions, for they free what admissions may need.
+
+mod settle;
+
+use std::sync::Arc;
+
+use tollgate_domain::admission::{Call, Refusal};
+use tollgate_domain::{
+    CreditHold, NodeId, PendingRecord, RequestId, SpendKey, SpendKeyId, Timestamp, Wallet, WalletId,
+};
+use tollgate_pricing::{Amount, Overflow, Rate};
+
+use super::command::{Command, Outcome, SettleOutcome};
+use super::config::Configs;
+use super::state::{Accounts, CallState, LedgerState};
+use crate::error::StoreError;
+use crate::subscriptions;
+use crate::write_set::{LedgerWallet, WriteSet, out_of_range};
+
+/// What calls are decided by and no call changes.
+#[derive(Clone, Copy)]
+pub(super) struct Rules<'a> {
+    pub(super) configs: &'a Configs,
+    pub(super) service_charge_rate: Rate,
+    /// The node that answers for the calls that it admits.
+    pub(super) node_id: NodeId,
+}
+
+/// Decides a group, of which all that it needs is in `state`. The state is changed as the write set says. The outcomes
+/// are in the order of the group.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] when the state cannot be: then it is of no use any more.
+pub(super) fn decide(
+    state: &mut LedgerState,
+    group: &[&Command],
+    now: Timestamp,
+    rules: Rules<'_>,
+) -> Result<(Vec<Outcome>, WriteSet), StoreError> {
+    let changes = WriteSet::new(now);
+    let mut decision = Decision { state, changes, now, rules, settled: Vec::new() };
+    let mut settled = Vec::new();
+    for command in group {
+        if let Command::Settle(settlement) = command {
+            settled.push(decision.settle(settlement)?);
+        }
+    }
+    let mut settled = settled.into_iter();
+    let mut outcomes = Vec::with_capacity(group.len());
+    for command in group {
+        outcomes.push(match command {
+            Command::Settle(_) => {
+                Outcome::Settled(settled.next().unwrap_or(SettleOutcome::NotFound))
+            }
+            Command::Admit(call) => Outcome::Admitted(decision.admit(call)?),
+        });
+    }
+    let Decision { state, mut changes, settled, .. } = decision;
+    // Others may correct them from now on.
+    for id in settled {
+        state.calls.remove(&id);
+    }
+    changes.close(&state.accounts.wallets, &state.accounts.spend_keys);
+    Ok((outcomes, changes))
+}
+
+/// The refusal of a call, if the accounts refuse it as they are. A call that may draw on another credit by now is not
+/// refused.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] when an account that the call names is not there.
+pub(super) fn refusal(
+    accounts: &Accounts,
+    call: &Call,
+    now: Timestamp,
+    rules: Rules<'_>,
+) -> Result<Option<Refusal>, StoreError> {
+    let named = rules.configs.named(call);
+    if accounts.is_due(&named, now) {
+        return Ok(None);
+    }
+    Ok(accounts.decide(call, &named, rules.service_charge_rate)?.err())
+}
+
+/// A group that is being decided.
+struct Decision<'a> {
+    state: &'a mut LedgerState,
+    changes: WriteSet,
+    now: Timestamp,
+    rules: Rules<'a>,
+    /// The settled calls that the state knows: they are forgotten at the end.
+    settled: Vec<RequestId>,
+}
+
+/// What a call holds on a wallet.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    on_balance: Amount,
+    /// None for a call that may not draw on credit.
+    on_credit: Option<CreditHold>,
+}
+
+impl Held {
+    fn is_nothing(&self) -> bool {
+        let on_credit = self.on_credit.unwrap_or_default();
+        self.on_balance.is_zero() && on_credit.cycle.is_zero() && on_credit.bundle.is_zero()
+    }
+}
+
+impl Decision<'_> {
+    /// Admits a call or refuses it; a refusal changes nothing.
+    fn admit(&mut self, call: &Call) -> Result<Result<Box<PendingRecord>, Refusal>, StoreError> {
+        let named = self.rules.configs.named(call);
+        if let Some(wallet_id) = named.wallet_id() {
+            self.renew(wallet_id)?;
+        }
+        let accounts = &self.state.accounts;
+        let admission = match accounts.decide(call, &named, self.rules.service_charge_rate)? {
+            Ok(admission) => admission,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let pending = Arc::new(admission.pending);
+        let request_id = pending.request_id;
+        if self.state.calls.contains_key(&request_id) {
+            return Err(StoreError::Corrupt {
+                what: "id of a call (it is taken)",
+                value: request_id.to_string(),
+            });
+        }
+        if let (Some(id), Some(counters)) = (pending.spend_key_id, admission.counters) {
+            self.change_spend_key(id)?.counters = counters;
+        }
+        if let Some(wallet_id) = pending.wallet_id {
+            let held = Held { on_balance: pending.wallet_hold, on_credit: pending.credit_hold };
+            self.hold(wallet_id, held)?;
+        }
+        let held = Held { on_balance: pending.merchant_hold, on_credit: None };
+        self.hold(pending.merchant_wallet_id, held)?;
+        self.changes.open(Arc::clone(&pending), self.rules.node_id)?;
+        self.state.calls.insert(request_id, CallState::Open(Arc::clone(&pending)));
+        Ok(Ok(Box::new(PendingRecord::clone(&pending))))
+    }
+
+    fn hold(&mut self, wallet_id: WalletId, held: Held) -> Result<(), StoreError> {
+        if held.is_nothing() {
+            return Ok(());
+        }
+        let Wallet { held: on_balance, credits, .. } = &mut self.change_wallet(wallet_id)?.wallet;
+        let on_credit = held.on_credit.unwrap_or_default();
+        for (sum, more) in [
+            (on_balance, held.on_balance),
+            (&mut credits.cycle.held, on_credit.cycle),
+            (&mut credits.bundle.held, on_credit.bundle),
+        ] {
+            *sum = sum.checked_add(more).map_err(|Overflow| out_of_range("wallet", wallet_id))?;
+        }
+        Ok(())
+    }
+
+    /// Brings the subscription on a wallet up to now, if its cycle has ended.
+    fn renew(&mut self, wallet_id: WalletId) -> Result<(), StoreError> {
+        let Accounts { wallets, subscriptions, .. } = &mut self.state.accounts;
+        let of_wallet = subscriptions.get_mut(&wallet_id).zip(wallets.get_mut(&wallet_id));
+        if let Some((subscription, wallet)) = of_wallet {
+            subscriptions::bring_up_to(self.now, subscription, wallet, &mut self.changes)?;
+        }
+        Ok(())
+    }
+
+    /// A wallet, to change it.
+    fn change_wallet(&mut self, id: WalletId) -> Result<&mut LedgerWallet, StoreError> {
+        let wallet = self.state.accounts.wallet_mut(id)?;
+        self.changes.change(wallet);
+        Ok(wallet)
+    }
+
+    /// A spend key, to change its counters.
+    fn change_spend_key(&mut self, id: SpendKeyId) -> Result<&mut SpendKey, StoreError> {
+        let key = self.state.accounts.spend_key_mut(id)?;
+        self.changes.change_key(key);
+        Ok(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_domain::admission::{CallKey, CostBound};
+    use tollgate_domain::settlement::{Ending, Report};
+    use tollgate_domain::{Credits, Forwarded, MerchantId, PricedUsage, SecretKeyId};
+    use tollgate_pricing::{BaseCost, UnitPrices};
+
+    use super::*;
+    use crate::ledger::command::Settlement;
+    use crate::ledger::config::{Config, OwnWallet};
+
+    const NOW: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
+
+    fn usd(text: &str) -> Amount {
+        text.parse().unwrap()
+    }
+
+    /// A merchant whose own wallet may not be overdrawn.
+    struct World {
+        configs: Configs,
+        state: LedgerState,
+        merchant_id: MerchantId,
+        key_id: SecretKeyId,
+        wallet_id: WalletId,
+    }
+
+    fn wallet(merchant_id: MerchantId, wallet_id: WalletId, balance: &str) -> LedgerWallet {
+        let wallet = Wallet {
+            wallet_id,
+            merchant_id,
+            connection_id: None,
+            balance: usd(balance),
+            held: Amount::ZERO,
+            credits: Credits::default(),
+            overdraft_limit: Some(Amount::ZERO),
+            low_balance_threshold: None,
+            created_at: NOW,
+        };
+        LedgerWallet { wallet, subscription_id: None, last_number: 0, last_record: 0 }
+    }
+
+    impl World {
+        fn new(balance: &str) -> Self {
+            let (merchant_id, wallet_id) = (MerchantId::generate(NOW), WalletId::generate(NOW));
+            let key_id = SecretKeyId::generate(NOW);
+            let mut config = Config::default();
+            config.secret_keys.insert(key_id, OwnWallet { wallet_id, is_guarded: true });
+            let mut configs = Configs::default();
+            configs.merchants.insert(merchant_id, config);
+            let mut state = LedgerState::default();
+            let wallet = wallet(merchant_id, wallet_id, balance);
+            state.accounts.wallets.insert(wallet_id, wallet);
+            Self { configs, state, merchant_id, key_id, wallet_id }
+        }
+
+        /// An admission that may cost 2 USD.
+        fn admit(&self, request_id: RequestId) -> Command {
+            let pending = crate::outcome::tests::pending();
+            Command::Admit(Box::new(Call {
+                request_id,
+                merchant_id: self.merchant_id,
+                key: CallKey::Secret(self.key_id),
+                connection_id: None,
+                meter_slug: None,
+                disable_billing: false,
+                forwarded: Forwarded { model: Some("m".to_owned()), ..pending.forwarded },
+                shape: None,
+                names_other_models: false,
+                bound: CostBound {
+                    input_tokens: 1_000_000,
+                    answers: 1,
+                    prices: Some(UnitPrices { input: Some(2.into()), ..UnitPrices::default() }),
+                    ..CostBound::default()
+                },
+                created_at: NOW,
+            }))
+        }
+
+        /// Decides a group, whose write set keeps every law.
+        fn decide(&mut self, group: &[Command]) -> (Vec<Outcome>, WriteSet) {
+            let service_charge_rate = Rate::default();
+            let node_id = NodeId::generate(NOW);
+            let rules = Rules { configs: &self.configs, service_charge_rate, node_id };
+            let group: Vec<_> = group.iter().collect();
+            let (outcomes, changes) = decide(&mut self.state, &group, NOW, rules).unwrap();
+            changes.check().unwrap();
+            (outcomes, changes)
+        }
+    }
+
+    /// The end of a call that cost so much.
+    fn settle(request_id: RequestId, cost: &str) -> Command {
+        let mut report = Report::not_sent(NOW);
+        report.ending = Ending::Answered;
+        report.provider_status = Some(200);
+        let base = BaseCost { input: usd(cost), output: Amount::ZERO };
+        report.priced = PricedUsage { base, ..PricedUsage::nothing() };
+        let report = Some(Arc::new(report));
+        Command::Settle(Box::new(Settlement { request_id, report, call: None }))
+    }
+
+    fn word(outcome: &Outcome) -> &'static str {
+        match outcome {
+            Outcome::Admitted(Ok(_)) => "admitted",
+            Outcome::Admitted(Err(_)) => "refused",
+            Outcome::Settled(SettleOutcome::Settled(_)) => "settled",
+            Outcome::Settled(SettleOutcome::AlreadySettled) => "already settled",
+            Outcome::Settled(SettleOutcome::NotFound) => "not found",
+            Outcome::Settled(_) => "another",
+        }
+    }
+
+    /// What a call does in a group.
+    #[derive(Clone, Copy)]
+    enum Step {
+        Admit(usize),
+        Settle(usize, &'static str),
+    }
+    use Step::{Admit, Settle};
+
+    #[test]
+    fn groups_are_decided_by_the_wallet_and_change_it_as_they_say() {
+        type Row<'a> = (&'a str, &'a [&'a [Step]], &'a [&'a [&'a str]], [&'a str; 2]);
+        let table: [Row<'_>; 7] = [
+            ("5", &[&[Admit(0)]], &[&["admitted"]], ["5", "2"]),
+            // A call is admitted while anything is left, and holds the most that it can cost.
+            (
+                "4",
+                &[&[Admit(0), Admit(1), Admit(2)]],
+                &[&["admitted", "admitted", "refused"]],
+                ["4", "4"],
+            ),
+            ("0", &[&[Admit(0)]], &[&["refused"]], ["0", "0"]),
+            (
+                "5",
+                &[&[Admit(0)], &[Settle(0, "0.5")]],
+                &[&["admitted"], &["settled"]],
+                ["4.5", "0"],
+            ),
+            // What a settlement frees is there for an admission of the same group, in whatever order they came.
+            (
+                "2",
+                &[&[Admit(0)], &[Admit(1), Settle(0, "0.5")]],
+                &[&["admitted"], &["admitted", "settled"]],
+                ["1.5", "2"],
+            ),
+            // A call is settled once.
+            (
+                "5",
+                &[&[Admit(0)], &[Settle(0, "1"), Settle(0, "3")]],
+                &[&["admitted"], &["settled", "already settled"]],
+                ["4", "0"],
+            ),
+            ("5", &[&[Settle(0, "1")]], &[&["not found"]], ["5", "0"]),
+        ];
+        for (number, (balance, groups, expected, after)) in table.into_iter().enumerate() {
+            let mut world = World::new(balance);
+            let ids = [(); 3].map(|()| RequestId::generate(NOW));
+            for (steps, expected) in groups.iter().zip(expected) {
+                let group = steps.iter().map(|step| match *step {
+                    Admit(call) => world.admit(ids[call]),
+                    Settle(call, cost) => settle(ids[call], cost),
+                });
+                let group: Vec<_> = group.collect();
+                let (outcomes, _) = world.decide(&group);
+                let words: Vec<_> = outcomes.iter().map(word).collect();
+                assert_eq!(words, *expected, "row {number}");
+            }
+            let wallet = &world.state.accounts.wallets[&world.wallet_id].wallet;
+            assert_eq!([wallet.balance, wallet.held], after.map(usd), "row {number}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_changes_nothing() {
+        let mut world = World::new("0");
+        let group = [world.admit(RequestId::generate(NOW))];
+        let (_, changes) = world.decide(&group);
+        assert!(changes.is_empty());
+        assert!(world.state.calls.is_empty());
+    }
+
+    #[test]
+    fn a_balance_without_room_for_a_cost_pays_the_part_that_it_has_room_for() {
+        let max = Amount::MAX;
+        let least = Amount::from_units(i64::MIN);
+        let one = Amount::from_units(1);
+        for (balance, due, room) in [
+            (Amount::ZERO, max, max),
+            (least, one, Amount::ZERO),
+            (Amount::from_units(i64::MIN + 5), max, Amount::from_units(5)),
+            (max, Amount::from_units(-1), Amount::ZERO),
+            (Amount::from_units(i64::MAX - 5), Amount::from_units(-9), Amount::from_units(-5)),
+        ] {
+            assert_eq!(settle::room_for(balance, due), room, "{balance} {due}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_taken_is_not_admitted_again() {
+        let mut world = World::new("5");
+        let id = RequestId::generate(NOW);
+        let group = [world.admit(id)];
+        world.decide(&group);
+        let rules = Rules {
+            configs: &world.configs,
+            service_charge_rate: Rate::default(),
+            node_id: NodeId::generate(NOW),
+        };
+        let again = decide(&mut world.state, &[&group[0]], NOW, rules);
+        assert!(matches!(again, Err(StoreError::Corrupt { .. })));
+    }
+}

@@ -1,0 +1,271 @@
+//! The end of a call: its cost is taken of the wallets that pay, once.
+
+use std::sync::Arc;
+
+use tollgate_domain::settlement::{self, Ending, Report, Settled};
+use tollgate_domain::{PendingRecord, RequestId, RequestRecord, TransactionKind, WalletId};
+use tollgate_pricing::{Amount, Overflow};
+
+use super::{Decision, Held};
+use crate::error::StoreError;
+use crate::ledger::command::{SettleOutcome, Settlement};
+use crate::ledger::state::CallState;
+use crate::rows::counter_key;
+use crate::settled_call::SettledCall;
+use crate::write_set::{Reason, out_of_range};
+
+/// How a call has ended.
+struct End<'a> {
+    report: &'a Report,
+    /// Whether the sweeper ended it.
+    swept: bool,
+    /// What the sweeper booked, which is corrected.
+    before: Option<&'a SettledCall>,
+}
+
+impl Decision<'_> {
+    /// Settles a call once.
+    pub(super) fn settle(&mut self, settlement: &Settlement) -> Result<SettleOutcome, StoreError> {
+        let request_id = settlement.request_id;
+        let Some(known) = self.state.calls.remove(&request_id) else {
+            return Ok(SettleOutcome::NotFound);
+        };
+        let settled = match known {
+            CallState::Open(call) => {
+                self.changes.close_call(request_id);
+                self.end(&call, settlement)?
+            }
+            CallState::Unadmitted(call) => {
+                self.count_call(&call)?;
+                self.end(&call, settlement)?
+            }
+            CallState::Settled(before) => {
+                // The sweeper ends only open calls; a report corrects the sweeper.
+                let Some(report) = settlement.report.as_deref().filter(|_| before.record.swept)
+                else {
+                    self.know_settled(before);
+                    return Ok(SettleOutcome::AlreadySettled);
+                };
+                let end = End { report, swept: false, before: Some(&before) };
+                let settled = self.book(&before.call, end)?;
+                self.changes.correct(before, settled.0.clone());
+                settled
+            }
+        };
+        let (settled, outcome) = settled;
+        self.know_settled(settled);
+        Ok(outcome)
+    }
+
+    fn end(
+        &mut self,
+        call: &Arc<PendingRecord>,
+        settlement: &Settlement,
+    ) -> Result<(SettledCall, SettleOutcome), StoreError> {
+        let lost;
+        let report = match settlement.report.as_deref() {
+            Some(report) => report,
+            None => {
+                lost = Report::unknown(call, Ending::Lost, self.now);
+                &lost
+            }
+        };
+        let end = End { report, swept: settlement.report.is_none(), before: None };
+        let (settled, outcome) = self.book(call, end)?;
+        self.changes.record(settled.clone());
+        Ok((settled, outcome))
+    }
+
+    fn know_settled(&mut self, settled: SettledCall) {
+        let id = settled.call.request_id;
+        self.state.calls.insert(id, CallState::Settled(settled));
+        self.settled.push(id);
+    }
+
+    /// Counts a call on its spend key that no admission has counted.
+    fn count_call(&mut self, call: &PendingRecord) -> Result<(), StoreError> {
+        let Some(id) = call.spend_key_id else { return Ok(()) };
+        let counters = &mut self.change_spend_key(id)?.counters;
+        let at = counters.admitted_at(call.created_at);
+        counters.admit(at, Amount::ZERO).map_err(|Overflow| out_of_range("spend key", id))
+    }
+
+    /// Books the end of a call: its cost, and only the difference where it was booked before.
+    fn book(
+        &mut self,
+        call: &Arc<PendingRecord>,
+        End { report, swept, before }: End<'_>,
+    ) -> Result<(SettledCall, SettleOutcome), StoreError> {
+        let request_id = call.request_id;
+        if let Some(wallet_id) = call.wallet_id {
+            self.renew(wallet_id)?;
+        }
+        let versions = &self.rules.configs.versions;
+        let version = call.meter.and_then(|meter| Some((meter, versions.get(&meter)?)));
+        let counter =
+            version.map(|(meter, version)| counter_key(call, meter.meter_id, version.tier_period));
+        let used = counter.as_ref().and_then(|key| self.state.counters.get(key)).copied();
+        let used = used.unwrap_or_default();
+        let counted_before = before.map_or(0, |before| before.counted_units);
+        let out_of_counter = || out_of_range("tier counter of call", request_id);
+        let others = used.checked_sub(counted_before).ok_or_else(out_of_counter)?;
+        let Settled { mut record, counter_moves, overflowed } = settlement::settle(
+            call,
+            report,
+            version.map(|(_, version)| &version.model),
+            others.max(0).unsigned_abs(),
+            self.rules.service_charge_rate,
+        );
+        record.settled_at = Some(self.now);
+        record.swept = swept;
+        if overflowed {
+            log::error!(
+                "{request_id}: what it costs is beyond all amounts; it is booked at nothing"
+            );
+        }
+        let counted_units = i64::try_from(counter_moves).unwrap_or(i64::MAX);
+        let counted_units = if counter.is_some() { counted_units } else { 0 };
+        if let Some(key) = counter.filter(|_| counted_units != counted_before) {
+            let moved = others.checked_add(counted_units).ok_or_else(out_of_counter)?;
+            self.state.counters.insert(key.clone(), moved);
+            self.changes.count(key, used, moved);
+        }
+        let (wallet_paid, merchant_paid) = self.pay(call, &record, before)?;
+        record.sequence = match before {
+            // Without a wallet of its own, the merchant's may have to pay, and is known.
+            None => {
+                let id = call.wallet_id.unwrap_or(call.merchant_wallet_id);
+                let wallet = self.state.accounts.wallet_mut(id)?;
+                u64::try_from(self.changes.number_record(wallet)?).ok()
+            }
+            Some(before) => before.record.sequence,
+        };
+        let record = Arc::new(record);
+        let outcome = match overflowed {
+            true => SettleOutcome::LetGo(Arc::clone(&record)),
+            false => SettleOutcome::Settled(Arc::clone(&record)),
+        };
+        let settled = SettledCall {
+            call: Arc::clone(call),
+            record,
+            wallet_paid,
+            merchant_paid,
+            counted_units,
+            missing_price: report.missing.clone(),
+        };
+        Ok((settled, outcome))
+    }
+
+    /// Takes the cost of a call of its wallets and counts it on its spend key, less what was booked before, and
+    /// releases the holds. Answers the sum that is booked now on the call's wallet, and on the merchant's own.
+    fn pay(
+        &mut self,
+        call: &PendingRecord,
+        record: &RequestRecord,
+        before: Option<&SettledCall>,
+    ) -> Result<(Amount, Amount), StoreError> {
+        let out_of_range = |Overflow| out_of_range("call", call.request_id);
+        let difference =
+            |total: Amount, before: Amount| total.checked_sub(before).map_err(out_of_range);
+        let sum = |one: Amount, other: Amount| one.checked_add(other).map_err(out_of_range);
+        let (wallet_paid, merchant_paid) =
+            before.map(|before| (before.wallet_paid, before.merchant_paid)).unwrap_or_default();
+        let kind = match before {
+            None => TransactionKind::Usage,
+            Some(_) => TransactionKind::Correction,
+        };
+        let quote = &record.quote;
+        let due = difference(quote.total_wallet_cost, wallet_paid)?;
+        let of_wallet = match call.wallet_id {
+            None => Amount::ZERO,
+            Some(wallet_id) => {
+                let held = Held { on_balance: call.wallet_hold, on_credit: call.credit_hold };
+                self.take(wallet_id, held, due, call.request_id, kind)?
+            }
+        };
+        let due = difference(quote.total_merchant_cost, merchant_paid)?;
+        let held = Held { on_balance: call.merchant_hold, on_credit: None };
+        let of_merchant = self.take(call.merchant_wallet_id, held, due, call.request_id, kind)?;
+        let spent = difference(quote.total_request_cost, sum(wallet_paid, merchant_paid)?)?;
+        self.spend(call, quote.total_request_cost, spent)?;
+        self.changes.ended(call, sum(of_wallet, of_merchant)?, spent)?;
+        Ok((sum(wallet_paid, of_wallet)?, sum(merchant_paid, of_merchant)?))
+    }
+
+    /// Releases what a call held on a wallet and takes what is due of it, of credit before the balance, each as a
+    /// ledger line of its own. What a balance has no room for is not taken; the record keeps the whole cost. Answers how
+    /// much it took.
+    fn take(
+        &mut self,
+        wallet_id: WalletId,
+        held: Held,
+        due: Amount,
+        request_id: RequestId,
+        kind: TransactionKind,
+    ) -> Result<Amount, StoreError> {
+        if held.is_nothing() && due.is_zero() {
+            return Ok(Amount::ZERO);
+        }
+        let out_of_range = |Overflow| out_of_range("wallet", wallet_id);
+        let wallet = self.state.accounts.wallet_mut(wallet_id)?;
+        let taken = room_for(wallet.wallet.balance, due);
+        if taken != due {
+            log::error!(
+                "{request_id}: {wallet_id} has room for {taken} of the {due} USD of its cost"
+            );
+        }
+        self.changes.change(wallet);
+        let still_held = wallet.wallet.held.checked_sub(held.on_balance);
+        wallet.wallet.held = still_held.map_err(out_of_range)?;
+        let of_balance = match held.on_credit {
+            Some(hold) => self.changes.draw_on_credit(wallet, hold, taken, kind, request_id)?,
+            None => taken,
+        };
+        if !of_balance.is_zero() {
+            let reason = Reason {
+                kind,
+                request_id: Some(request_id),
+                description: None,
+                // The record of the call is written once.
+                idempotency_key: None,
+            };
+            let amount = of_balance.checked_neg().map_err(out_of_range)?;
+            let booked = self.changes.move_balance(wallet, amount, reason)?;
+            booked.ok_or_else(|| out_of_range(Overflow))?;
+        }
+        Ok(taken)
+    }
+
+    /// Counts what a call cost on its spend key, of which `more` was not counted before, with the events of limits
+    /// that it reaches.
+    fn spend(
+        &mut self,
+        pending: &PendingRecord,
+        cost: Amount,
+        more: Amount,
+    ) -> Result<(), StoreError> {
+        let Some(id) = pending.spend_key_id else { return Ok(()) };
+        if cost > pending.spend_hold && pending.spend_hold.is_positive() {
+            log::warn!(
+                "{}: it cost {cost} USD and was held to cost at most {}",
+                pending.request_id,
+                pending.spend_hold
+            );
+        }
+        let key = self.change_spend_key(id)?;
+        let news = key.settle(pending.created_at, pending.spend_hold, more);
+        let news = news.map_err(|Overflow| out_of_range("spend key", id))?;
+        news.iter().for_each(|news| self.changes.tell(pending.merchant_id, news));
+        Ok(())
+    }
+}
+
+/// The part of `due` for which a balance has room: less than all of it only where a call cost far more than it held.
+pub(super) fn room_for(balance: Amount, due: Amount) -> Amount {
+    let edge = if due.is_positive() { Amount::from_units(i64::MIN) } else { Amount::MAX };
+    match balance.checked_sub(due) {
+        Ok(_) => due,
+        // A balance that `due` takes out of the range is on the side of that edge.
+        Err(Overflow) => balance.checked_sub(edge).unwrap_or_default(),
+    }
+}

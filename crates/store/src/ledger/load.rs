@@ -1,0 +1,483 @@
+//! The reading of what a group needs: the only reader of the ledger.
+//!
+//! What is known is not read again. Tables are locked in one order everywhere (open calls, spend keys, wallets, tier
+//! counters) and rows within a table by id, so groups of several nodes never wait for each other in a circle.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tollgate_domain::admission::{Call, CallKey};
+use tollgate_domain::settlement::{self, Ending, Report};
+use tollgate_domain::{
+    Connection, ConnectionId, MerchantId, MeterVersion, PendingRecord, RequestId, SecretKeyId,
+    SpendCounters, SpendKey, SpendKeyId, WalletId,
+};
+
+use super::command::{Command, Settlement};
+use super::config::{Config, Configs, KnownKey, Named, OwnWallet};
+use super::context::Context;
+use super::state::{Accounts, CallState, LedgerState};
+use crate::conn::Conn;
+use crate::dialect::group::{self, Basis, Needed};
+use crate::dialect::{self, Lock};
+use crate::error::StoreError;
+use crate::ids::Id;
+use crate::meters::{self, Version};
+use crate::rows::{CounterKey, SpendCountersRow, TierCounterRow, WalletRow, counter_key};
+use crate::write_set::LedgerWallet;
+use crate::{records, subscriptions};
+
+/// The rows that a group needs, but for its configuration.
+#[derive(Default)]
+pub(super) struct Needs {
+    /// The open calls that end.
+    open_calls: BTreeSet<RequestId>,
+    /// The settled calls that may be corrected.
+    settled_calls: BTreeSet<RequestId>,
+    accounts: AccountIds,
+    counters: BTreeSet<CounterKey>,
+    /// The spend keys of the calls that end.
+    settled_keys: BTreeSet<(MerchantId, SpendKeyId)>,
+    /// The merchants whose configuration decides.
+    pub(super) merchants: BTreeSet<MerchantId>,
+}
+
+/// The open calls that this process has in memory.
+#[derive(Clone, Copy)]
+pub(super) struct Memory<'a> {
+    pub(super) context: &'a Context,
+    /// Whether a call that is there need not be read.
+    pub(super) is_believed: bool,
+}
+
+#[derive(Default)]
+struct AccountIds {
+    wallets: BTreeSet<WalletId>,
+    spend_keys: BTreeSet<SpendKeyId>,
+}
+
+impl AccountIds {
+    /// Those that an admission of such a call needs.
+    fn add(&mut self, named: &Named<'_>) {
+        self.spend_keys.extend(named.spend_key.map(|key| key.spend_key_id));
+        self.wallets.extend(named.wallet_id());
+        self.wallets.extend(named.guarded_wallet_id());
+    }
+}
+
+impl Needs {
+    /// What an admission needs.
+    pub(super) fn add_admission(&mut self, configs: &Configs, call: &Call) {
+        self.accounts.add(&configs.named(call));
+    }
+}
+
+/// Whether all that a group needs is known and, where rows are locked, locked.
+pub(super) enum Loaded {
+    /// With the marks of the configurations as they are then.
+    Ready(BTreeSet<String>),
+    /// An open call was settled by another node since it was read: its settlement may need other rows.
+    Stale,
+}
+
+/// Reads the calls that a group ends, and the configuration by which the group is decided. Answers what else the
+/// settlements need. With `memory`, calls that this process has admitted are taken from there.
+pub(super) fn load_calls(
+    conn: &mut Conn,
+    configs: &mut Configs,
+    state: &mut LedgerState,
+    group: &[&Command],
+    memory: Memory<'_>,
+) -> Result<Needs, StoreError> {
+    let settlements: Vec<_> = group.iter().filter_map(|command| command.settlement()).collect();
+    let calls: Vec<_> = group.iter().filter_map(|command| command.call()).collect();
+    read_calls(conn, state, &settlements, memory)?;
+    let mut needs = Needs::default();
+    for settlement in settlements {
+        needs.add_settlement(conn, configs, state, settlement)?;
+    }
+    needs.merchants.extend(calls.iter().map(|call| call.merchant_id));
+    read_configs(conn, configs, &calls, &needs)?;
+    Ok(needs)
+}
+
+/// Reads what is needed and not known, and locks it where rows are locked.
+pub(super) fn load_accounts(
+    conn: &mut Conn,
+    configs: &Configs,
+    state: &mut LedgerState,
+    needs: &Needs,
+) -> Result<Loaded, StoreError> {
+    let locks = dialect::has_row_locks(conn);
+    let basis = if locks { configs.basis(&needs.merchants) } else { Basis::default() };
+    let mut needed = needed(&state.accounts, &needs.accounts);
+    let unknown = needs.counters.iter().filter(|key| !state.counters.contains_key(*key));
+    needed.counters = unknown.map(|key| TierCounterRow::new(key, 0)).collect();
+    if locks {
+        needed.open_calls = needs.open_calls.iter().copied().map(Id).collect();
+        // Others may have corrected them since they were read.
+        read_again(conn, state, &needs.settled_calls)?;
+    }
+    if needed.is_empty() && basis.is_empty() {
+        return Ok(Loaded::Ready(BTreeSet::new()));
+    }
+    let found = group::read(conn, &needed, &basis, Lock::Rows)?;
+    if found.open_calls < needed.open_calls.len() {
+        return Ok(Loaded::Stale);
+    }
+    let counters = needed.counters.into_iter().chain(found.counters);
+    state.counters.extend(counters.map(|row| (row.key(), row.used)));
+    know(conn, configs, &mut state.accounts, &found.spend_counters, &found.wallets)?;
+    Ok(Loaded::Ready(found.marks))
+}
+
+/// The accounts that these calls draw on, as they are, without a lock.
+pub(super) fn look<'a>(
+    conn: &mut Conn,
+    configs: &Configs,
+    calls: impl Iterator<Item = &'a Call>,
+) -> Result<Accounts, StoreError> {
+    let (mut accounts, mut ids) = (Accounts::default(), AccountIds::default());
+    calls.for_each(|call| ids.add(&configs.named(call)));
+    let found = group::read(conn, &needed(&accounts, &ids), &Basis::default(), Lock::No)?;
+    know(conn, configs, &mut accounts, &found.spend_counters, &found.wallets)?;
+    if !accounts.subscriptions.is_empty() {
+        // A renewal may have come between wallets and subscriptions. Wallets that are read after
+        // their subscriptions are as new as those, or the subscription is seen to be due.
+        let ids: Vec<_> = accounts.wallets.keys().copied().map(Id).collect();
+        know_wallets(&mut accounts, &dialect::wallets(conn, &ids, Lock::No)?)?;
+    }
+    Ok(accounts)
+}
+
+impl Needs {
+    /// What the end of a call needs.
+    fn add_settlement(
+        &mut self,
+        conn: &mut Conn,
+        configs: &mut Configs,
+        state: &LedgerState,
+        settlement: &Settlement,
+    ) -> Result<(), StoreError> {
+        let id = settlement.request_id;
+        let (call, has_paid) = match state.calls.get(&id) {
+            Some(CallState::Open(call)) => {
+                self.open_calls.insert(id);
+                (call, false)
+            }
+            Some(CallState::Unadmitted(call)) => (call, false),
+            // Only the sweeper's is corrected.
+            Some(CallState::Settled(settled)) => {
+                if !settled.record.swept || settlement.report.is_none() {
+                    return Ok(());
+                }
+                self.settled_calls.insert(id);
+                (&settled.call, !settled.merchant_paid.is_zero())
+            }
+            None => return Ok(()),
+        };
+        let version = match call.meter {
+            Some(meter) => {
+                let version = known_version(conn, configs, meter)?;
+                self.counters.insert(counter_key(call, meter.meter_id, version.tier_period));
+                Some(version)
+            }
+            None => None,
+        };
+        self.accounts.wallets.extend(call.wallet_id);
+        if let Some(spend_key_id) = call.spend_key_id {
+            self.accounts.spend_keys.insert(spend_key_id);
+            self.settled_keys.insert((call.merchant_id, spend_key_id));
+            self.merchants.insert(call.merchant_id);
+        }
+        if has_paid || may_touch_merchant(call, settlement.report.as_deref(), version) {
+            self.accounts.wallets.insert(call.merchant_wallet_id);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the merchant's own wallet has to be locked: it is a row that all its calls share.
+fn may_touch_merchant(
+    call: &PendingRecord,
+    report: Option<&Report>,
+    version: Option<&Version>,
+) -> bool {
+    let ending = report.map_or(Ending::Lost, |report| report.ending);
+    let meter = version.map(|version| &version.model);
+    !call.merchant_hold.is_zero()
+        || settlement::merchant_may_pay(
+            call.wallet_id.is_some(),
+            call.disable_billing,
+            ending,
+            meter,
+        )
+}
+
+/// Reads the calls that are to be settled, as they were when they were last seen.
+fn read_calls(
+    conn: &mut Conn,
+    state: &mut LedgerState,
+    settlements: &[&Settlement],
+    memory: Memory<'_>,
+) -> Result<(), StoreError> {
+    let unknown = settlements.iter().map(|one| one.request_id);
+    let unknown = unknown.filter(|id| !state.calls.contains_key(id));
+    let mut unknown: BTreeSet<_> = unknown.collect();
+    if memory.is_believed {
+        let open_calls = memory.context.open_calls();
+        unknown.retain(|id| match open_calls.get(id) {
+            Some(call) => state.calls.insert(*id, CallState::Open(Arc::clone(call))).is_some(),
+            None => true,
+        });
+    }
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<_> = unknown.iter().copied().map(Id).collect();
+    for row in dialect::open_calls(conn, &ids)? {
+        let call = PendingRecord::try_from(&row)?;
+        unknown.remove(&call.request_id);
+        state.calls.insert(call.request_id, CallState::Open(Arc::new(call)));
+    }
+    let known = settlements.iter().filter_map(|one| Some((one.request_id, one.call.as_ref()?)));
+    let merchants = known.map(|(id, call)| (id, call.merchant_id)).collect();
+    read_settled(conn, state, &unknown, &merchants, Lock::No)?;
+    // A database that was restored, or that has taken over without its last commits, may not know a call.
+    for settlement in settlements {
+        let id = settlement.request_id;
+        let in_memory = || memory.context.open_calls().get(&id).cloned();
+        if !state.calls.contains_key(&id)
+            && let Some(call) = in_memory().or_else(|| settlement.call.clone())
+        {
+            log::warn!("{id} is not in the database: it is admitted and settled");
+            let call = Arc::new(PendingRecord::clone(&call).without_holds());
+            state.calls.insert(id, CallState::Unadmitted(call));
+        }
+    }
+    Ok(())
+}
+
+/// Reads settled calls again, under a lock.
+fn read_again(
+    conn: &mut Conn,
+    state: &mut LedgerState,
+    ids: &BTreeSet<RequestId>,
+) -> Result<(), StoreError> {
+    let mut merchants = HashMap::new();
+    for id in ids {
+        if let Some(CallState::Settled(settled)) = state.calls.get(id) {
+            merchants.insert(*id, settled.call.merchant_id);
+        }
+    }
+    read_settled(conn, state, ids, &merchants, Lock::Rows)
+}
+
+/// Reads settled calls; of some it is known whose they are.
+fn read_settled(
+    conn: &mut Conn,
+    state: &mut LedgerState,
+    ids: &BTreeSet<RequestId>,
+    merchants: &HashMap<RequestId, MerchantId>,
+    lock: Lock,
+) -> Result<(), StoreError> {
+    let mut by_merchant: BTreeMap<MerchantId, Vec<Id<RequestId>>> = BTreeMap::new();
+    let mut others = Vec::new();
+    for id in ids {
+        match merchants.get(id) {
+            Some(merchant_id) => by_merchant.entry(*merchant_id).or_default().push(Id(*id)),
+            None => others.push(Id(*id)),
+        }
+    }
+    if !others.is_empty() {
+        for (merchant_id, id) in dialect::request_keys(conn, &others)? {
+            by_merchant.entry(merchant_id.get()).or_default().push(id);
+        }
+    }
+    for (merchant_id, mut ids) in by_merchant {
+        ids.sort_unstable();
+        let mut rows = dialect::requests(conn, merchant_id, &ids, lock)?;
+        records::correct(conn, &mut rows)?;
+        for row in rows {
+            let settled = CallState::Settled(row.settled_call(None)?);
+            state.calls.insert(row.request_id.get(), settled);
+        }
+    }
+    Ok(())
+}
+
+/// A meter's version, read once and remembered.
+fn known_version<'a>(
+    conn: &mut Conn,
+    configs: &'a mut Configs,
+    meter: MeterVersion,
+) -> Result<&'a Version, StoreError> {
+    match configs.versions.entry(meter) {
+        Entry::Occupied(known) => Ok(known.into_mut()),
+        Entry::Vacant(unknown) => {
+            let MeterVersion { meter_id, version } = meter;
+            Ok(unknown.insert(meters::model_of(conn, meter_id, version)?))
+        }
+    }
+}
+
+/// Reads the configuration that these calls name, and the spend keys of calls that end.
+fn read_configs(
+    conn: &mut Conn,
+    configs: &mut Configs,
+    calls: &[&Call],
+    needs: &Needs,
+) -> Result<(), StoreError> {
+    let unknown = needs.merchants.iter().filter(|id| !configs.merchants.contains_key(id));
+    let unknown: Vec<_> = unknown.copied().map(Id).collect();
+    if !unknown.is_empty() {
+        // The versions first: a change that comes while the rest is read makes another.
+        let versions = group::config_versions(conn, &unknown)?;
+        for id in unknown {
+            let version = versions.get(&id).copied().unwrap_or_default();
+            configs.merchants.insert(id.get(), Config { version, ..Config::default() });
+        }
+    }
+    let known = |merchant_id: MerchantId| configs.merchants.get(&merchant_id);
+    let (mut secret_keys, mut spend_keys) = (BTreeSet::new(), BTreeSet::new());
+    spend_keys.extend(needs.settled_keys.iter().copied());
+    for call in calls {
+        match call.key {
+            CallKey::Secret(id) => secret_keys.insert((call.merchant_id, id)),
+            CallKey::Spend(id, _) => spend_keys.insert((call.merchant_id, id)),
+        };
+    }
+    secret_keys.retain(|(merchant_id, id)| {
+        known(*merchant_id).is_none_or(|config| !config.secret_keys.contains_key(id))
+    });
+    spend_keys.retain(|(merchant_id, id)| {
+        known(*merchant_id).is_none_or(|config| !config.spend_keys.contains_key(id))
+    });
+    read_secret_keys(conn, configs, &secret_keys)?;
+    read_spend_keys(conn, configs, &spend_keys)?;
+    read_connections(conn, configs, calls)?;
+    read_meters(conn, configs, calls)
+}
+
+fn read_secret_keys(
+    conn: &mut Conn,
+    configs: &mut Configs,
+    ids: &BTreeSet<(MerchantId, SecretKeyId)>,
+) -> Result<(), StoreError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<_> = ids.iter().map(|(_, id)| Id(*id)).collect();
+    for (id, merchant_id, wallet_id, is_guarded) in dialect::secret_key_facts(conn, &ids)? {
+        if let Some(config) = configs.merchants.get_mut(&merchant_id.get()) {
+            let own_wallet = OwnWallet { wallet_id: wallet_id.get(), is_guarded };
+            config.secret_keys.insert(id.get(), own_wallet);
+        }
+    }
+    Ok(())
+}
+
+fn read_spend_keys(
+    conn: &mut Conn,
+    configs: &mut Configs,
+    ids: &BTreeSet<(MerchantId, SpendKeyId)>,
+) -> Result<(), StoreError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<_> = ids.iter().map(|(_, id)| Id(*id)).collect();
+    for (row, wallet_id, is_guarded) in dialect::spend_key_facts(conn, &ids)? {
+        let Some(config) = configs.merchants.get_mut(&row.merchant_id.get()) else { continue };
+        let own_wallet = OwnWallet { wallet_id: wallet_id.get(), is_guarded };
+        let spend_key = row.clone().with_counters(SpendCounters::default())?;
+        config.spend_keys.insert(spend_key.spend_key_id, KnownKey { row, spend_key, own_wallet });
+    }
+    Ok(())
+}
+
+fn read_connections(
+    conn: &mut Conn,
+    configs: &mut Configs,
+    calls: &[&Call],
+) -> Result<(), StoreError> {
+    let mut unknown: BTreeSet<Id<ConnectionId>> = BTreeSet::new();
+    for call in calls {
+        let Some(config) = configs.merchants.get(&call.merchant_id) else { continue };
+        let of_key = config.opened_spend_key(call).and_then(|key| key.row.connection_id);
+        let named = call.connection_id.map(Id).into_iter().chain(of_key);
+        unknown.extend(named.filter(|id| !config.connections.contains_key(&id.get())));
+    }
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    for row in dialect::connections_by_id(conn, &Vec::from_iter(unknown))? {
+        let connection = Connection::try_from(row)?;
+        if let Some(config) = configs.merchants.get_mut(&connection.merchant_id) {
+            config.connections.insert(connection.connection_id, connection);
+        }
+    }
+    Ok(())
+}
+
+fn read_meters(conn: &mut Conn, configs: &mut Configs, calls: &[&Call]) -> Result<(), StoreError> {
+    for call in calls {
+        if configs.named(call).meter.is_some() {
+            continue;
+        }
+        let Some(config) = configs.merchants.get_mut(&call.merchant_id) else { continue };
+        if let Some(slug) = &call.meter_slug {
+            let found = meters::find_by_slug(conn, call.merchant_id, slug)?;
+            config.meters_by_slug.extend(found.map(|meter| (slug.clone(), meter)));
+        } else if let Some(meter_id) =
+            config.opened_spend_key(call).and_then(|key| key.spend_key.meter_id)
+        {
+            let found = meters::find(conn, call.merchant_id, meter_id)?;
+            config.meters.extend(found.map(|meter| (meter_id, meter)));
+        }
+    }
+    Ok(())
+}
+
+/// Those of these accounts that are not known.
+fn needed(accounts: &Accounts, ids: &AccountIds) -> Needed {
+    let unknown_keys = ids.spend_keys.iter().filter(|id| !accounts.spend_keys.contains_key(*id));
+    let unknown_wallets = ids.wallets.iter().filter(|id| !accounts.wallets.contains_key(*id));
+    Needed {
+        spend_keys: unknown_keys.copied().map(Id).collect(),
+        wallets: unknown_wallets.copied().map(Id).collect(),
+        ..Needed::default()
+    }
+}
+
+/// Takes accounts over as they were read, with the subscriptions of the wallets.
+fn know(
+    conn: &mut Conn,
+    configs: &Configs,
+    accounts: &mut Accounts,
+    counters: &[SpendCountersRow],
+    wallets: &[WalletRow],
+) -> Result<(), StoreError> {
+    for counters in counters {
+        let id = counters.spend_key_id.get();
+        if let Some(key) = configs.spend_key(counters.merchant_id.get(), id) {
+            let key = SpendKey { counters: counters.into(), ..key.clone() };
+            accounts.spend_keys.insert(id, key);
+        }
+    }
+    let ids: Vec<_> = wallets.iter().filter_map(|row| row.subscription_id).collect();
+    if !ids.is_empty() {
+        let rows = dialect::subscriptions(conn, &ids)?;
+        let found = subscriptions::with_configs(conn, rows)?.into_iter();
+        accounts.subscriptions.extend(found.map(|found| (found.wallet_id, found)));
+    }
+    know_wallets(accounts, wallets)
+}
+
+fn know_wallets(accounts: &mut Accounts, rows: &[WalletRow]) -> Result<(), StoreError> {
+    for row in rows {
+        let wallet = LedgerWallet::try_from(row)?;
+        accounts.wallets.insert(wallet.wallet.wallet_id, wallet);
+    }
+    Ok(())
+}

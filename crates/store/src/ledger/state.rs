@@ -1,0 +1,123 @@
+//! The state that the ledger decides by: a snapshot, in memory, of the rows that a group of calls needs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tollgate_domain::admission::{self, Account, Admission, Call, Facts, Refusal};
+use tollgate_domain::{
+    PendingRecord, RequestId, SpendKey, SpendKeyId, Subscription, Timestamp, Wallet, WalletId,
+};
+use tollgate_pricing::Rate;
+
+use super::config::Named;
+use crate::error::StoreError;
+use crate::rows::CounterKey;
+use crate::settled_call::SettledCall;
+use crate::write_set::{LedgerWallet, LedgerWallets};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct LedgerState {
+    pub(super) accounts: Accounts,
+    pub(super) calls: HashMap<RequestId, CallState>,
+    /// How far tier counters have moved.
+    pub(super) counters: BTreeMap<CounterKey, i64>,
+}
+
+/// The accounts that calls draw on.
+#[derive(Default)]
+pub(super) struct Accounts {
+    pub(super) wallets: LedgerWallets,
+    /// The active subscriptions that fill the wallets' credits, by wallet.
+    pub(super) subscriptions: BTreeMap<WalletId, Subscription>,
+    pub(super) spend_keys: BTreeMap<SpendKeyId, SpendKey>,
+}
+
+/// A call that is known.
+pub(super) enum CallState {
+    /// It is admitted and not settled.
+    Open(Arc<PendingRecord>),
+    /// It is to be settled and is not among the open calls: it was reported afterwards, or the database has lost it.
+    /// It holds nothing.
+    Unadmitted(Arc<PendingRecord>),
+    /// It is settled.
+    Settled(SettledCall),
+}
+
+impl LedgerState {
+    /// How many rows are known.
+    pub(super) fn len(&self) -> usize {
+        let Accounts { wallets, spend_keys, .. } = &self.accounts;
+        wallets.len() + spend_keys.len() + self.calls.len() + self.counters.len()
+    }
+
+    /// Forgets everything but the open calls, which only this process ends.
+    pub(super) fn forget(&mut self) {
+        self.accounts = Accounts::default();
+        self.counters = BTreeMap::new();
+        self.calls.retain(|_, call| matches!(call, CallState::Open(_)));
+    }
+}
+
+impl Accounts {
+    /// Decides a call as the accounts are; nothing is changed.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when an account that the call names is not there.
+    pub(super) fn decide(
+        &self,
+        call: &Call,
+        named: &Named<'_>,
+        service_charge_rate: Rate,
+    ) -> Result<Result<Admission, Refusal>, StoreError> {
+        let guarded = named.guarded_wallet_id().map(|id| self.wallet(id)).transpose()?;
+        let spend_key = named.spend_key.map(|key| self.spend_key(key.spend_key_id)).transpose()?;
+        let facts = Facts {
+            account: named.own_wallet.map(|own| Account { wallet_id: own.wallet_id, guarded }),
+            spend_key,
+            connection: named.connection,
+            key_connection: named.key_connection,
+            wallet: named.wallet_id().map(|id| self.wallet(id)).transpose()?,
+            meter: named.meter,
+            draws_on_credit: self.draws_on_credit(named),
+        };
+        Ok(admission::decide(call, &facts, service_charge_rate))
+    }
+
+    /// Whether the meter of a call is linked to the subscription of its wallet.
+    fn draws_on_credit(&self, named: &Named<'_>) -> bool {
+        let subscription = named.wallet_id().and_then(|id| self.subscriptions.get(&id));
+        let drawn = named.meter.zip(subscription);
+        drawn.is_some_and(|(meter, subscription)| subscription.lets_draw(meter.meter_id))
+    }
+
+    /// Whether a cycle of the credit that a call may draw on has ended, so that the credit is another.
+    pub(super) fn is_due(&self, named: &Named<'_>, now: Timestamp) -> bool {
+        let subscription = named.wallet_id().and_then(|id| self.subscriptions.get(&id));
+        subscription.is_some_and(|subscription| subscription.is_due(now))
+    }
+
+    fn wallet(&self, id: WalletId) -> Result<&Wallet, StoreError> {
+        Ok(&self.wallets.get(&id).ok_or_else(|| missing_wallet(id))?.wallet)
+    }
+
+    pub(super) fn wallet_mut(&mut self, id: WalletId) -> Result<&mut LedgerWallet, StoreError> {
+        self.wallets.get_mut(&id).ok_or_else(|| missing_wallet(id))
+    }
+
+    fn spend_key(&self, id: SpendKeyId) -> Result<&SpendKey, StoreError> {
+        self.spend_keys.get(&id).ok_or_else(|| missing_key(id))
+    }
+
+    pub(super) fn spend_key_mut(&mut self, id: SpendKeyId) -> Result<&mut SpendKey, StoreError> {
+        self.spend_keys.get_mut(&id).ok_or_else(|| missing_key(id))
+    }
+}
+
+fn missing_wallet(id: WalletId) -> StoreError {
+    StoreError::missing("wallet", id)
+}
+
+fn missing_key(id: SpendKeyId) -> StoreError {
+    StoreError::missing("spend key", id)
+}

@@ -1,0 +1,124 @@
+//! The writing of a write set: domain types become rows, and the rows one group.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use diesel::prelude::*;
+
+use super::{LedgerWallets, Line, WriteSet};
+use crate::codes::Code;
+use crate::conn::Conn;
+use crate::dialect;
+use crate::dialect::group::{self, Basis, Group};
+use crate::error::StoreError;
+use crate::ids::Id;
+use crate::rollups::QueuedCall;
+use crate::rows::{
+    CorrectionRow, OpenCallRow, QueueRow, RequestRow, SpendCountersRow, SubscriptionRow,
+    TierCounterRow, TransactionKeyRow, TransactionRow, WalletRow, to_json,
+};
+use crate::schema::transaction_keys;
+use crate::tables::subscriptions;
+
+impl From<&Line> for TransactionRow {
+    fn from(line: &Line) -> Self {
+        Self {
+            transaction_id: Id(line.transaction_id),
+            merchant_id: Id(line.merchant_id),
+            wallet_id: Id(line.wallet_id),
+            account: Code(line.account),
+            number: line.number,
+            kind: Code(line.kind),
+            amount: line.amount.units(),
+            balance_after: line.balance_after.units(),
+            request_id: line.request_id.map(Id),
+            description: line.description.clone(),
+            created_at: line.created_at.unix_micros(),
+        }
+    }
+}
+
+impl WriteSet {
+    /// Checks the laws of bookkeeping and writes everything. Answers the marks of the rows of `basis` as they are
+    /// then.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when a law is broken: nothing is written. Else those of the store.
+    pub(crate) fn commit(
+        &self,
+        conn: &mut Conn,
+        basis: &Basis,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        self.check()?;
+        // What few groups have.
+        let subscriptions: Vec<_> =
+            self.subscriptions.values().map(SubscriptionRow::from).collect();
+        subscriptions::save(conn, &subscriptions)?;
+        for key in self.lines.iter().filter_map(key_of) {
+            diesel::insert_into(transaction_keys::table).values(key).execute(conn)?;
+        }
+        if !self.events.is_empty() {
+            dialect::insert_events(conn, &self.events)?;
+        }
+        if !self.corrections.is_empty() {
+            let rows = self.corrections.iter();
+            let rows: Vec<_> = rows.map(|one| CorrectionRow::new(&one.after, self.now)).collect();
+            dialect::insert_corrections(conn, &rows)?;
+        }
+        let opened: Vec<_> =
+            self.opened.iter().map(|(call, node_id)| OpenCallRow::new(call, *node_id)).collect();
+        let closed: Vec<_> = self.closed.iter().copied().map(Id).collect();
+        let records: Vec<_> = self.records.iter().map(RequestRow::from).collect();
+        let spend_counters: Vec<_> = self.keys_after.values().map(SpendCountersRow::from).collect();
+        let wallets: Vec<_> = self.wallets_after.values().map(WalletRow::from).collect();
+        let transactions: Vec<_> = self.lines.iter().map(TransactionRow::from).collect();
+        let counters = self.counters.iter();
+        let counters: Vec<_> =
+            counters.map(|(key, change)| TierCounterRow::new(key, change.after)).collect();
+        let queued = self.queued();
+        let group = Group {
+            opened: &opened,
+            closed: &closed,
+            records: &records,
+            spend_counters: &spend_counters,
+            wallets: &wallets,
+            transactions: &transactions,
+            counters: &counters,
+            queued: queued.as_slice(),
+        };
+        Ok(group::write(conn, &group, basis)?)
+    }
+
+    /// Commits an operation on wallets that admits and settles no calls.
+    ///
+    /// # Errors
+    /// As [`WriteSet::commit`].
+    pub(crate) fn commit_wallets(
+        mut self,
+        conn: &mut Conn,
+        wallets: &LedgerWallets,
+    ) -> Result<(), StoreError> {
+        self.close(wallets, &BTreeMap::new());
+        self.commit(conn, &Basis::default()).map(drop)
+    }
+
+    /// The settled calls, for the roll-ups.
+    fn queued(&self) -> Option<QueueRow> {
+        let settled = self.records.iter().map(|call| QueuedCall::settled(call, self.now));
+        let corrections = self.corrections.iter();
+        let corrected =
+            corrections.flat_map(|one| QueuedCall::corrected(&one.before, &one.after, self.now));
+        let calls: Vec<_> = settled.chain(corrected).collect();
+        (!calls.is_empty())
+            .then(|| QueueRow { calls: to_json(&calls), created_at: self.now.unix_micros() })
+    }
+}
+
+/// What makes a line happen once.
+fn key_of(line: &Line) -> Option<TransactionKeyRow> {
+    Some(TransactionKeyRow {
+        wallet_id: Id(line.wallet_id),
+        idempotency_key: line.idempotency_key.clone()?,
+        merchant_id: Id(line.merchant_id),
+        number: line.number,
+    })
+}

@@ -1,0 +1,402 @@
+//! The laws of bookkeeping: what holds of every transaction, whatever it does.
+
+use std::collections::BTreeMap;
+
+use tollgate_domain::{LedgerAccount, PerCycle, RequestId, TransactionKind, Wallet, WalletId};
+use tollgate_pricing::{Amount, Overflow};
+
+use super::{Holds, LedgerWallet, Line, WriteSet, out_of_range};
+use crate::error::StoreError;
+
+impl WriteSet {
+    /// The laws of bookkeeping, of what was changed and how it is now.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] says which law is broken, and for whom. Then nothing may be written.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let mut moved: BTreeMap<WalletId, Moved> = BTreeMap::new();
+        let mut taken: BTreeMap<RequestId, Amount> = BTreeMap::new();
+        for line in &self.lines {
+            let wallet = moved.entry(line.wallet_id).or_insert_with(|| {
+                self.wallets_before.get(&line.wallet_id).map(Moved::from).unwrap_or_default()
+            });
+            wallet.add(line)?;
+            if let (Some(id), TransactionKind::Usage | TransactionKind::Correction) =
+                (line.request_id, line.kind)
+            {
+                let sum = taken.entry(id).or_default();
+                *sum = sum.checked_sub(line.amount).map_err(|Overflow| out_of_range("call", id))?;
+            }
+        }
+        for (id, before) in &self.wallets_before {
+            let after =
+                self.wallets_after.get(id).ok_or_else(|| broken(Law::LinesAreMovements, id))?;
+            let expected = moved.get(id).copied().unwrap_or_else(|| Moved::from(before));
+            if expected != Moved::from(after) {
+                return Err(broken(Law::LinesAreMovements, id));
+            }
+            let records = self.numbered.get(id).copied().unwrap_or_default();
+            if before.last_record.checked_add(records) != Some(after.last_record) {
+                return Err(broken(Law::RecordsAreNumbered, id));
+            }
+            let Ok(holds) =
+                Holds::of(&before.wallet).plus(self.holds.get(id).copied().unwrap_or_default())
+            else {
+                return Err(broken(Law::HoldsAreOfOpenCalls, id));
+            };
+            if holds != Holds::of(&after.wallet) {
+                return Err(broken(Law::HoldsAreOfOpenCalls, id));
+            }
+            if [holds.balance, holds.cycle, holds.bundle].iter().any(|held| *held < Amount::ZERO) {
+                return Err(broken(Law::NoHoldIsNegative, id));
+            }
+        }
+        if let Some(id) = moved.keys().find(|id| !self.wallets_before.contains_key(id)) {
+            return Err(broken(Law::LinesAreMovements, id));
+        }
+        if let Some((id, _)) = self.holds.iter().find(|(id, holds)| {
+            **holds != Holds::default() && !self.wallets_before.contains_key(id)
+        }) {
+            return Err(broken(Law::HoldsAreOfOpenCalls, id));
+        }
+        for (id, sum) in &self.taken {
+            if taken.get(id).copied().unwrap_or_default() != *sum {
+                return Err(broken(Law::CallsPayTheirCost, id));
+            }
+        }
+        self.check_counters()?;
+        self.check_keys()
+    }
+
+    fn check_counters(&self) -> Result<(), StoreError> {
+        let of_records = self.records.iter().map(|call| i128::from(call.counted_units));
+        let of_corrections = self
+            .corrections
+            .iter()
+            .map(|one| i128::from(one.after.counted_units) - i128::from(one.before.counted_units));
+        let moved =
+            self.counters.values().map(|one| i128::from(one.after) - i128::from(one.before));
+        if of_records.chain(of_corrections).sum::<i128>() != moved.sum::<i128>() {
+            let whose = self
+                .counters
+                .keys()
+                .next()
+                .map_or_else(String::new, |(_, owner, ..)| owner.to_string());
+            return Err(broken(Law::TiersCountTheirCalls, whose));
+        }
+        Ok(())
+    }
+
+    fn check_keys(&self) -> Result<(), StoreError> {
+        for (id, change) in &self.keys {
+            let (Some(before), Some(key)) = (self.keys_before.get(id), self.keys_after.get(id))
+            else {
+                return Err(broken(Law::KeysCountTheirCalls, id));
+            };
+            let after = &key.counters;
+            let is_sum = |before: Amount, more: Amount, after: Amount| {
+                // A sum that is full stays so: see `SpendCounters`.
+                after == Amount::MAX || before.checked_add(more) == Ok(after)
+            };
+            if !is_sum(before.held.total, change.held, after.held.total)
+                || !is_sum(before.spent.total, change.spent, after.spent.total)
+                || after.requests.total < before.requests.total
+            {
+                return Err(broken(Law::KeysCountTheirCalls, id));
+            }
+            let PerCycle { day, week, month, total } = after.held;
+            if [day, week, month, total].iter().any(|held| *held < Amount::ZERO) {
+                return Err(broken(Law::NoHoldIsNegative, id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The accounts of a wallet, and the number of its last line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Moved {
+    balance: Amount,
+    cycle: Amount,
+    bundle: Amount,
+    last_number: i64,
+}
+
+impl From<&LedgerWallet> for Moved {
+    fn from(locked: &LedgerWallet) -> Self {
+        let Wallet { balance, credits, .. } = &locked.wallet;
+        Self {
+            balance: *balance,
+            cycle: credits.cycle.remaining,
+            bundle: credits.bundle.remaining,
+            last_number: locked.last_number,
+        }
+    }
+}
+
+impl Moved {
+    /// Applies a line, which must be the next one and leave what it says.
+    fn add(&mut self, line: &Line) -> Result<(), StoreError> {
+        let account = match line.account {
+            LedgerAccount::Balance => &mut self.balance,
+            LedgerAccount::CycleCredit => &mut self.cycle,
+            LedgerAccount::BundleCredit => &mut self.bundle,
+        };
+        let is_next = self.last_number.checked_add(1) == Some(line.number);
+        if !is_next || account.checked_add(line.amount) != Ok(line.balance_after) {
+            return Err(broken(Law::LinesAreMovements, line.wallet_id));
+        }
+        *account = line.balance_after;
+        self.last_number = line.number;
+        Ok(())
+    }
+}
+
+/// What holds of every transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Law {
+    /// The accounts of a wallet change by its ledger lines, which are numbered without gaps.
+    LinesAreMovements,
+    /// The records of a wallet are numbered without gaps.
+    RecordsAreNumbered,
+    /// What a wallet holds changes by the holds of calls that are opened or have ended.
+    HoldsAreOfOpenCalls,
+    /// No hold is below zero.
+    NoHoldIsNegative,
+    /// The ledger lines of a call that ends are what it takes.
+    CallsPayTheirCost,
+    /// The tier counters change by the units of the calls that are settled.
+    TiersCountTheirCalls,
+    /// The counters of a spend key change by the calls of that key, and count no call less.
+    KeysCountTheirCalls,
+}
+
+impl Law {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::LinesAreMovements => "ledger (its lines are not the movements of a wallet)",
+            Self::RecordsAreNumbered => "record (its number is not the next one of its wallet)",
+            Self::HoldsAreOfOpenCalls => "hold (it is not that of the open calls of a wallet)",
+            Self::NoHoldIsNegative => "hold (it would be below zero)",
+            Self::CallsPayTheirCost => "ledger (its lines are not what a call takes)",
+            Self::TiersCountTheirCalls => {
+                "tier counter (it is not the sum of the calls that it counts)"
+            }
+            Self::KeysCountTheirCalls => "counter (it is not that of the calls of a spend key)",
+        }
+    }
+}
+
+fn broken(law: Law, whose: impl ToString) -> StoreError {
+    StoreError::Corrupt { what: law.text(), value: whose.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate_domain::{
+        Credits, MerchantId, MeterId, NodeId, PendingRecord, SpendCounters, SpendKey, SpendKeyId,
+        SpendRules, Timestamp,
+    };
+
+    use super::*;
+    use crate::ids::Id;
+    use crate::write_set::Reason;
+
+    const NOW: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
+
+    fn usd(text: &str) -> Amount {
+        text.parse().unwrap()
+    }
+
+    fn wallet(balance: &str) -> LedgerWallet {
+        let wallet = Wallet {
+            wallet_id: WalletId::generate(NOW),
+            merchant_id: MerchantId::generate(NOW),
+            connection_id: None,
+            balance: usd(balance),
+            held: Amount::ZERO,
+            credits: Credits::default(),
+            overdraft_limit: None,
+            low_balance_threshold: None,
+            created_at: NOW,
+        };
+        LedgerWallet { wallet, subscription_id: None, last_number: 3, last_record: 2 }
+    }
+
+    fn spend_key() -> SpendKey {
+        SpendKey {
+            spend_key_id: SpendKeyId::generate(NOW),
+            merchant_id: MerchantId::generate(NOW),
+            wallet_id: WalletId::generate(NOW),
+            meter_id: None,
+            name: "Key".to_owned(),
+            key_preview: "sk_…".to_owned(),
+            rules: SpendRules::default(),
+            counters: SpendCounters::default(),
+            created_at: NOW,
+        }
+    }
+
+    fn call(wallet: &LedgerWallet, key: Option<&SpendKey>, hold: &str) -> PendingRecord {
+        PendingRecord {
+            request_id: RequestId::generate(NOW),
+            merchant_id: wallet.wallet.merchant_id,
+            spend_key_id: key.map(|key| key.spend_key_id),
+            wallet_id: Some(wallet.wallet.wallet_id),
+            spend_hold: usd(hold),
+            wallet_hold: usd(hold),
+            ..crate::outcome::tests::pending()
+        }
+    }
+
+    fn reason(request_id: Option<RequestId>) -> Reason<'static> {
+        let kind = TransactionKind::Usage;
+        Reason { kind, request_id, description: None, idempotency_key: None }
+    }
+
+    /// Which law a change of one wallet and one key breaks.
+    fn breaks(
+        change: impl FnOnce(&mut WriteSet, &mut LedgerWallet, &mut SpendKey),
+    ) -> Option<&'static str> {
+        let (mut wallet, mut key) = (wallet("10"), spend_key());
+        let mut changes = WriteSet::new(NOW);
+        changes.change(&wallet);
+        changes.change_key(&key);
+        change(&mut changes, &mut wallet, &mut key);
+        changes.close(
+            &BTreeMap::from([(wallet.wallet.wallet_id, wallet)]),
+            &BTreeMap::from([(key.spend_key_id, key)]),
+        );
+        match changes.check() {
+            Ok(()) => None,
+            Err(StoreError::Corrupt { what, .. }) => Some(what),
+            Err(cause) => unreachable!("{cause}"),
+        }
+    }
+
+    #[test]
+    fn what_is_booked_as_it_should_be_keeps_every_law() {
+        let nothing = breaks(|_, _, _| {});
+        let call_and_end = breaks(|changes, wallet, key| {
+            let call = call(wallet, Some(key), "2");
+            changes.open(Arc::new(call.clone()), NodeId::generate(NOW)).unwrap();
+            changes.ended(&call, usd("1.5"), usd("1.5")).unwrap();
+            let taken = reason(Some(call.request_id));
+            changes.move_balance(wallet, usd("-1.5"), taken).unwrap().unwrap();
+            key.counters.admit(NOW, usd("2")).unwrap();
+            key.counters.settle(NOW, usd("2"), usd("1.5")).unwrap();
+        });
+        assert_eq!([nothing, call_and_end], [None, None]);
+    }
+
+    #[test]
+    fn money_that_moves_without_a_line_is_found() {
+        let law = Some(Law::LinesAreMovements.text());
+        assert_eq!(breaks(|_, wallet, _| wallet.wallet.balance = usd("11")), law);
+        assert_eq!(breaks(|_, wallet, _| wallet.wallet.credits.cycle.remaining = usd("1")), law);
+        assert_eq!(breaks(|_, wallet, _| wallet.last_number += 1), law);
+        let twice = breaks(|changes, wallet, _| {
+            changes.move_balance(wallet, usd("1"), reason(None)).unwrap().unwrap();
+            wallet.last_number -= 1;
+            changes.move_balance(wallet, usd("1"), reason(None)).unwrap().unwrap();
+        });
+        assert_eq!(twice, law, "a number is there twice");
+        let other = breaks(|changes, _, _| {
+            // One that nobody has locked.
+            changes.wallets_before.clear();
+            let wallet = &mut wallet("1");
+            changes.move_balance(wallet, usd("1"), reason(None)).unwrap().unwrap();
+        });
+        assert_eq!(other, law);
+    }
+
+    #[test]
+    fn a_record_that_is_not_numbered_is_found() {
+        let law = Some(Law::RecordsAreNumbered.text());
+        assert_eq!(breaks(|_, wallet, _| wallet.last_record += 1), law);
+        let given_twice = breaks(|changes, wallet, _| {
+            assert_eq!(changes.number_record(wallet).unwrap(), 3);
+            wallet.last_record -= 1;
+            assert_eq!(changes.number_record(wallet).unwrap(), 3);
+        });
+        assert_eq!(given_twice, law);
+    }
+
+    #[test]
+    fn a_hold_without_its_call_is_found() {
+        let law = Some(Law::HoldsAreOfOpenCalls.text());
+        assert_eq!(breaks(|_, wallet, _| wallet.wallet.held = usd("1")), law);
+        assert_eq!(breaks(|_, wallet, _| wallet.wallet.credits.bundle.held = usd("1")), law);
+        let forgotten = breaks(|changes, wallet, _| {
+            changes.open(Arc::new(call(wallet, None, "2")), NodeId::generate(NOW)).unwrap();
+        });
+        assert_eq!(forgotten, law, "a call that nothing is held for");
+        let below_zero = breaks(|changes, wallet, _| {
+            let call = call(wallet, None, "2");
+            changes.ended(&call, Amount::ZERO, Amount::ZERO).unwrap();
+            wallet.wallet.held = usd("-2");
+        });
+        assert_eq!(below_zero, Some(Law::NoHoldIsNegative.text()));
+    }
+
+    #[test]
+    fn a_tier_counter_that_is_not_the_sum_of_its_calls_is_found() {
+        let law = Some(Law::TiersCountTheirCalls.text());
+        let moved = breaks(|changes, wallet, _| {
+            let owner = Id(wallet.wallet.wallet_id).of_any();
+            let merchant_id = Id(wallet.wallet.merchant_id);
+            let key = (merchant_id, owner, Id(MeterId::generate(NOW)), "2026-11".to_owned());
+            changes.count(key, 5, 7);
+        });
+        assert_eq!(moved, law);
+    }
+
+    #[test]
+    fn a_call_whose_lines_are_not_what_it_takes_is_found() {
+        let law = Some(Law::CallsPayTheirCost.text());
+        let unpaid = breaks(|changes, wallet, _| {
+            let call = call(wallet, None, "0");
+            changes.ended(&call, usd("1"), usd("1")).unwrap();
+        });
+        let paid_twice = breaks(|changes, wallet, _| {
+            let call = call(wallet, None, "0");
+            changes.ended(&call, usd("1"), usd("1")).unwrap();
+            for _ in 0..2 {
+                let taken = reason(Some(call.request_id));
+                changes.move_balance(wallet, usd("-1"), taken).unwrap().unwrap();
+            }
+        });
+        assert_eq!([unpaid, paid_twice], [law, law]);
+    }
+
+    #[test]
+    fn a_key_that_does_not_count_its_calls_is_found() {
+        let law = Some(Law::KeysCountTheirCalls.text());
+        let not_held = breaks(|changes, wallet, key| {
+            let mut call = call(wallet, Some(key), "0");
+            call.spend_hold = usd("2");
+            changes.open(Arc::new(call.clone()), NodeId::generate(NOW)).unwrap();
+        });
+        let not_spent = breaks(|changes, wallet, key| {
+            let call = call(wallet, Some(key), "0");
+            changes.ended(&call, Amount::ZERO, usd("1")).unwrap();
+        });
+        let fewer_calls = breaks(|changes, wallet, key| {
+            key.counters.requests.total = 5;
+            changes.keys_before.clear();
+            changes.change_key(key);
+            key.counters.requests.total = 4;
+            changes.open(Arc::new(call(wallet, Some(key), "0")), NodeId::generate(NOW)).unwrap();
+        });
+        assert_eq!([not_held, not_spent, fewer_calls], [law; 3]);
+        let below_zero = breaks(|changes, wallet, key| {
+            let mut call = call(wallet, Some(key), "0");
+            call.spend_hold = usd("1");
+            changes.ended(&call, Amount::ZERO, Amount::ZERO).unwrap();
+            key.counters.settle(NOW, usd("1"), Amount::ZERO).unwrap();
+        });
+        assert_eq!(below_zero, Some(Law::NoHoldIsNegative.text()));
+    }
+}
