@@ -380,17 +380,11 @@ diesel::table! {
         meter_id -> Binary,
         requests -> BigInt,
         tokens -> BigInt,
-        tokens_high -> BigInt,
         usage_cost -> BigInt,
-        usage_cost_high -> BigInt,
         fee -> BigInt,
-        fee_high -> BigInt,
         service_charge -> BigInt,
-        service_charge_high -> BigInt,
         wallet_cost -> BigInt,
-        wallet_cost_high -> BigInt,
         merchant_cost -> BigInt,
-        merchant_cost_high -> BigInt,
     }
 }
 

@@ -19,6 +19,44 @@ use crate::rows::{
     TierCounterRow, TransactionRow, WalletRow, to_json,
 };
 
+/// Adds to each sum of a row of the roll-ups. One that would leave the range of its column stays at its end. SQLite
+/// makes a real number of such a sum.
+macro_rules! added_on_sqlite {
+    () => {
+        added_on_sqlite!(
+            "requests", "tokens", "usage_cost", "fee", "service_charge", "wallet_cost", "merchant_cost"
+        )
+    };
+    ($first:literal $(, $more:literal)*) => {
+        concat!(added_on_sqlite!(@ $first) $(, ", ", added_on_sqlite!(@ $more))*)
+    };
+    (@ $sum:literal) => {
+        concat!(
+            $sum, " = CASE WHEN typeof(", $sum, " + excluded.", $sum, ") = 'integer' THEN ", $sum,
+            " + excluded.", $sum, " WHEN excluded.", $sum,
+            " > 0 THEN 9223372036854775807 ELSE -9223372036854775808 END"
+        )
+    };
+}
+
+/// As [`added_on_sqlite`].
+macro_rules! added_on_postgres {
+    () => {
+        added_on_postgres!(
+            "requests", "tokens", "usage_cost", "fee", "service_charge", "wallet_cost", "merchant_cost"
+        )
+    };
+    ($first:literal $(, $more:literal)*) => {
+        concat!(added_on_postgres!(@ $first) $(, ", ", added_on_postgres!(@ $more))*)
+    };
+    (@ $sum:literal) => {
+        concat!(
+            $sum, " = least(greatest(usage_rollups.", $sum, "::numeric + excluded.", $sum,
+            ", -9223372036854775808), 9223372036854775807)::bigint"
+        )
+    };
+}
+
 /// Asks SQLite for a number that changes when another connection has written to the file.
 pub(crate) struct DataVersion;
 
@@ -43,7 +81,7 @@ impl diesel::RunQueryDsl<diesel::SqliteConnection> for DataVersion {}
 macro_rules! fixed_statement {
     ($(
         $(#[$doc:meta])*
-        $Statement:ident($row:ident: $Row:ty) = $( $sql:literal $value:expr => $Type:ty ),+ ; $tail:literal ;
+        $Statement:ident($row:ident: $Row:ty) = $( $sql:literal $value:expr => $Type:ty ),+ ; $tail:expr ;
     )*) => { $(
         $(#[$doc])*
         pub(crate) struct $Statement<'a>(pub(crate) &'a $Row);
@@ -124,40 +162,20 @@ fixed_statement! {
 
     /// Adds to a row of the roll-ups, or makes it.
     AddRollup(row: RollupRow) =
-        "INSERT INTO usage_rollups (merchant_id, series_id, width, slot, meter_id, requests, tokens, tokens_high, \
-         usage_cost, usage_cost_high, fee, fee_high, service_charge, service_charge_high, wallet_cost, \
-         wallet_cost_high, merchant_cost, merchant_cost_high) VALUES (" &row.merchant_id => Binary,
+        "INSERT INTO usage_rollups (merchant_id, series_id, width, slot, meter_id, requests, tokens, \
+         usage_cost, fee, service_charge, wallet_cost, merchant_cost) VALUES (" &row.merchant_id => Binary,
         ", " &row.series_id => Binary,
         ", " &row.width => Integer,
         ", " &row.slot => BigInt,
         ", " &row.meter_id => Binary,
         ", " &row.requests => BigInt,
         ", " &row.tokens => BigInt,
-        ", " &row.tokens_high => BigInt,
         ", " &row.usage_cost => BigInt,
-        ", " &row.usage_cost_high => BigInt,
         ", " &row.fee => BigInt,
-        ", " &row.fee_high => BigInt,
         ", " &row.service_charge => BigInt,
-        ", " &row.service_charge_high => BigInt,
         ", " &row.wallet_cost => BigInt,
-        ", " &row.wallet_cost_high => BigInt,
-        ", " &row.merchant_cost => BigInt,
-        ", " &row.merchant_cost_high => BigInt;
-        ") ON CONFLICT (series_id, width, slot, meter_id) DO UPDATE SET \
-         requests = requests + excluded.requests, \
-         tokens = tokens + excluded.tokens, \
-         tokens_high = tokens_high + excluded.tokens_high, \
-         usage_cost = usage_cost + excluded.usage_cost, \
-         usage_cost_high = usage_cost_high + excluded.usage_cost_high, \
-         fee = fee + excluded.fee, \
-         fee_high = fee_high + excluded.fee_high, \
-         service_charge = service_charge + excluded.service_charge, \
-         service_charge_high = service_charge_high + excluded.service_charge_high, \
-         wallet_cost = wallet_cost + excluded.wallet_cost, \
-         wallet_cost_high = wallet_cost_high + excluded.wallet_cost_high, \
-         merchant_cost = merchant_cost + excluded.merchant_cost, \
-         merchant_cost_high = merchant_cost_high + excluded.merchant_cost_high";
+        ", " &row.merchant_cost => BigInt;
+        concat!(") ON CONFLICT (series_id, width, slot, meter_id) DO UPDATE SET ", added_on_sqlite!());
 }
 
 /// How many rows are inserted at once on SQLite: to begin and end a statement costs as much as a row.
@@ -282,7 +300,7 @@ insert_some! {
 macro_rules! insert_of_rows {
     ($(
         $(#[$doc:meta])*
-        $Statement:ident($Row:ident) = $table:literal, $tail:literal;
+        $Statement:ident($Row:ident) = $table:literal, $tail:expr;
     )*) => { $(
         $(#[$doc])*
         pub(crate) struct $Statement(String);
@@ -362,20 +380,7 @@ insert_of_rows! {
 
     /// Adds to rows of the roll-ups, or makes them.
     AddRollups(RollupRow) = "usage_rollups",
-        " ON CONFLICT (series_id, width, slot, meter_id) DO UPDATE SET \
-         requests = usage_rollups.requests + excluded.requests, \
-         tokens = usage_rollups.tokens + excluded.tokens, \
-         tokens_high = usage_rollups.tokens_high + excluded.tokens_high, \
-         usage_cost = usage_rollups.usage_cost + excluded.usage_cost, \
-         usage_cost_high = usage_rollups.usage_cost_high + excluded.usage_cost_high, \
-         fee = usage_rollups.fee + excluded.fee, \
-         fee_high = usage_rollups.fee_high + excluded.fee_high, \
-         service_charge = usage_rollups.service_charge + excluded.service_charge, \
-         service_charge_high = usage_rollups.service_charge_high + excluded.service_charge_high, \
-         wallet_cost = usage_rollups.wallet_cost + excluded.wallet_cost, \
-         wallet_cost_high = usage_rollups.wallet_cost_high + excluded.wallet_cost_high, \
-         merchant_cost = usage_rollups.merchant_cost + excluded.merchant_cost, \
-         merchant_cost_high = usage_rollups.merchant_cost_high + excluded.merchant_cost_high";
+        concat!(" ON CONFLICT (series_id, width, slot, meter_id) DO UPDATE SET ", added_on_postgres!());
 }
 
 /// Puts the settled calls of a group into the queue of the roll-ups. Their number comes from the database.

@@ -414,17 +414,18 @@ fn nobody_sees_what_a_connection_of_others_used() {
 }
 
 #[test]
-fn sums_beyond_the_range_of_an_amount_stay_exact() {
+fn a_sum_is_exact_over_rows_and_stays_at_the_end_of_its_range_in_one() {
     each_store(async |store| {
-        let shop = shop(store).await;
+        let (shop, other) = (shop(store).await, shop(store).await);
         let mut open = Vec::new();
         for _ in 0..3 {
             let call = Call { disable_billing: true, ..store.call(shop.merchant_id, shop.key) };
             open.push(call.request_id);
             store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            store.clock.advance_millis(900_000);
         }
         for request_id in open {
-            let mut report = answered(u64::MAX, "900000000");
+            let mut report = answered(u64::MAX / 4, "600000000");
             report.priced.base.output = "1.0000000001".parse().unwrap();
             store.store.settle(request_id, report).await;
         }
@@ -433,7 +434,24 @@ fn sums_beyond_the_range_of_an_amount_stay_exact() {
         let found = by_day(&store.store, shop.merchant_id, &RequestFilter::default(), span).await;
         let records = shop.records(&store.store, RequestFilter::default(), 100).await;
         assert_eq!(found, added_up(&records, &RequestFilter::default(), &span));
-        assert!(found[0].tokens > i128::from(i64::MAX));
+        assert!(found[0].usage_cost > i128::from(i64::MAX), "{found:?}");
+
+        // Two calls that one row has no room for.
+        let mut open = Vec::new();
+        for _ in 0..2 {
+            let call = Call { disable_billing: true, ..store.call(other.merchant_id, other.key) };
+            open.push(call.request_id);
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        }
+        for request_id in open {
+            store.store.settle(request_id, answered(u64::MAX, "600000000")).await;
+            store.store.fold().await.unwrap();
+        }
+        let at = LocalTime::in_utc(START.plus_millis(2_700_000));
+        let span = Span::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
+        let found = by_day(&store.store, other.merchant_id, &RequestFilter::default(), span).await;
+        let (requests, most) = (found[0].requests, i128::from(i64::MAX));
+        assert_eq!((requests, found[0].tokens, found[0].usage_cost), (2, most, most));
     });
 }
 

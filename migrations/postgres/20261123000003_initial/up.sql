@@ -397,7 +397,7 @@ CREATE TABLE rollup_queue (
 -- A series is a set of calls that are added up together: all calls of a merchant or of a connection (the id
 -- of the series is theirs), or those among them with the same metadata. `slot` is the time of admission in
 -- quarter hours since 1970; a row covers `width` of them from there on: 1, and 12 so that long ranges are
--- few rows. Each sum is `x + 10000000000 * x_high`, so that no addition leaves the range of a BIGINT.
+-- few rows. A sum that would leave the range of a BIGINT stays at its end.
 CREATE TABLE usage_rollups (
     merchant_id         BYTEA NOT NULL,
     series_id           BYTEA NOT NULL,
@@ -407,17 +407,11 @@ CREATE TABLE usage_rollups (
     meter_id            BYTEA NOT NULL,
     requests            BIGINT NOT NULL,
     tokens              BIGINT NOT NULL,
-    tokens_high         BIGINT NOT NULL,
     usage_cost          BIGINT NOT NULL,
-    usage_cost_high     BIGINT NOT NULL,
     fee                 BIGINT NOT NULL,
-    fee_high            BIGINT NOT NULL,
     service_charge      BIGINT NOT NULL,
-    service_charge_high BIGINT NOT NULL,
     wallet_cost         BIGINT NOT NULL,
-    wallet_cost_high    BIGINT NOT NULL,
     merchant_cost       BIGINT NOT NULL,
-    merchant_cost_high  BIGINT NOT NULL,
     PRIMARY KEY (series_id, width, slot, meter_id)
 );
 

@@ -169,19 +169,21 @@ impl UsageBySeries<'_> {
     }
 }
 
-/// Each sum of the rows `r`. On PostgreSQL sums of a bigint are more than one, until they are cast.
+/// Each sum of the rows `r`, as [two numbers](PartSums): no number of rows takes one of them out of its range. On
+/// PostgreSQL sums of a bigint are more than one, until they are cast.
 macro_rules! sums {
     ($cast:literal) => {
         sums!(
-            $cast, "requests", "tokens", "tokens_high", "usage_cost", "usage_cost_high", "fee",
-            "fee_high", "service_charge", "service_charge_high", "wallet_cost", "wallet_cost_high",
-            "merchant_cost", "merchant_cost_high"
+            $cast, "tokens", "usage_cost", "fee", "service_charge", "wallet_cost", "merchant_cost"
         )
     };
-    ($cast:literal, $first:literal $(, $more:literal)*) => {
+    ($cast:literal, $($sum:literal),*) => {
         concat!(
-            "sum(r.", $first, ")", $cast, " AS ", $first,
-            $( ", sum(r.", $more, ")", $cast, " AS ", $more, )*
+            "sum(r.requests)", $cast, " AS requests",
+            $(
+                ", sum(r.", $sum, " % 10000000000)", $cast, " AS ", $sum,
+                ", sum(r.", $sum, " / 10000000000)", $cast, " AS ", $sum, "_high",
+            )*
             " "
         )
     };

@@ -8,7 +8,7 @@ use tollgate_domain::{MerchantId, RequestRecord, RequestStatus};
 
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
-use crate::rows::{PartSums, RollupRow, SeriesRow, from_json};
+use crate::rows::{HIGH, PartSums, RollupRow, SeriesRow, from_json};
 
 /// What some calls come to. Amounts in units of 10⁻¹⁰ USD, in a range that no sum of them leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,38 +130,37 @@ pub(crate) const fn slot(created_at: i64) -> i64 {
     created_at.div_euclid(15 * 60 * 1_000_000)
 }
 
-/// A sum in two columns, neither of which any number of additions takes out of its range.
-const HIGH: i128 = 10_000_000_000;
-
-fn joined(low: i64, high: i64) -> i128 {
-    i128::from(low) + i128::from(high) * HIGH
+impl From<&RollupRow> for Sums {
+    fn from(row: &RollupRow) -> Self {
+        Self::from_each(
+            [
+                row.requests,
+                row.tokens,
+                row.usage_cost,
+                row.fee,
+                row.service_charge,
+                row.wallet_cost,
+                row.merchant_cost,
+            ]
+            .map(i128::from),
+        )
+    }
 }
 
-fn split(sum: i128) -> (i64, i64) {
-    let part = |part: i128| i64::try_from(part).unwrap_or(i64::MAX);
-    (part(sum % HIGH), part(sum / HIGH))
-}
-
-macro_rules! sums_of_row {
-    ($Row:ident) => {
-        impl From<&$Row> for Sums {
-            fn from(row: &$Row) -> Self {
-                Self {
-                    requests: i128::from(row.requests),
-                    tokens: joined(row.tokens, row.tokens_high),
-                    usage_cost: joined(row.usage_cost, row.usage_cost_high),
-                    fee: joined(row.fee, row.fee_high),
-                    service_charge: joined(row.service_charge, row.service_charge_high),
-                    wallet_cost: joined(row.wallet_cost, row.wallet_cost_high),
-                    merchant_cost: joined(row.merchant_cost, row.merchant_cost_high),
-                }
-            }
+impl From<&PartSums> for Sums {
+    fn from(sums: &PartSums) -> Self {
+        let joined = |low: i64, high: i64| i128::from(low) + i128::from(high) * i128::from(HIGH);
+        Self {
+            requests: i128::from(sums.requests),
+            tokens: joined(sums.tokens, sums.tokens_high),
+            usage_cost: joined(sums.usage_cost, sums.usage_cost_high),
+            fee: joined(sums.fee, sums.fee_high),
+            service_charge: joined(sums.service_charge, sums.service_charge_high),
+            wallet_cost: joined(sums.wallet_cost, sums.wallet_cost_high),
+            merchant_cost: joined(sums.merchant_cost, sums.merchant_cost_high),
         }
-    };
+    }
 }
-
-sums_of_row!(RollupRow);
-sums_of_row!(PartSums);
 
 /// Which row of the roll-ups.
 pub(crate) type RollupKey = (Id<MerchantId>, Id<AnyId>, i32, i64, Id<AnyId>);
@@ -171,31 +170,23 @@ impl RollupRow {
         (merchant_id, series_id, width, slot, meter_id): RollupKey,
         sums: &Sums,
     ) -> Self {
-        let (tokens, tokens_high) = split(sums.tokens);
-        let (usage_cost, usage_cost_high) = split(sums.usage_cost);
-        let (fee, fee_high) = split(sums.fee);
-        let (service_charge, service_charge_high) = split(sums.service_charge);
-        let (wallet_cost, wallet_cost_high) = split(sums.wallet_cost);
-        let (merchant_cost, merchant_cost_high) = split(sums.merchant_cost);
+        let within =
+            |sum: i128| i64::try_from(sum).unwrap_or(if sum > 0 { i64::MAX } else { i64::MIN });
+        let [requests, tokens, usage_cost, fee, service_charge, wallet_cost, merchant_cost] =
+            sums.each().map(within);
         Self {
             merchant_id,
             series_id,
             width,
             slot,
             meter_id,
-            requests: i64::try_from(sums.requests).unwrap_or(i64::MAX),
+            requests,
             tokens,
-            tokens_high,
             usage_cost,
-            usage_cost_high,
             fee,
-            fee_high,
             service_charge,
-            service_charge_high,
             wallet_cost,
-            wallet_cost_high,
             merchant_cost,
-            merchant_cost_high,
         }
     }
 }

@@ -8,7 +8,11 @@ use tollgate_domain::MerchantId;
 use crate::ids::{AnyId, Id};
 use crate::schema::{rollup_queue, usage_rollups, usage_series, usage_tags};
 
-/// A row of the roll-ups, or what is to be added to one.
+/// What the high number of a sum in [`PartSums`] counts.
+pub(crate) const HIGH: i64 = 10_000_000_000;
+
+/// A row of the roll-ups, or what is to be added to one. A sum that would leave the range of its column stays at its
+/// end: 922,337,203 USD, for a quarter of an hour or three hours of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = usage_rollups)]
 pub(crate) struct RollupRow {
@@ -20,20 +24,15 @@ pub(crate) struct RollupRow {
     pub(crate) meter_id: Id<AnyId>,
     pub(crate) requests: i64,
     pub(crate) tokens: i64,
-    pub(crate) tokens_high: i64,
     pub(crate) usage_cost: i64,
-    pub(crate) usage_cost_high: i64,
     pub(crate) fee: i64,
-    pub(crate) fee_high: i64,
     pub(crate) service_charge: i64,
-    pub(crate) service_charge_high: i64,
     pub(crate) wallet_cost: i64,
-    pub(crate) wallet_cost_high: i64,
     pub(crate) merchant_cost: i64,
-    pub(crate) merchant_cost_high: i64,
 }
 
-/// The sums of a day of a span, or of a part of a `usage::Window`.
+/// The sums of a day of a span, or of a part of a `usage::Window`: over any number of rows, so each is two numbers,
+/// the units below [`HIGH`] and the times of it.
 #[derive(Clone, Debug, QueryableByName)]
 pub(crate) struct PartSums {
     #[diesel(sql_type = BigInt)]
