@@ -48,6 +48,7 @@
 //!    `.frames` with a `.expected.json` beside it. They are replayed at every cut and through every
 //!    compression, and `<name>_stream` must come to the same as `<name>`.
 
+mod address;
 mod client;
 mod dialect;
 mod headers;

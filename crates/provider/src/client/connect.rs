@@ -1,4 +1,5 @@
-use std::fmt;
+//! Connections to providers and webhooks: name, address, TCP and TLS, and the clients that keep them.
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -11,16 +12,17 @@ use actix_service::Service;
 use actix_tls::connect::rustls_0_23::reexports::ClientConfig;
 use actix_tls::connect::rustls_0_23::{TlsConnector, webpki_roots_cert_store};
 use actix_tls::connect::{ConnectError, ConnectInfo, Connection, Host};
+use awc::Connector;
 use awc::http::Uri;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
-use super::NotSent;
-use super::address::is_public;
+use super::error::{Failure, NotSent};
 use super::resolver::Resolver;
 use super::stream::ProviderStream;
+use crate::address::is_public;
 
 /// How somebody is connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,18 +32,6 @@ pub(super) struct Lane {
     /// To any address, or to public ones only.
     pub(super) private: bool,
 }
-
-/// Why no connection came about, as it travels through awc.
-#[derive(Debug)]
-pub(super) struct Failure(pub(super) NotSent);
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 /// Makes connections: name, address check, TCP, TLS. One service does all of it, so that the
 /// addresses which are checked are the ones which are used; a second look-up could answer
@@ -146,6 +136,23 @@ impl Host for ServerName {
     fn hostname(&self) -> &str {
         &self.0
     }
+}
+
+/// A client that makes its connections in one way, and waits so long for each.
+pub(super) fn client(
+    lane: Lane,
+    tls: &Arc<ClientConfig>,
+    resolver: &Resolver,
+    connect: Duration,
+) -> awc::Client {
+    let connecting = Connecting::new(lane, tls, resolver);
+    let connector = Connector::new().connector(connecting).timeout(connect).limit(0);
+    awc::Client::builder()
+        .connector(connector)
+        .disable_redirects()
+        .disable_timeout()
+        .no_default_headers()
+        .finish()
 }
 
 /// TLS as providers are spoken to: the roots of the web, no client certificate, HTTP/1.1.

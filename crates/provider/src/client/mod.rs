@@ -10,9 +10,9 @@
 //! [`SendError::NoAnswer`]. Nothing is tried twice, not even on a pooled connection that turns out
 //! to be closed: a POST may have been read before.
 
-mod address;
 mod body;
 mod connect;
+mod error;
 mod head;
 mod interim;
 mod mask;
@@ -21,26 +21,24 @@ mod stream;
 mod webhook;
 
 use std::cell::Cell;
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use awc::error::{ConnectError, PayloadError, SendRequestError};
+use awc::ClientResponse;
+use awc::error::PayloadError;
+use awc::http::Method;
 use awc::http::header::{self, HeaderMap};
-use awc::http::{Method, Uri};
-use awc::{ClientResponse, Connector};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use rustls::ClientConfig;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-pub(crate) use self::address::is_public;
 use self::body::CountedBody;
-use self::connect::{Connecting, Lane};
+use self::connect::{Lane, client};
+use self::error::send_error;
+pub use self::error::{BodyError, NotSent, SendError};
 use self::mask::KeyMask;
 pub use self::resolver::{NameServer, Resolver};
 use self::stream::Ended;
@@ -67,74 +65,6 @@ impl Default for Timeouts {
         }
     }
 }
-
-/// Why nothing was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NotSent {
-    /// The provider's name has no address.
-    Dns,
-    /// It has a private one, and the provider is not allowed to.
-    PrivateAddress,
-    /// Nobody listens there, or it cannot be reached.
-    Refused,
-    /// No secure connection came about: wrong certificate, or none.
-    Tls,
-    /// The connection took too long.
-    TimedOut,
-    /// The call cannot be written as HTTP.
-    Invalid,
-}
-
-/// Why there is no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendError {
-    /// Not a byte was written: the provider knows nothing of the call.
-    NotSent(NotSent),
-    /// The call was sent, at least in part, and no answer came, or none that can be read: the
-    /// provider may bill it.
-    NoAnswer {
-        /// The time ran out, rather than that the connection was lost.
-        timed_out: bool,
-    },
-}
-
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotSent(NotSent::Dns) => "the provider's name could not be resolved",
-            Self::NotSent(NotSent::PrivateAddress) => "the provider's address is private",
-            Self::NotSent(NotSent::Refused) => "the provider could not be reached",
-            Self::NotSent(NotSent::Tls) => "no secure connection to the provider came about",
-            Self::NotSent(NotSent::TimedOut) => "the connection to the provider took too long",
-            Self::NotSent(NotSent::Invalid) => "the call cannot be written as HTTP",
-            Self::NoAnswer { timed_out: true } => "the provider did not answer in time",
-            Self::NoAnswer { timed_out: false } => "the provider closed without an answer",
-        })
-    }
-}
-
-impl std::error::Error for SendError {}
-
-/// Why a body ended before its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyError {
-    /// The connection was lost, or what came is not HTTP.
-    Broken,
-    /// Nothing came for the idle time.
-    TimedOut,
-}
-
-impl fmt::Display for BodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Broken => "the provider broke off its answer",
-            Self::TimedOut => "the provider fell silent within its answer",
-        })
-    }
-}
-
-impl std::error::Error for BodyError {}
 
 /// A call to be sent.
 pub struct Outgoing<'a> {
@@ -225,23 +155,6 @@ impl ProviderClient {
     }
 }
 
-/// A client that makes its connections in one way, and waits so long for each.
-fn client(
-    lane: Lane,
-    tls: &Arc<ClientConfig>,
-    resolver: &Resolver,
-    connect: Duration,
-) -> awc::Client {
-    let connecting = Connecting::new(lane, tls, resolver);
-    let connector = Connector::new().connector(connecting).timeout(connect).limit(0);
-    awc::Client::builder()
-        .connector(connector)
-        .disable_redirects()
-        .disable_timeout()
-        .no_default_headers()
-        .finish()
-}
-
 /// When to stop waiting for the head of an answer.
 enum Deadline {
     After(Duration),
@@ -260,41 +173,6 @@ impl Deadline {
             }
         }
     }
-}
-
-/// The URI by which awc keeps its connections. Its scheme is always `http`, so that awc leaves the
-/// whole connection, TLS included, to [`Connecting`]; the port is explicit for the same reason.
-pub(crate) fn pool_uri(uri: &Uri) -> Option<Uri> {
-    let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
-    let authority = format!("{}:{}", uri.host()?, uri.port_u16().unwrap_or(default_port));
-    Uri::builder()
-        .scheme("http")
-        .authority(authority)
-        .path_and_query(uri.path_and_query()?.clone())
-        .build()
-        .ok()
-}
-
-/// What an error of awc's means. Its `Connect` errors come before a byte is written, except
-/// `Disconnected`, which stands for an end of the connection where the answer should begin.
-fn send_error(error: &SendRequestError) -> SendError {
-    let not_sent = match error {
-        SendRequestError::Connect(ConnectError::Timeout) => NotSent::TimedOut,
-        SendRequestError::Connect(ConnectError::Disconnected) => {
-            return SendError::NoAnswer { timed_out: false };
-        }
-        SendRequestError::Connect(ConnectError::Resolver(cause)) => {
-            cause.downcast_ref::<connect::Failure>().map_or(NotSent::Dns, |failure| failure.0)
-        }
-        SendRequestError::Connect(ConnectError::NoRecords | ConnectError::Unresolved) => {
-            NotSent::Dns
-        }
-        SendRequestError::Connect(ConnectError::SslIsNotSupported) => NotSent::Tls,
-        SendRequestError::Connect(_) => NotSent::Refused,
-        SendRequestError::Url(_) => NotSent::Invalid,
-        _ => return SendError::NoAnswer { timed_out: false },
-    };
-    SendError::NotSent(not_sent)
 }
 
 /// Room for so many is made in what is used for the next answer's.

@@ -2,7 +2,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use super::NotSent;
+use super::error::NotSent;
 
 /// Answers what addresses a name has; none when it has none.
 pub type NameServer = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;

@@ -14,8 +14,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tollgate_domain::{DeliveryFault, MAX_ANSWER_BYTES};
 use url::{Host, Url};
 
-use super::connect::{self, Lane};
-use super::{NotSent, Resolver, SendError, client, is_public, pool_uri, send_error};
+use super::connect::{self, Lane, client};
+use super::error::{NotSent, SendError, send_error};
+use super::resolver::Resolver;
+use crate::address::{is_public, pool_uri};
 
 /// Which URLs merchants may name, beyond those of the public internet by https.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The providers that need no configuration but a key, and, where a URL has a name in braces, that
 //! name.
 
-use super::Mount;
+use super::provider::Mount;
 use crate::dialect::{
     ANTHROPIC, AZURE, AZURE_V1, BEDROCK, CHAT, CHAT_ALONE, CHAT_AND_EMBEDDINGS, COHERE, DEEPGRAM,
     DEEPINFRA, Dialect, ELEVENLABS, FIREWORKS, GOOGLE, GROQ, MESSAGES, MISTRAL, MOONSHOT, NEBIUS,

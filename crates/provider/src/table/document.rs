@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 
-use super::Mount;
 use super::builtin::{BUILTIN, Row};
+use super::provider::Mount;
 use crate::dialect::{Api, Dialect, KeyHeader, ModelIn, Operation};
 
 /// The documentation of the built-in providers, in Markdown.

@@ -1,3 +1,5 @@
+//! Endpoints: where a URL that a caller names leads at a provider, if there is one way to read it.
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,8 +10,8 @@ use tollgate_domain::RequestFormat;
 use tollgate_pricing::Unit;
 use url::Url;
 
-use super::{Mount, Provider, ProviderTable};
-use crate::client::pool_uri;
+use super::provider::{Mount, Provider};
+use crate::address::pool_uri;
 use crate::dialect::{Api, Dialect, HiddenTokens, ModelIn, Operation, path_matches, path_model};
 
 /// Longer URLs are refused before they are parsed.
@@ -185,7 +187,7 @@ impl Endpoint {
     }
 
     /// What `path` below a part of `provider` is, where `url` leads.
-    fn new(
+    pub(super) fn new(
         provider: &Arc<Provider>,
         mount: &Mount,
         method: &Method,
@@ -283,59 +285,10 @@ impl fmt::Display for EndpointError {
 
 impl std::error::Error for EndpointError {}
 
-impl ProviderTable {
-    /// Finds the provider and endpoint of `u`, which comes from the caller and is trusted in
-    /// nothing: a managed key goes wherever this function says.
-    ///
-    /// The rule behind the rules is that there must be one way to read `u`. It is parsed once; if
-    /// writing down what was understood does not give `u` again, letter by letter, it is refused
-    /// rather than repaired.
-    ///
-    /// # Errors
-    /// [`EndpointError`] says which rule it breaks, or that no provider is there.
-    pub fn find(&self, method: &Method, u: &str) -> Result<Arc<Endpoint>, EndpointError> {
-        self.by_url.get_or(method, u, || self.resolve(method, u))
-    }
-
-    /// The same as [`Provider::endpoint`], without looking for what was found before.
-    pub fn find_below(
-        &self,
-        provider: &Arc<Provider>,
-        method: &Method,
-        path: &str,
-        query: Option<&str>,
-    ) -> Option<Arc<Endpoint>> {
-        let found = || provider.endpoint(method, path, query).ok_or(());
-        if query.is_some() {
-            return found().ok().map(Arc::new);
-        }
-        // No path has a space, so that no other name and path make the same text.
-        let text = format!("{} {path}", provider.name);
-        self.by_path.get_or(method, &text, found).ok()
-    }
-
-    /// What [`ProviderTable::find`] finds, each time anew.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn resolve(&self, method: &Method, u: &str) -> Result<Endpoint, EndpointError> {
-        let url = &parse(u)?;
-        // Of two providers on a host the one with the longer prefix is meant, and of two with the same
-        // prefix the first.
-        let candidates = self.iter().filter_map(|provider| {
-            let (mount, path) = provider.part(method, url)?;
-            Some((provider, mount, path))
-        });
-        let (provider, mount, path) =
-            candidates.min_by_key(|(.., path)| path.len()).ok_or(EndpointError::UnknownProvider)?;
-        Endpoint::new(provider, mount, method, path, url)
-    }
-}
-
 impl Provider {
     /// The part of its API in which `url` lies, and the path below that part: of several the one with
     /// the longest prefix, and of those with the same prefix the first that lists the endpoint.
-    fn part<'a>(&self, method: &Method, url: &'a Url) -> Option<(&Mount, &'a str)> {
+    pub(super) fn part<'a>(&self, method: &Method, url: &'a Url) -> Option<(&Mount, &'a str)> {
         let at_home = same_origin(&self.base_url, url);
         let mounts = self
             .mounts
@@ -347,7 +300,7 @@ impl Provider {
 
     /// The endpoint at `path` below the base URL, listed or not. A path that repeats that of the base
     /// URL, as SDKs add it, is taken from the origin on. Path and query come from the caller and are
-    /// held to the rules of [`ProviderTable::resolve`].
+    /// held to the rules of [`ProviderTable::resolve`](super::ProviderTable::resolve).
     ///
     /// # Errors
     /// [`EndpointError`] says which rule they break.
@@ -367,7 +320,7 @@ impl Provider {
     }
 
     /// The endpoint at `path` below one of its parts, if a row lists it. Path and query come from
-    /// the caller and are held to the rules of [`ProviderTable::resolve`]: they cannot lead anywhere
+    /// the caller and are held to the rules of [`ProviderTable::resolve`](super::ProviderTable::resolve): they cannot lead anywhere
     /// else, and `None` says as well that they break a rule.
     pub fn endpoint(
         self: &Arc<Self>,
@@ -394,7 +347,7 @@ impl Provider {
     }
 }
 
-fn parse(u: &str) -> Result<Url, EndpointError> {
+pub(super) fn parse(u: &str) -> Result<Url, EndpointError> {
     if u.len() > MAX_URL_BYTES {
         return Err(EndpointError::TooLong);
     }

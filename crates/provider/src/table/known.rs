@@ -1,10 +1,12 @@
+//! Endpoints that were found before.
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use awc::http::Method;
 
-use super::Endpoint;
+use super::endpoint::Endpoint;
 
 /// So many are kept at most; then they are begun anew.
 const MOST: usize = 1_000;

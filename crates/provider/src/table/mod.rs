@@ -4,116 +4,23 @@ mod builtin;
 mod document;
 mod endpoint;
 mod known;
+mod provider;
 mod settings;
 
-use std::fmt;
 use std::sync::Arc;
 
 use awc::http::Method;
-use tollgate_domain::{Issue, RequestFormat};
+use tollgate_domain::Issue;
 use url::Url;
 
 use self::builtin::BUILTIN;
 pub use self::document::ProvidersDocument;
+use self::endpoint::parse;
 pub use self::endpoint::{Endpoint, EndpointError};
 use self::known::Known;
+pub use self::provider::{Mount, Provider};
 pub use self::settings::ProviderSettings;
 pub(crate) use self::settings::is_header_value;
-use crate::dialect::{Dialect, Operation, Rows, path_matches};
-
-/// A part of a provider's API: what lies below a path of it, and how it speaks there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// Below the base URL; empty where there is one part only.
-    pub path: &'static str,
-    /// How it speaks.
-    pub dialect: Dialect,
-    pub(crate) rows: Rows,
-}
-
-impl Mount {
-    /// All that lies below the base URL, where the provider speaks `dialect`.
-    pub(crate) const fn whole(dialect: Dialect) -> Self {
-        Self { path: "", dialect, rows: dialect.operations() }
-    }
-
-    /// The endpoints on which a managed key may be used, in the order in which they are tried.
-    pub fn operations(&self) -> impl Iterator<Item = &'static Operation> + use<> {
-        self.rows.iter().copied().flatten()
-    }
-
-    /// The one of them that `path` below the mount is.
-    fn operation(&self, method: &Method, path: &str) -> Option<&'static Operation> {
-        self.operations().find(|row| row.method == *method && path_matches(row.path, path))
-    }
-}
-
-/// A provider to which calls may be forwarded.
-#[derive(Clone)]
-pub struct Provider {
-    /// The name in the configuration, in price lists and in records.
-    pub name: String,
-    /// Whose rows of the price lists are its own: its name, unless the operator says otherwise.
-    pub price_list: String,
-    /// The parts of its API.
-    pub mounts: Vec<Mount>,
-    /// Origin and path prefix, without a slash at the end. Nothing outside is ever called.
-    pub base_url: Url,
-    /// Whether it may stand at a private address, and speak plain `http`.
-    pub allow_private_network: bool,
-    /// Whether a managed key may be used with handles to what the provider stores (files, earlier
-    /// responses, prompts): only where every caller may see what every other stored.
-    pub allow_stored_state: bool,
-    /// Whether `stream_options` may be inserted into a streamed body.
-    pub stream_options: bool,
-    /// Whether chat honours `max_completion_tokens` beside `max_tokens`: where it does not, that field
-    /// bounds nothing.
-    pub max_completion_tokens: bool,
-    /// Endpoints beyond those of the dialect on which the managed key may be used.
-    pub managed_endpoints: Vec<(Method, String)>,
-    api_key: Option<String>,
-}
-
-impl Provider {
-    /// Whether the operator has configured a key for it.
-    pub fn has_api_key(&self) -> bool {
-        self.api_key.is_some()
-    }
-
-    /// Whether calls may be made without a key of the caller's: the operator has configured one, or
-    /// it stands in a network of their own, where it may well want none.
-    pub fn takes_managed_calls(&self) -> bool {
-        self.has_api_key() || self.allow_private_network
-    }
-
-    /// Whether any of its endpoints takes requests of a format.
-    pub fn speaks(&self, shape: RequestFormat) -> bool {
-        let mut rows = self.mounts.iter().flat_map(Mount::operations);
-        rows.any(|row| row.api.shape() == Some(shape))
-    }
-
-    pub(crate) fn api_key(&self) -> Option<&str> {
-        self.api_key.as_deref()
-    }
-}
-
-/// Never prints the key.
-impl fmt::Debug for Provider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Provider")
-            .field("name", &self.name)
-            .field("price_list", &self.price_list)
-            .field("mounts", &self.mounts)
-            .field("base_url", &self.base_url.as_str())
-            .field("allow_private_network", &self.allow_private_network)
-            .field("allow_stored_state", &self.allow_stored_state)
-            .field("stream_options", &self.stream_options)
-            .field("max_completion_tokens", &self.max_completion_tokens)
-            .field("managed_endpoints", &self.managed_endpoints)
-            .field("has_api_key", &self.has_api_key())
-            .finish()
-    }
-}
 
 /// Every provider that is known.
 #[derive(Clone, Debug)]
@@ -182,6 +89,53 @@ impl ProviderTable {
     /// the other built-in ones by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Provider>> {
         self.providers.iter()
+    }
+
+    /// Finds the provider and endpoint of `u`, which comes from the caller and is trusted in
+    /// nothing: a managed key goes wherever this function says.
+    ///
+    /// The rule behind the rules is that there must be one way to read `u`. It is parsed once; if
+    /// writing down what was understood does not give `u` again, letter by letter, it is refused
+    /// rather than repaired.
+    ///
+    /// # Errors
+    /// [`EndpointError`] says which rule it breaks, or that no provider is there.
+    pub fn find(&self, method: &Method, u: &str) -> Result<Arc<Endpoint>, EndpointError> {
+        self.by_url.get_or(method, u, || self.resolve(method, u))
+    }
+
+    /// The same as [`Provider::endpoint`], without looking for what was found before.
+    pub fn find_below(
+        &self,
+        provider: &Arc<Provider>,
+        method: &Method,
+        path: &str,
+        query: Option<&str>,
+    ) -> Option<Arc<Endpoint>> {
+        let found = || provider.endpoint(method, path, query).ok_or(());
+        if query.is_some() {
+            return found().ok().map(Arc::new);
+        }
+        // No path has a space, so that no other name and path make the same text.
+        let text = format!("{} {path}", provider.name);
+        self.by_path.get_or(method, &text, found).ok()
+    }
+
+    /// What [`ProviderTable::find`] finds, each time anew.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resolve(&self, method: &Method, u: &str) -> Result<Endpoint, EndpointError> {
+        let url = &parse(u)?;
+        // Of two providers on a host the one with the longer prefix is meant, and of two with the same
+        // prefix the first.
+        let candidates = self.iter().filter_map(|provider| {
+            let (mount, path) = provider.part(method, url)?;
+            Some((provider, mount, path))
+        });
+        let (provider, mount, path) =
+            candidates.min_by_key(|(.., path)| path.len()).ok_or(EndpointError::UnknownProvider)?;
+        Endpoint::new(provider, mount, method, path, url)
     }
 }
 

@@ -1,3 +1,5 @@
+//! What an operator configures for a provider, and the provider that this makes.
+
 use std::fmt;
 use std::net::IpAddr;
 
@@ -6,9 +8,10 @@ use awc::http::header::HeaderValue;
 use tollgate_domain::Issue;
 use url::{Host, Url};
 
+use super::builtin;
 use super::endpoint::ambiguous_path;
-use super::{Mount, Provider, builtin};
-use crate::client::is_public;
+use super::provider::{Mount, Provider};
+use crate::address::is_public;
 use crate::dialect::Dialect;
 
 /// What an operator configures for a provider; for a built-in one, only what differs.

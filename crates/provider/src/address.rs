@@ -1,4 +1,8 @@
+//! Where connections lead: which addresses are public, and the URI that a connection is kept by.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use awc::http::Uri;
 
 /// Whether an address is one of the public internet, so that a provider may stand there.
 ///
@@ -60,6 +64,19 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
         (0x2002, ..) => pair(b, c),
         _ => None,
     }
+}
+
+/// The URI by which awc keeps its connections. Its scheme is always `http`, so that awc leaves the
+/// whole connection, TLS included, to what connects; the port is explicit for the same reason.
+pub(crate) fn pool_uri(uri: &Uri) -> Option<Uri> {
+    let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
+    let authority = format!("{}:{}", uri.host()?, uri.port_u16().unwrap_or(default_port));
+    Uri::builder()
+        .scheme("http")
+        .authority(authority)
+        .path_and_query(uri.path_and_query()?.clone())
+        .build()
+        .ok()
 }
 
 #[cfg(test)]

@@ -1,0 +1,107 @@
+//! What can go wrong between a call and its answer, and what it says of whether the call was seen.
+
+use std::fmt;
+
+use awc::error::{ConnectError, SendRequestError};
+
+/// Why nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotSent {
+    /// The provider's name has no address.
+    Dns,
+    /// It has a private one, and the provider is not allowed to.
+    PrivateAddress,
+    /// Nobody listens there, or it cannot be reached.
+    Refused,
+    /// No secure connection came about: wrong certificate, or none.
+    Tls,
+    /// The connection took too long.
+    TimedOut,
+    /// The call cannot be written as HTTP.
+    Invalid,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// Not a byte was written: the provider knows nothing of the call.
+    NotSent(NotSent),
+    /// The call was sent, at least in part, and no answer came, or none that can be read: the
+    /// provider may bill it.
+    NoAnswer {
+        /// The time ran out, rather than that the connection was lost.
+        timed_out: bool,
+    },
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotSent(NotSent::Dns) => "the provider's name could not be resolved",
+            Self::NotSent(NotSent::PrivateAddress) => "the provider's address is private",
+            Self::NotSent(NotSent::Refused) => "the provider could not be reached",
+            Self::NotSent(NotSent::Tls) => "no secure connection to the provider came about",
+            Self::NotSent(NotSent::TimedOut) => "the connection to the provider took too long",
+            Self::NotSent(NotSent::Invalid) => "the call cannot be written as HTTP",
+            Self::NoAnswer { timed_out: true } => "the provider did not answer in time",
+            Self::NoAnswer { timed_out: false } => "the provider closed without an answer",
+        })
+    }
+}
+
+impl std::error::Error for SendError {}
+
+/// Why a body ended before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyError {
+    /// The connection was lost, or what came is not HTTP.
+    Broken,
+    /// Nothing came for the idle time.
+    TimedOut,
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Broken => "the provider broke off its answer",
+            Self::TimedOut => "the provider fell silent within its answer",
+        })
+    }
+}
+
+impl std::error::Error for BodyError {}
+
+/// Why no connection came about, as it travels through awc.
+#[derive(Debug)]
+pub(super) struct Failure(pub(super) NotSent);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What an error of awc's means. Its `Connect` errors come before a byte is written, except
+/// `Disconnected`, which stands for an end of the connection where the answer should begin.
+pub(super) fn send_error(error: &SendRequestError) -> SendError {
+    let not_sent = match error {
+        SendRequestError::Connect(ConnectError::Timeout) => NotSent::TimedOut,
+        SendRequestError::Connect(ConnectError::Disconnected) => {
+            return SendError::NoAnswer { timed_out: false };
+        }
+        SendRequestError::Connect(ConnectError::Resolver(cause)) => {
+            cause.downcast_ref::<Failure>().map_or(NotSent::Dns, |failure| failure.0)
+        }
+        SendRequestError::Connect(ConnectError::NoRecords | ConnectError::Unresolved) => {
+            NotSent::Dns
+        }
+        SendRequestError::Connect(ConnectError::SslIsNotSupported) => NotSent::Tls,
+        SendRequestError::Connect(_) => NotSent::Refused,
+        SendRequestError::Url(_) => NotSent::Invalid,
+        _ => return SendError::NoAnswer { timed_out: false },
+    };
+    SendError::NotSent(not_sent)
+}
