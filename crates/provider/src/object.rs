@@ -7,10 +7,12 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::request::Key;
-
 /// Room for so many is made at once: an answer and its usage have no more.
 const USUAL_MEMBERS: usize = 12;
+
+/// A key, borrowed where it has no escapes.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub(crate) struct Key<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 /// The members of an object, in their order.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@
 
 use tollgate_pricing::PerUnit;
 
-use super::CallBody;
+use super::body::CallBody;
 use super::scan::Kind;
 use super::tools::{ToolCharge, most_searches};
 use crate::dialect::Api;

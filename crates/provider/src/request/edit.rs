@@ -1,3 +1,5 @@
+//! Changes to a body: a token is inserted or replaced, and every other byte stays as it was.
+
 use std::borrow::Cow;
 use std::ops::Range;
 

@@ -3,9 +3,9 @@
 
 use tollgate_domain::Issue;
 
-use super::CallBody;
+use super::body::CallBody;
 use super::edit::range_within;
-use super::scan::folded;
+use super::scan::{STORED_STATE, folded};
 use super::sound;
 use crate::dialect::ModelIn;
 use crate::number::count;
@@ -101,7 +101,7 @@ pub(super) fn inspect(
     for name in ["file_id", "file_url", "cloud_storage_url", "source_url", "webhook", "url"] {
         if parts.iter().any(|part| part.name == name) {
             match managed && matches!(name, "file_id" | "webhook") {
-                true => issues.push(Issue::at([name], super::inspect::STORED_STATE)),
+                true => issues.push(Issue::at([name], STORED_STATE)),
                 false => drop(call.open_ended.get_or_insert_with(|| vec![name.to_owned()])),
             }
         }

@@ -1,16 +1,19 @@
+//! Reads a JSON body: the few fields that decide about money, and what must be refused.
+
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
 use tollgate_domain::Issue;
 
+use super::body::CallBody;
 use super::edit::{UsageOption, range_of, usage_option};
-use super::scan::{Findings, Key, Kind, Member, Scan, folded};
+use super::native;
+use super::scan::{Findings, Kind, Member, STORED_STATE, Scan, folded};
 use super::tools::is_tool;
-use super::{CallBody, native};
 use crate::dialect::{Api, Dialect, ModelIn};
 use crate::number::count;
-use crate::object::Object;
+use crate::object::{Key, Object};
 use crate::table::Endpoint;
 
 /// Top-level fields that are looked at; of those that decide about money there may be only one,
@@ -59,10 +62,6 @@ struct TopLevel<'a> {
     handles: Vec<Vec<String>>,
     findings: Findings,
 }
-
-/// What is wrong with naming something stored.
-pub(super) const STORED_STATE: &str =
-    "refers to what the provider stores, which the managed key may not; use your own provider key";
 
 /// What is wrong with a key that only some servers take for the one it resembles.
 const MISSPELT: &str = "must be written in the letters of the provider's documentation: some servers \

@@ -5,7 +5,8 @@
 use serde_json::value::RawValue;
 use tollgate_domain::Issue;
 
-use super::CallBody;
+use super::body::CallBody;
+use super::scan::STORED_STATE;
 use crate::dialect::Api;
 use crate::number::count;
 use crate::object::Object;
@@ -60,7 +61,7 @@ pub(super) fn read(
     }
     let Fields { stored, endless, issues, .. } = fields;
     if managed && !endpoint.provider.allow_stored_state {
-        let message = super::inspect::STORED_STATE;
+        let message = STORED_STATE;
         issues.extend(stored.into_iter().map(|path| Issue { path, message: message.to_owned() }));
     } else if let Some(path) = stored.into_iter().next() {
         call.open_ended.get_or_insert(path);

@@ -9,6 +9,11 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::tools::{ToolCharge, charge, charge_of_images, charge_of_key, is_tool};
+use crate::object::Key;
+
+/// What is wrong with naming something stored.
+pub(super) const STORED_STATE: &str =
+    "refers to what the provider stores, which the managed key may not; use your own provider key";
 
 /// What is worth a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -504,7 +509,3 @@ impl Object {
         }
     }
 }
-
-/// A key, borrowed where it has no escapes.
-#[derive(Clone, Debug, serde::Deserialize)]
-pub(crate) struct Key<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
