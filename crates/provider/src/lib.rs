@@ -39,7 +39,7 @@
 //!    what is free and harmless. What its bodies say of maxima and stored things belongs into
 //!    `request/native.rs`.
 //! 3. If it reports usage in a place of its own, add a file in `usage/` beside `openai.rs` and an
-//!    arm to the function in `usage/extractor.rs`. An extractor is pure: it is shown one event or
+//!    arm to the function in `usage/formats.rs`. An extractor is pure: it is shown one event or
 //!    one body at a time, keeps the last value of each field that is not null, and in the end makes
 //!    **disjoint** quantities of them: what is contained in a total is taken out of it, what is
 //!    beside it is left alone. It names the lines that end a stream and the keys under which text

@@ -14,9 +14,8 @@ use std::sync::LazyLock;
 use serde_json::value::RawValue;
 use tollgate_pricing::{Part, PerUnit};
 
-use super::extractor::Extract;
+use super::extractor::{EventKind, Extract, Facts, Found, MAX_PARTS, sides};
 use super::json::{Figure, Keys, part_of};
-use super::{EventKind, Facts, Found, MAX_PARTS, sides};
 use crate::object::Object;
 
 /// Gathers what an answer says.

@@ -8,9 +8,8 @@ use std::sync::LazyLock;
 use serde_json::value::RawValue;
 use tollgate_pricing::PerUnit;
 
-use super::extractor::Extract;
+use super::extractor::{EventKind, Extract, Facts, Found};
 use super::json::{Figure, Keys};
-use super::{EventKind, Facts, Found};
 use crate::object::Object;
 
 const ENDS: [&[u8]; 2] = [b"message-end", b"stream-end"];

@@ -4,9 +4,8 @@
 use awc::http::header::HeaderMap;
 use tollgate_pricing::PerUnit;
 
-use super::extractor::Extract;
+use super::extractor::{EventKind, Extract, Facts, Found};
 use super::json::header;
-use super::{EventKind, Facts, Found};
 use crate::number::{count, micros};
 use crate::object::Object;
 use crate::request::{CallBody, Sound};

@@ -1,21 +1,12 @@
-use awc::http::header::HeaderMap;
+//! What an extractor is: what it is shown of an answer, and what it finds there.
 
-use super::anthropic::Anthropic;
-use super::bedrock::{Converse, Invoke};
-use super::cohere::Cohere;
-use super::deepgram::Deepgram;
-use super::elevenlabs::ElevenLabs;
+use tollgate_pricing::{Amount, Part, PerUnit};
+
 use super::excerpt::Excerpt;
-use super::google::Google;
-use super::openai::{Media, OpenAi, Thoughts};
-use super::{EventKind, Found};
-use crate::dialect::Api;
-use crate::request::CallBody;
-use crate::table::Endpoint;
 
 /// Reads the answers of one kind of endpoint: pure, shown one event or one body at a time.
 ///
-/// A new kind is a file beside this one and an arm in [`extractor`].
+/// A new kind is a file beside this one and an arm in [`extractor`](super::formats::extractor).
 pub(super) trait Extract {
     /// How the lines begin that end an event stream, in the spellings that are sent. A piece that
     /// is cut within such a line is kept back until the line is whole. Without any, a stream ends
@@ -58,31 +49,60 @@ pub(super) trait Extract {
     fn found(self: Box<Self>) -> Found;
 }
 
-/// The extractor for what an endpoint answers to a request, with these headers.
-pub(super) fn extractor(
-    endpoint: &Endpoint,
-    headers: &HeaderMap,
-    request: &CallBody,
-) -> Box<dyn Extract> {
-    let api = endpoint.api();
-    let path = endpoint.operation.map(|operation| operation.path);
-    let asked = || endpoint.named_model().or_else(|| request.model.clone());
-    match api {
-        Api::Chat | Api::Responses | Api::Embeddings | Api::Rerank | Api::Ocr => {
-            Box::new(OpenAi::new(api, Thoughts::of(&endpoint.provider.price_list)))
-        }
-        Api::Transcription | Api::Speech | Api::Images => Box::new(Media::new(api, request)),
-        Api::Messages => Box::new(Anthropic::new(request.hour_cache)),
-        Api::GenerateContent | Api::EmbedContent | Api::Predict => {
-            Box::new(Google::new(api, headers, asked(), request.choices))
-        }
-        Api::Cohere => Box::new(Cohere::default()),
-        Api::Converse => Box::new(Converse::new(headers)),
-        Api::Invoke => Box::new(Invoke::new(headers, request)),
-        Api::ElevenLabs => Box::new(ElevenLabs::new(path, headers, request)),
-        Api::Deepgram => Box::new(Deepgram::new(path, headers, request)),
-        Api::Opaque => Box::new(Opaque),
-    }
+/// What an event is to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventKind {
+    /// Something it expects.
+    Content,
+    /// The extra event that `include_usage` brings: usage and no choices. An event with neither is
+    /// not one, though its choices are empty too.
+    UsageOnly,
+}
+
+/// What was found in an answer, in disjoint quantities. A side that was not reported, or not
+/// readably, is `None`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    /// Tokens of the prompt.
+    pub(super) input: Option<PerUnit<u64>>,
+    /// Tokens of the answer.
+    pub(super) output: Option<PerUnit<u64>>,
+    /// What is no token: searches, seconds, characters, images, pages.
+    pub(super) others: PerUnit<u64>,
+    /// What each model used, where several served the call.
+    pub(super) parts: Vec<Part>,
+    /// The provider's own figure for the cost.
+    pub(super) cost: Option<Amount>,
+    /// The parts do not come to the total that is stated beside them.
+    pub(super) total_differs: bool,
+    /// Both sides are reported and nothing can be added any more.
+    pub(super) is_final: bool,
+    pub(super) facts: Facts,
+    /// The text that passed, for an estimate.
+    pub(super) text_bytes: u64,
+}
+
+/// What an answer says of itself besides its usage.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) model: Option<String>,
+    pub(super) response_id: Option<String>,
+    pub(super) created_unix_s: Option<i64>,
+    /// The provider's word for the tier that served it.
+    pub(super) service_tier: Option<String>,
+    /// What else multiplies its prices: `fast`, `us`.
+    pub(super) modes: Vec<String>,
+    pub(super) provider_error: bool,
+}
+
+/// How many models of one call are told apart.
+pub(super) const MAX_PARTS: usize = 32;
+
+/// What all parts come to: input and output.
+pub(super) fn sides(parts: &[Part]) -> (PerUnit<u64>, PerUnit<u64>) {
+    let add = |all: PerUnit<u64>, part: &Part| PerUnit::sum(&all, &part.quantities);
+    let all = parts.iter().fold(PerUnit::default(), add);
+    (all.inputs(), all.outputs())
 }
 
 /// Nothing is known of the answer: its bytes are counted as they come.

@@ -18,9 +18,8 @@ use tollgate_pricing::PerUnit;
 
 use self::figures::Figures;
 use super::excerpt::Excerpt;
-use super::extractor::Extract;
+use super::extractor::{EventKind, Extract, Facts, Found};
 use super::json::{Figure, Keys, header, unix_seconds};
-use super::{EventKind, Facts, Found};
 use crate::dialect::Api;
 use crate::object::Object;
 

@@ -1,3 +1,5 @@
+//! Measures an answer while it passes: which bytes may go on, and what they come to.
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,11 +12,12 @@ use super::decode::Decoder;
 use super::estimate;
 use super::events::{EventReader, MAX_EVENT_BYTES, Step};
 use super::excerpt::Excerpt;
-use super::extractor::{Extract, Opaque, extractor, may_end_stream};
+use super::extractor::{EventKind, Extract, Facts, Found, MAX_PARTS, Opaque, may_end_stream};
+use super::formats::extractor;
 use super::frames::FrameReader;
 use super::kept::{AnswerMemory, Kept};
 use super::objects::ObjectReader;
-use super::{Ended, EventKind, Facts, Fed, Found, MAX_PARTS, Reading};
+use super::reading::{Ended, Fed, Reading};
 use crate::dialect::Api;
 use crate::request::CallBody;
 use crate::table::Endpoint;

@@ -1,20 +1,21 @@
-use awc::http::header::HeaderMap;
+//! `invoke`: the body is the vendor's, and so are the events of a stream.
+
 use std::sync::LazyLock;
 
+use awc::http::header::HeaderMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tollgate_pricing::PerUnit;
 
-use super::{Converse, Figures};
+use super::converse::{Converse, Figures};
 use crate::dialect::Api;
 use crate::number::count;
 use crate::object::Object;
 use crate::request::CallBody;
 use crate::usage::anthropic::Anthropic;
-use crate::usage::extractor::Extract;
+use crate::usage::extractor::{EventKind, Extract, Found};
 use crate::usage::json::{Figure, Keys, header};
 use crate::usage::openai::{OpenAi, Thoughts};
-use crate::usage::{EventKind, Found};
 
 /// Gathers what an answer of `invoke` says: each vendor's events are read as its own, and Bedrock's
 /// count takes the place of what a vendor does not say.

@@ -9,13 +9,14 @@
 
 use tollgate_pricing::PerUnit;
 
-use super::{DELTA_KEYS, OpenAi, Thoughts};
+use super::figures::Thoughts;
+use super::text::{DELTA_KEYS, OpenAi};
 use crate::dialect::Api;
 use crate::number::micros;
 use crate::object::Object;
 use crate::request::{CallBody, Sound};
-use crate::usage::extractor::Extract;
-use crate::usage::{EventKind, Found};
+use crate::usage::estimate;
+use crate::usage::extractor::{EventKind, Extract, Found};
 
 /// Gathers what an answer says.
 pub(in crate::usage) struct Media {
@@ -76,7 +77,7 @@ impl Media {
                     let seconds = length.div_ceil(MICROS_PER_SECOND);
                     tokens.0.input_audio = seconds.saturating_mul(TOKENS_PER_SECOND_HEARD);
                     found.others.input_second = 0;
-                    tokens.1.output = super::super::estimate::tokens(found.text_bytes);
+                    tokens.1.output = estimate::tokens(found.text_bytes);
                 } else {
                     // The text costs nothing beside the sound.
                     found.text_bytes = 0;
