@@ -19,7 +19,17 @@ use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
     secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets, webhooks,
 };
-use crate::server::Served;
+
+/// What is served at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// All there is.
+    Everything,
+    /// All but the dashboard.
+    Interface,
+    /// The dashboard alone: its origin has no page that a provider could have written.
+    Dashboard,
+}
 
 /// Mounts what is served. Call it once per worker: each gets a provider client of its own.
 pub fn routes(app: web::Data<App>, served: Served) -> impl FnOnce(&mut ServiceConfig) {

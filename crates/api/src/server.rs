@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::app::{App, InterfaceShape};
 use crate::client_connections::{self, Client, Connections};
 use crate::http::earlier::serve_earlier_names;
-use crate::routes::routes;
+use crate::routes::{Served, routes};
 use crate::tls::{HTTP2, Tls};
 
 /// How many connections the system keeps until they are accepted.
@@ -36,17 +36,6 @@ pub struct Listening {
     pub address: SocketAddr,
     /// What serves.
     pub server: Server,
-}
-
-/// What is served at an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
-    /// All there is.
-    Everything,
-    /// All but the dashboard.
-    Interface,
-    /// The dashboard alone: its origin has no page that a provider could have written.
-    Dashboard,
 }
 
 /// Binds a server to `address`; port 0 picks a free one. With `tls` it is for clients that speak TLS and no
