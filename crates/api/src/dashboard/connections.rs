@@ -8,7 +8,8 @@ use tollgate_store::requests::{self, HowEnded, RequestFilter};
 use tollgate_store::subscriptions::{self, Whose};
 use tollgate_store::{Conn, Page, connections, wallets};
 
-use super::page::{Fact, PageError, Pager, Place, Shell, page_of, respond};
+use super::answer::{PageError, respond};
+use super::page::{Fact, Pager, Place, Shell, page_of};
 use super::requests::Line as RequestLine;
 use super::session::Visitor;
 use super::subscriptions::Credit;

@@ -6,7 +6,8 @@ use tollgate_domain::PendingRecord;
 use tollgate_pricing::Amount;
 use tollgate_store::requests;
 
-use super::page::{PageError, Place, Shell, respond};
+use super::answer::{PageError, respond};
+use super::page::{Place, Shell};
 use super::session::Visitor;
 use super::text;
 use crate::app::App;

@@ -6,9 +6,8 @@ use tollgate_domain::{MerchantMeter, MeterId, TierPeriod};
 use tollgate_pricing::{PerUnit, PriceSource, RateType, TierUnit, Usage};
 use tollgate_store::{Conn, StoreError, meters};
 
-use super::page::{
-    Fact, Named, PageError, Pager, Place, Shell, named_connections, page_of, respond, said,
-};
+use super::answer::{PageError, respond, said};
+use super::page::{Fact, Named, Pager, Place, Shell, named_connections, page_of};
 use super::price::{PriceLine, fee_line, payer};
 use super::session::Visitor;
 use super::text;

@@ -2,8 +2,10 @@
 //!
 //! Pages are made here, whole: no script runs in the browser, and it asks nobody else for anything. A page
 //! asks the same functions of the store as the operations do, for the merchant of its session; what a page
-//! changes is read by the same types. `page.rs` is what all pages share, `session.rs` who looks at them.
+//! changes is read by the same types. `page.rs` is what all pages share, `session.rs`
+//! who looks at them, `answer.rs` how they are answered.
 
+mod answer;
 mod chart;
 mod connections;
 mod in_flight;

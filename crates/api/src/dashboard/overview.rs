@@ -11,9 +11,10 @@ use tollgate_store::requests::{self as records, HowEnded, RequestFilter};
 use tollgate_store::usage::{self, Dimension};
 use tollgate_store::{Conn, Page, StoreError, spend_keys, wallets, webhooks};
 
+use super::answer::{PageError, respond};
 use super::chart::{Chart, Figure};
 use super::in_flight::held;
-use super::page::{PageError, Place, Shell, respond};
+use super::page::{Place, Shell};
 use super::requests::Line;
 use super::session::Visitor;
 use super::spend::{DAY, MONTH, Totals, failures, layers};

@@ -1,16 +1,14 @@
-//! What all pages share: their frame, facts and choices, lists, and the page of an error.
+//! What all pages share: their frame, style, facts and choices, and lists.
 
-use std::fmt;
 use std::sync::LazyLock;
 
-use actix_web::http::StatusCode;
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
-use actix_web::{HttpRequest, HttpResponse, ResponseError};
-use askama::Template;
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use actix_web::{HttpRequest, HttpResponse};
 use sha2::{Digest, Sha256};
 use tollgate_domain::MerchantId;
 use tollgate_store::{Conn, Page, StoreError, connections, meters};
 
+use super::answer::PageError;
 use super::session::Visitor;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::Query;
@@ -124,93 +122,6 @@ fn asset(content_type: &'static str, text: &'static str) -> HttpResponse {
         .insert_header((CONTENT_TYPE, content_type))
         .insert_header((CACHE_CONTROL, "public, max-age=86400"))
         .body(text)
-}
-
-/// Answers with a page.
-pub(super) fn respond(page: &impl Template) -> Result<HttpResponse, PageError> {
-    html(StatusCode::OK, page)
-}
-
-pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<HttpResponse, PageError> {
-    let text = page.render().map_err(|cause| {
-        log::error!("a page of the dashboard cannot be made: {cause}");
-        ApiError::new(ErrorCode::InternalError, "Something went wrong in the service.")
-    })?;
-    let mut response = HttpResponse::build(status);
-    Ok(response.insert_header((CONTENT_TYPE, "text/html; charset=utf-8")).body(text))
-}
-
-/// Answers a form by leading to a page: who loads that again sends nothing twice.
-pub(super) fn go_to(href: &str) -> HttpResponse {
-    HttpResponse::SeeOther().insert_header((LOCATION, href)).finish()
-}
-
-/// An error, as a page.
-#[derive(Debug)]
-pub(super) struct PageError(ApiError);
-
-#[derive(Template)]
-#[template(path = "error.html")]
-struct ErrorPage<'a> {
-    status: u16,
-    message: &'a str,
-    issues: Vec<String>,
-}
-
-impl PageError {
-    pub(super) fn invalid(message: &str) -> Self {
-        Self(ApiError::new(ErrorCode::ValidationFailed, message))
-    }
-}
-
-impl fmt::Display for PageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl ResponseError for PageError {
-    fn status_code(&self) -> StatusCode {
-        self.0.status_code()
-    }
-
-    fn error_response(&self) -> HttpResponse {
-        if matches!(self.0.code(), ErrorCode::AuthInvalid | ErrorCode::AuthHeaderMissing) {
-            return go_to("/dashboard/sign-in");
-        }
-        let page = ErrorPage {
-            status: self.status_code().as_u16(),
-            message: self.0.message(),
-            issues: said(self.0.issues()),
-        };
-        let mut response = HttpResponse::build(self.status_code());
-        for header in self.0.headers() {
-            response.insert_header(header.clone());
-        }
-        response
-            .insert_header((CONTENT_TYPE, "text/html; charset=utf-8"))
-            .body(page.render().unwrap_or_else(|_| self.0.message().to_owned()))
-    }
-}
-
-/// Issues as sentences.
-pub(super) fn said(issues: &[tollgate_domain::Issue]) -> Vec<String> {
-    let sentence = |issue: &tollgate_domain::Issue| {
-        format!("{} {}.", issue.path.join(" ").replace('_', " "), issue.message)
-    };
-    issues.iter().map(sentence).collect()
-}
-
-impl From<ApiError> for PageError {
-    fn from(error: ApiError) -> Self {
-        Self(error)
-    }
-}
-
-impl From<StoreError> for PageError {
-    fn from(cause: StoreError) -> Self {
-        Self(cause.into())
-    }
 }
 
 pub(super) async fn not_found() -> Result<HttpResponse, PageError> {

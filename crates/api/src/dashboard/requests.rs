@@ -11,9 +11,8 @@ use tollgate_pricing::PriceSource;
 use tollgate_store::requests::{self, HowEnded, RequestFilter};
 use tollgate_store::{Conn, StoreError, connections, meters, spend_keys};
 
-use super::page::{
-    Fact, Named, PageError, Pager, Place, Shell, named_connections, named_meters, page_of, respond,
-};
+use super::answer::{PageError, go_to, respond};
+use super::page::{Fact, Named, Pager, Place, Shell, named_connections, named_meters, page_of};
 use super::price::Price;
 use super::session::Visitor;
 use super::spend::took_millis;
@@ -190,7 +189,7 @@ pub(super) async fn list(
     let query = Query::of(&http);
     if let Some(id) = query.get("id").map(str::trim).filter(|id| !id.is_empty()) {
         let id: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
-        return Ok(super::page::go_to(&format!("/dashboard/requests/{id}")));
+        return Ok(go_to(&format!("/dashboard/requests/{id}")));
     }
     let asked = Asked::of(&query);
     let (filter, problem) = match asked.filter() {

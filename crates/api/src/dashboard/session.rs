@@ -17,7 +17,7 @@ use tollgate_domain::{Key, KeyKind, MerchantId, Session, SessionToken};
 use tollgate_store::idempotency::{Claim, IdempotencyKey, Scope};
 use tollgate_store::{idempotency, sessions};
 
-use super::page::{PageError, go_to, html};
+use super::answer::{PageError, go_to, html};
 use crate::access::Access;
 use crate::app::App;
 use crate::client_connections::{recognised, scheme};

@@ -11,8 +11,9 @@ use tollgate_store::requests::{self, HowEnded, RequestFilter};
 use tollgate_store::usage::{self, Dimension, Sums, Trend, Window};
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
 
+use super::answer::{PageError, respond};
 use super::chart::{BAD, COLORS, Chart, Figure, GOOD, GREY, Layer};
-use super::page::{PageError, Place, Shell, respond};
+use super::page::{Place, Shell};
 use super::session::Visitor;
 use super::text;
 use crate::app::App;

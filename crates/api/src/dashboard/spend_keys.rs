@@ -11,9 +11,8 @@ use tollgate_pricing::Amount;
 use tollgate_store::spend_keys::{self, Updated};
 use tollgate_store::{Conn, StoreError, connections, meters};
 
-use super::page::{
-    Fact, Named, PageError, Pager, Place, Shell, go_to, html, named_meters, page_of, respond, said,
-};
+use super::answer::{PageError, go_to, html, respond, said};
+use super::page::{Fact, Named, Pager, Place, Shell, named_meters, page_of};
 use super::session::{Fields, Form, Visitor, show_once, shown_once, was_shown};
 use super::text;
 use crate::app::App;

@@ -9,7 +9,8 @@ use tollgate_pricing::Amount;
 use tollgate_store::subscriptions::{self, SubscriptionFilter, Whose};
 use tollgate_store::{Conn, StoreError, connections};
 
-use super::page::{Fact, PageError, Pager, Place, Shell, page_of, respond};
+use super::answer::{PageError, respond};
+use super::page::{Fact, Pager, Place, Shell, page_of};
 use super::session::Visitor;
 use super::text;
 use crate::app::App;

@@ -6,7 +6,8 @@ use tollgate_domain::{ConnectionId, Transaction, Wallet, WalletId};
 use tollgate_store::subscriptions::Whose;
 use tollgate_store::{Conn, StoreError, connections, wallets};
 
-use super::page::{Fact, PageError, Pager, Place, Shell, page_of, respond};
+use super::answer::{PageError, respond};
+use super::page::{Fact, Pager, Place, Shell, page_of};
 use super::session::Visitor;
 use super::text;
 use crate::app::App;

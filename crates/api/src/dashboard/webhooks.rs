@@ -6,7 +6,8 @@ use tollgate_domain::{Delivery, DeliveryId, DeliveryStatus, Webhook, WebhookId};
 use tollgate_store::deliveries::{self, DeliveryFilter};
 use tollgate_store::{Conn, webhooks};
 
-use super::page::{Fact, PageError, Pager, Place, Shell, go_to, page_of, respond};
+use super::answer::{PageError, go_to, respond};
+use super::page::{Fact, Pager, Place, Shell, page_of};
 use super::session::{Form, Visitor};
 use super::text;
 use crate::app::App;
