@@ -19,7 +19,7 @@ use crate::forward::calls::Calls;
 use crate::http::body::room_for_bodies;
 use crate::http::error::ApiError;
 use crate::http::rate_limits::RateLimits;
-use crate::metrics::Metrics;
+use crate::metrics::counts::Metrics;
 use crate::tariff::Tariff;
 
 /// Which of the two shapes of the interface responses have.

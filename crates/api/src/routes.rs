@@ -13,7 +13,7 @@ use crate::dashboard;
 use crate::forward::operations as forward;
 use crate::http::earlier::asked_path;
 use crate::http::error::{ApiError, ErrorCode};
-use crate::metrics;
+use crate::metrics::page as metrics;
 use crate::openapi;
 use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,

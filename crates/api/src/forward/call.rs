@@ -25,7 +25,7 @@ use super::relay::{ClientLeft, Head, ToClient, request_id_header};
 use crate::access::Access;
 use crate::app::{App, OnDisconnect};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::metrics::OfProvider;
+use crate::metrics::counts::OfProvider;
 
 /// A database that does not answer an admission for so long counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ use super::credential::Credential;
 use super::outbound::Outbound;
 use crate::app::{App, KeyOwner, Unpriced};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::metrics::OfProvider;
+use crate::metrics::counts::OfProvider;
 use crate::tariff::Tariff;
 
 /// What a call is taken to answer at most when neither it nor the price list says.

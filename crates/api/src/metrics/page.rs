@@ -8,7 +8,7 @@ use tollgate_domain::settlement::Ending;
 use tollgate_metrics::{Counter, Exposition, Histogram, Kind, Seconds};
 use tollgate_store::{Open, Store};
 
-use super::{Metrics, OfProvider, units};
+use super::counts::{Metrics, OfProvider, units};
 use crate::app::App;
 
 /// A database that does not tell within this is not up, for whoever scrapes.

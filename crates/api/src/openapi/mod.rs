@@ -24,7 +24,7 @@ use self::credentials::Credentials;
 pub use self::messages::WebhookMessages;
 use crate::forward::operations as forward;
 use crate::http::error::Envelope;
-use crate::metrics;
+use crate::metrics::page as metrics;
 use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
     secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets, webhooks,

@@ -1,0 +1,233 @@
+//! What a process counts of its calls.
+//!
+//! Labels are names of providers, of which there are as many as the operator configured, and words of
+//! ours: nobody else can make them grow. What a call moves are atomics that are found once for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::{Attempt, DeliveryFault, UsageSource};
+use tollgate_metrics::{Counter, Gauge, Histogram};
+use tollgate_pricing::{Amount, PriceSource, Priced, Unit};
+use tollgate_provider::{ProviderTable, Reading};
+
+use crate::http::error::{ApiError, ErrorCode};
+
+/// What a call waits for here, in microseconds.
+const OWN: &[u64] = &[
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 10_000_000,
+];
+/// What a call waits for at its provider, in microseconds.
+const PROVIDERS: &[u64] = &[
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    60_000_000,
+    120_000_000,
+    300_000_000,
+    600_000_000,
+];
+
+/// What is counted.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(super) of_providers: BTreeMap<String, OfProvider>,
+    /// For a name that the table does not have, which is none.
+    of_nobody: OfProvider,
+    /// Calls that were not admitted, by code.
+    pub(super) refused: Vec<(ErrorCode, Counter)>,
+    /// What Tollgate adds before the provider is called.
+    pub(crate) before_provider: Histogram,
+    /// What it adds after the provider's last byte.
+    pub(crate) after_provider: Histogram,
+    /// Attempts to tell webhooks, by what became of them.
+    pub(super) attempts: Vec<(&'static str, Counter)>,
+    /// Connections of clients that are open.
+    pub(crate) connections: Arc<Gauge>,
+    pub(super) commit: &'static str,
+    /// Whoever asks the database for what the page shows: one at a time.
+    pub(super) reading: Arc<Semaphore>,
+}
+
+/// What is counted of the calls of one provider.
+#[derive(Debug)]
+pub(crate) struct OfProvider {
+    pub(super) admitted: Counter,
+    pub(super) endings: [(Ending, Counter); 6],
+    /// From the sending to the head of the answer.
+    pub(crate) first_byte: Histogram,
+    /// From the sending to the last byte of the answer.
+    pub(crate) answer: Histogram,
+    pub(super) tokens: Vec<(Unit, Counter)>,
+    pub(super) cost: Counter,
+    pub(super) totals_differ: Counter,
+    pub(super) suspicious: Counter,
+    pub(super) masked: Counter,
+    pub(super) unreported: Counter,
+    pub(super) unpriced: Counter,
+    pub(super) units_unpriced: Counter,
+    pub(super) tiers_unlisted: Counter,
+    pub(super) stated_cost: Counter,
+    pub(super) listed_cost: Counter,
+}
+
+impl Metrics {
+    pub(crate) fn new(providers: &ProviderTable, commit: &'static str) -> Self {
+        let of_providers =
+            providers.iter().map(|provider| (provider.name.clone(), OfProvider::new()));
+        let codes = ErrorCode::ALL.iter();
+        Self {
+            of_providers: of_providers.collect(),
+            of_nobody: OfProvider::new(),
+            refused: codes.map(|code| (*code, Counter::default())).collect(),
+            before_provider: Histogram::of_times(OWN),
+            after_provider: Histogram::of_times(OWN),
+            attempts: ATTEMPTS.into_iter().map(|outcome| (outcome, Counter::default())).collect(),
+            connections: Arc::default(),
+            commit,
+            reading: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// What is counted of a provider's calls; a call asks once.
+    pub(crate) fn of(&self, provider: &str) -> &OfProvider {
+        self.of_providers.get(provider).unwrap_or(&self.of_nobody)
+    }
+
+    /// Counts a call that is answered with an error of ours, unless it was admitted before.
+    pub(crate) fn refused(&self, error: &ApiError) {
+        let code = error.code();
+        if matches!(code, ErrorCode::ProviderUnreachable | ErrorCode::ProviderTimeout) {
+            return;
+        }
+        let found = self.refused.iter().find(|(refused, _)| *refused == code);
+        found.into_iter().for_each(|(_, count)| count.inc());
+    }
+
+    /// Counts an attempt to tell a webhook.
+    pub(crate) fn attempted(&self, attempt: &Attempt) {
+        let outcome = outcome(attempt);
+        let found = self.attempts.iter().find(|(word, _)| *word == outcome);
+        found.into_iter().for_each(|(_, count)| count.inc());
+    }
+}
+
+/// What may become of an attempt to tell a webhook.
+const ATTEMPTS: [&str; 10] = [
+    "delivered",
+    "rejected",
+    "url_refused",
+    "name_not_found",
+    "address_private",
+    "unreachable",
+    "tls_failed",
+    "timed_out",
+    "no_answer",
+    "event_lost",
+];
+
+fn outcome(attempt: &Attempt) -> &'static str {
+    match attempt.fault {
+        _ if attempt.has_arrived() => "delivered",
+        None => "rejected",
+        Some(DeliveryFault::UrlRefused) => "url_refused",
+        Some(DeliveryFault::NameNotFound) => "name_not_found",
+        Some(DeliveryFault::AddressPrivate) => "address_private",
+        Some(DeliveryFault::Unreachable) => "unreachable",
+        Some(DeliveryFault::TlsFailed) => "tls_failed",
+        Some(DeliveryFault::TimedOut) => "timed_out",
+        Some(DeliveryFault::NoAnswer) => "no_answer",
+        Some(DeliveryFault::EventLost) => "event_lost",
+    }
+}
+
+impl OfProvider {
+    fn new() -> Self {
+        let endings = [
+            Ending::Answered,
+            Ending::Abandoned,
+            Ending::Broken,
+            Ending::Rejected,
+            Ending::NotSent,
+            Ending::Unanswered,
+        ];
+        let tokens = Unit::ALL.iter().filter(|unit| unit.counts_tokens());
+        Self {
+            admitted: Counter::default(),
+            endings: endings.map(|ending| (ending, Counter::default())),
+            first_byte: Histogram::of_times(PROVIDERS),
+            answer: Histogram::of_times(PROVIDERS),
+            tokens: tokens.map(|unit| (*unit, Counter::default())).collect(),
+            cost: Counter::default(),
+            totals_differ: Counter::default(),
+            suspicious: Counter::default(),
+            masked: Counter::default(),
+            unreported: Counter::default(),
+            unpriced: Counter::default(),
+            units_unpriced: Counter::default(),
+            tiers_unlisted: Counter::default(),
+            stated_cost: Counter::default(),
+            listed_cost: Counter::default(),
+        }
+    }
+
+    /// Counts a call that may go out.
+    pub(crate) fn admitted(&self) {
+        self.admitted.inc();
+    }
+
+    /// Counts an answer that claims far more than its call could use.
+    pub(crate) fn suspicious(&self) {
+        self.suspicious.inc();
+    }
+
+    /// Counts how often the operator's key was blanked in an answer.
+    pub(crate) fn masked(&self, times: u64) {
+        self.masked.add(times);
+    }
+
+    /// Counts a call that has ended, and what it used and cost.
+    pub(crate) fn ended(&self, report: &Report) {
+        let found = self.endings.iter().find(|(ending, _)| *ending == report.ending);
+        found.into_iter().for_each(|(_, count)| count.inc());
+        let Report { priced, .. } = report;
+        for (unit, count) in &self.tokens {
+            count.add(*priced.usage.quantities.get(*unit));
+        }
+        self.cost.add(units(priced.base.input.saturating_add(priced.base.output)));
+    }
+
+    /// Counts an answer that was read and priced.
+    pub(crate) fn answered(&self, reading: &Reading, priced: &Priced) {
+        let count = |counter: &Counter, holds: bool| {
+            if holds {
+                counter.inc();
+            }
+        };
+        count(&self.totals_differ, reading.total_differs);
+        let unreported = matches!(reading.source, UsageSource::Estimated | UsageSource::Partial);
+        count(&self.unreported, unreported);
+        let is_used = reading.source != UsageSource::None;
+        count(&self.unpriced, is_used && priced.source == PriceSource::Unpriced);
+        count(&self.units_unpriced, priced.unpriced_unit.is_some());
+        count(&self.tiers_unlisted, !priced.unlisted_tiers.is_empty());
+        if let (Some(listed), Some(stated)) = (priced.listed, reading.usage.provider_cost) {
+            self.stated_cost.add(units(stated));
+            self.listed_cost.add(units(listed));
+        }
+    }
+}
+
+pub(super) fn units(amount: Amount) -> u64 {
+    u64::try_from(amount.units()).unwrap_or(0)
+}
