@@ -16,9 +16,9 @@ use tollgate_store::{Store, merchants, spend_keys};
 
 use crate::access::AccessLog;
 use crate::forward::calls::Calls;
-use crate::http::body::room_for_bodies;
 use crate::http::error::ApiError;
 use crate::http::rate_limits::RateLimits;
+use crate::http::room::room_for_bodies;
 use crate::metrics::counts::Metrics;
 use crate::tariff::Tariff;
 

@@ -1,6 +1,5 @@
 //! What is asked: a body read within its bounds, after the caller is known.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::Payload;
@@ -11,7 +10,6 @@ use deserr::Deserr;
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tollgate_domain::Issue;
 use tollgate_store::idempotency::{IdempotencyKey, Scope};
@@ -20,8 +18,8 @@ use super::auth::{Caller, Operator, app};
 use super::earlier::Renamed;
 use super::error::{ApiError, ErrorCode};
 use super::fields::Issues;
+use super::room::Room;
 use super::{idempotency, json};
-use crate::app::App;
 
 /// What a body is read into.
 pub(crate) trait Input: Deserr<Issues> + 'static {
@@ -104,7 +102,7 @@ pub(crate) async fn read(
     let Some(second) = pieces.next().await? else {
         return if first.len() > limit { Err(too_large()) } else { Ok(first) };
     };
-    let mut room = Room::of(&*app(http)?);
+    let mut room = Room::of(&app(http)?.room_for_bodies);
     room.make_for(announced.max(first.len() * 2))?;
     let mut body = BytesMut::with_capacity(announced.max(first.len() * 2));
     body.extend_from_slice(&first);
@@ -118,44 +116,6 @@ pub(crate) async fn read(
         next = pieces.next().await?;
     }
     Ok(Bytes::from_owner(Held { body: body.freeze(), _room: room }))
-}
-
-/// What all bodies together may take of memory, in KiB. What is read in one piece does not count: it
-/// is part of its connection's buffer.
-pub(crate) fn room_for_bodies(bytes: usize) -> Arc<Semaphore> {
-    Arc::new(Semaphore::new((bytes / 1024).min(Semaphore::MAX_PERMITS)))
-}
-
-/// The room that one body takes, given back when it is dropped.
-struct Room {
-    all: Arc<Semaphore>,
-    taken: Option<OwnedSemaphorePermit>,
-}
-
-impl Room {
-    fn of(app: &App) -> Self {
-        Self { all: Arc::clone(&app.room_for_bodies), taken: None }
-    }
-
-    /// Takes as much more as so many bytes need.
-    fn make_for(&mut self, bytes: usize) -> Result<(), ApiError> {
-        let has = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let needs = bytes.div_ceil(1024);
-        if needs <= has {
-            return Ok(());
-        }
-        // A buffer that has to grow doubles.
-        let more = u32::try_from(needs.max(has * 2) - has).unwrap_or(u32::MAX);
-        let more = Arc::clone(&self.all).try_acquire_many_owned(more).map_err(|_| {
-            let message = "The bodies of other calls take all memory that bodies may. Try again.";
-            ApiError::new(ErrorCode::Overloaded, message).retry_after(1_000_000)
-        })?;
-        match &mut self.taken {
-            Some(taken) => taken.merge(more),
-            None => self.taken = Some(more),
-        }
-        Ok(())
-    }
 }
 
 /// A body, which takes room for as long as anybody has it.

@@ -10,3 +10,4 @@ pub(crate) mod idempotency;
 mod json;
 pub(crate) mod list;
 pub(crate) mod rate_limits;
+pub(crate) mod room;
