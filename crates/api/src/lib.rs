@@ -1,7 +1,7 @@
 //! Tollgate's HTTP interface.
 //!
-//! - [`routes`] is the whole tree, [`App`] what stands behind it, and [`listen`] starts both: tests
-//!   drive exactly what the binary serves.
+//! - [`routes`] is the whole tree, [`App`] what stands behind it, [`Settings`] what an operator can choose
+//!   of it, and [`listen`] starts both: tests drive exactly what the binary serves.
 //! - `http` holds what every operation shares: who asks, bodies with all their issues, errors,
 //!   lists, idempotency.
 //! - `resources` has a file per resource.
@@ -28,11 +28,12 @@ mod probe;
 mod resources;
 mod routes;
 mod server;
+mod settings;
 mod tariff;
 mod tls;
 
 pub use access::{AccessLine, AccessLog};
-pub use app::{App, Clients, InterfaceShape, OnDisconnect, Settings, Unpriced};
+pub use app::App;
 pub use delivery::Courier;
 pub use forward::calls::Calls;
 #[doc(hidden)]
@@ -43,5 +44,6 @@ pub use probe::{Readiness, probe};
 pub use resources::quote::{HoldView, QuoteView, usage};
 pub use routes::{Served, routes};
 pub use server::{Listening, listen};
+pub use settings::{Clients, InterfaceShape, OnDisconnect, Settings, Unpriced};
 pub use tariff::{Bound, Tariff};
 pub use tls::{Tls, TlsError};

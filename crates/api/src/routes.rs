@@ -8,7 +8,7 @@ use actix_web::web::{
 use actix_web::{HttpRequest, HttpResponse};
 use tollgate_provider::ProviderClient;
 
-use crate::app::{App, Settings};
+use crate::app::App;
 use crate::dashboard;
 use crate::forward::operations as forward;
 use crate::http::earlier::asked_path;
@@ -19,6 +19,7 @@ use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
     secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets, webhooks,
 };
+use crate::settings::Settings;
 
 /// What is served at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,10 +21,11 @@ use actix_web::{App as Routes, Error, web};
 use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::app::{App, InterfaceShape};
+use crate::app::App;
 use crate::client_connections::{self, Client, Connections};
 use crate::http::earlier::serve_earlier_names;
 use crate::routes::{Served, routes};
+use crate::settings::InterfaceShape;
 use crate::tls::{HTTP2, Tls};
 
 /// How many connections the system keeps until they are accepted.

@@ -6,10 +6,10 @@ use tollgate_domain::{PricedUsage, Timestamp, UsageSource};
 use tollgate_pricing::{Listed, Overflow, PriceBook, Priced, Quote, Served, Terms, Usage};
 use tollgate_provider::{CallBody, ProviderTable};
 
-use crate::app::Unpriced;
 use crate::forward::outbound::{body_invalid, endpoint};
 use crate::forward::price;
 use crate::http::error::ApiError;
+use crate::settings::Unpriced;
 
 /// Where calls may go and what they cost at a time.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use tollgate_store::{StoreError, requests};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::app::{App, InterfaceShape};
+use crate::app::App;
 use crate::openapi::types::*;
 use crate::resources::connections::ConnectionView;
 use crate::resources::credit_bundles::CreditBundleView;
@@ -18,6 +18,7 @@ use crate::resources::spend_keys::SpendKeyView;
 use crate::resources::subscriptions::SubscriptionView;
 use crate::resources::wallets::WalletView;
 use crate::resources::webhooks::WebhookView;
+use crate::settings::InterfaceShape;
 
 /// A message. Its schema is put together for each kind, with [`schema_of_data`].
 #[derive(Serialize)]

@@ -14,7 +14,7 @@ use tollgate_pricing::{
 };
 
 use super::message::Message;
-use crate::app::InterfaceShape;
+use crate::settings::InterfaceShape;
 
 const SECOND: i64 = 1_000;
 const DAY: i64 = 24 * 60 * 60 * SECOND;

@@ -23,9 +23,10 @@ use super::outbound::Outbound;
 use super::price;
 use super::relay::{ClientLeft, Head, ToClient, request_id_header};
 use crate::access::Access;
-use crate::app::{App, OnDisconnect};
+use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics::counts::OfProvider;
+use crate::settings::OnDisconnect;
 
 /// A database that does not answer an admission for so long counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);

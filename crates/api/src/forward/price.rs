@@ -14,9 +14,10 @@ use tollgate_provider::{
 
 use super::credential::Credential;
 use super::outbound::Outbound;
-use crate::app::{App, KeyOwner, Unpriced};
+use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics::counts::OfProvider;
+use crate::settings::Unpriced;
 use crate::tariff::Tariff;
 
 /// What a call is taken to answer at most when neither it nor the price list says.

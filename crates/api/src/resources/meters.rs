@@ -11,7 +11,7 @@ use tollgate_store::meters::{self, Deletion, InUse, Updated};
 use utoipa::ToSchema;
 
 use super::Deleted;
-use crate::app::{App, InterfaceShape};
+use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
 use crate::http::error::{ApiError, ErrorCode, refused};
@@ -19,6 +19,7 @@ use crate::http::fields::{Issues, Name, OneOf, Parsed, Slug, TierStart};
 use crate::http::idempotency::{IdempotencyHeader, Reply};
 use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::types::*;
+use crate::settings::InterfaceShape;
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Meter)]

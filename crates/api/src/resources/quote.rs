@@ -17,12 +17,13 @@ use utoipa::ToSchema;
 use super::connections::not_found as connection_not_found;
 use super::meters::not_found as meter_not_found;
 use super::requests::{CostView, CurrentCost, ModelUsageView};
-use crate::app::{App, InterfaceShape};
+use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
 use crate::http::error::{ApiError, refused};
 use crate::http::fields::{Count, Issues, Name, Seconds, path, refuse, to_json};
 use crate::openapi::types::*;
+use crate::settings::InterfaceShape;
 use crate::tariff::Bound;
 
 /// What a usage costs, in the words of a request record.

@@ -11,8 +11,8 @@ use tollgate_pricing::{
 use utoipa::ToSchema;
 
 use super::super::meters::TierView;
-use crate::app::InterfaceShape;
 use crate::openapi::types::*;
+use crate::settings::InterfaceShape;
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Request)]
