@@ -68,7 +68,7 @@ fn interface(config: &mut ServiceConfig) {
             route("/openapi.json").route(get().to(openapi::get)).route(head().to(openapi::get)),
         )
         .service(
-            route("/docs").route(get().to(openapi::page::get)).route(head().to(openapi::page::get)),
+            route("/docs").route(get().to(openapi::get_page)).route(head().to(openapi::get_page)),
         )
         .service(redirect("/docs/", "/docs"));
 }

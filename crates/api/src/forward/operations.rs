@@ -13,8 +13,8 @@ use utoipa::{IntoParams, IntoResponses, ToSchema};
 use super::outbound::Outbound;
 use super::{Credential, Inbound, drop_in};
 use crate::app::App;
-use crate::http::error::{ApiError, ErrorCode, OfShapeA, OfShapeB, mark, refused};
-use crate::openapi::errors;
+use crate::http::error::{ApiError, ErrorCode};
+use crate::openapi::marks::{OF_A_CALL, OfShapeA, OfShapeB, mark, refused};
 use crate::openapi::types::*;
 
 /// What is asked beside the body, as documents have it.
@@ -93,7 +93,7 @@ impl IntoResponses for OfACall {
         let otherwise = ResponseBuilder::new()
             .description("What else the provider answers")
             .content("*/*", anything());
-        let mut responses = mark(errors::OF_A_CALL);
+        let mut responses = mark(OF_A_CALL);
         responses.insert("200".to_owned(), answered.build().into());
         responses.insert("default".to_owned(), otherwise.build().into());
         responses

@@ -1,7 +1,6 @@
 //! Every error a caller can meet: one table of codes, one envelope.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 
 use actix_web::http::StatusCode;
@@ -11,10 +10,9 @@ use serde::Serialize;
 use tollgate_domain::{Issue, RequestFormat, Timestamp};
 use tollgate_store::StoreError;
 use utoipa::openapi::schema::{ObjectBuilder, Type};
-use utoipa::openapi::{RefOr, Response, Schema};
-use utoipa::{IntoResponses, PartialSchema, ToSchema};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
-use crate::openapi::errors;
 use crate::openapi::types::*;
 
 macro_rules! error_codes {
@@ -106,94 +104,6 @@ impl PartialSchema for ErrorCode {
 }
 
 impl ToSchema for ErrorCode {}
-
-macro_rules! refusals {
-    ($( $Code:ident, )*) => {
-        /// The codes that annotations of operations name among their `responses`.
-        pub(crate) mod refused {
-            use super::*;
-
-            $(
-                pub(crate) enum $Code {}
-
-                impl IntoResponses for $Code {
-                    fn responses() -> BTreeMap<String, RefOr<Response>> {
-                        mark(ErrorCode::$Code.name())
-                    }
-                }
-            )*
-        }
-    };
-}
-
-refusals! {
-    AuthHeaderMissing,
-    AuthInvalid,
-    ConnectionDisabled,
-    ConnectionNotFound,
-    CreditBundleNotFound,
-    DeliveryNotFound,
-    ForwardEndpointNotSupported,
-    ForwardTokenJsonInvalid,
-    IdempotencyKeyReused,
-    LastSecretKey,
-    MeterInUse,
-    MeterNotFound,
-    MeterSlugTaken,
-    ModelNotFound,
-    ModelPriceUnknown,
-    RateLimited,
-    RequestNotFound,
-    SecretKeyNotFound,
-    SpendKeyExpired,
-    SpendKeyNotFound,
-    SpendKeyPaused,
-    UpgradeNotSupported,
-    SubscriptionConfigNotFound,
-    SubscriptionExists,
-    SubscriptionNotFound,
-    WalletNotFound,
-    WebhookNotFound,
-}
-
-/// What an annotation says of an operation's errors; `openapi/errors.rs` makes responses of it.
-pub(crate) fn mark(name: &str) -> BTreeMap<String, RefOr<Response>> {
-    BTreeMap::from([(name.to_owned(), Response::new("").into())])
-}
-
-/// Whatever an operation that takes the same can be refused with.
-impl IntoResponses for ApiError {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        mark(errors::COMMON)
-    }
-}
-
-/// The errors have what SDKs of format a read, too.
-pub(crate) enum OfShapeA {}
-
-impl IntoResponses for OfShapeA {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        mark(errors::OF_SHAPE_A)
-    }
-}
-
-/// The errors have what SDKs of format b read, too.
-pub(crate) enum OfShapeB {}
-
-impl IntoResponses for OfShapeB {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        mark(errors::OF_SHAPE_B)
-    }
-}
-
-/// The errors have what SDKs of one of the formats read, too.
-pub(crate) enum OfEitherShape {}
-
-impl IntoResponses for OfEitherShape {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        mark(errors::OF_EITHER_SHAPE)
-    }
-}
 
 /// An error as the caller gets it. It never carries a cause from inside, a query, a path or a key.
 #[derive(Debug)]

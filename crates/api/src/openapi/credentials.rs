@@ -5,6 +5,8 @@ use utoipa::Modify;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
 
+use super::whole::operations;
+
 /// The credential of a call in its first place; [`spell_out`] adds the others.
 const CREDENTIAL: &str = "credential";
 /// Where else it may stand, in the order of precedence.
@@ -38,7 +40,7 @@ impl Modify for Credentials {
 
 /// Names every place in which the credential of a call may stand.
 pub(super) fn spell_out(document: &mut Value) {
-    for (_, operation) in super::operations(document) {
+    for (_, operation) in operations(document) {
         let Some(by) = operation.get_mut("security").and_then(Value::as_array_mut) else {
             continue;
         };

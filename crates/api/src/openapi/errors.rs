@@ -4,16 +4,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::marks::{COMMON, OF_A_CALL, OF_EITHER_SHAPE, OF_SHAPE_A, OF_SHAPE_B};
+use super::whole::operations;
 use crate::http::error::ErrorCode;
-
-/// What stands for the codes that come with what an operation takes.
-pub(crate) const COMMON: &str = "common";
-/// What stands for the codes of a call, and for what the provider answers in place of ours.
-pub(crate) const OF_A_CALL: &str = "call";
-/// What says that errors are those of SDKs.
-pub(crate) const OF_SHAPE_A: &str = "shape_a";
-pub(crate) const OF_SHAPE_B: &str = "shape_b";
-pub(crate) const OF_EITHER_SHAPE: &str = "either_shape";
 
 /// Of which there is one at most.
 const SHAPES: [&str; 3] = [OF_SHAPE_A, OF_SHAPE_B, OF_EITHER_SHAPE];
@@ -113,7 +106,7 @@ fn is_of_a_call(code: ErrorCode) -> bool {
 /// Makes responses of what annotations say.
 pub(super) fn spell_out(document: &mut Value) {
     let mut shared = Map::new();
-    for (method, operation) in super::operations(document) {
+    for (method, operation) in operations(document) {
         let takes = Takes::of(method, operation);
         let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) else {
             continue;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::operations;
+use super::whole::operations;
 
 #[derive(Deserialize)]
 struct Example {

@@ -3,20 +3,21 @@
 //! its module.
 
 mod credentials;
-pub(crate) mod errors;
+mod errors;
 mod examples;
 mod fields;
+pub(crate) mod marks;
 mod messages;
 pub(crate) mod page;
 pub(crate) mod types;
+mod whole;
 
-use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::ContentType;
+use actix_web::http::header::{CONTENT_TYPE, ContentType};
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 use utoipa::openapi::{OpenApi, RefOr, Schema};
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
@@ -24,6 +25,7 @@ use self::credentials::Credentials;
 pub use self::messages::WebhookMessages;
 use crate::forward::operations as forward;
 use crate::http::error::Envelope;
+use crate::http::html::HEADERS;
 use crate::metrics::page as metrics;
 use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
@@ -41,7 +43,7 @@ use crate::resources::{
                        ignored, so that what was read can be sent back."
     ),
     paths(
-        health::healthz, health::readyz, metrics::metrics, get, page::get,
+        health::healthz, health::readyz, metrics::metrics, get, get_page,
         forward::google, forward::cohere_chat, forward::cohere_embed, forward::cohere_rerank,
     ),
     nest((path = "/v1", api = V1)),
@@ -148,39 +150,12 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     }
     errors::spell_out(&mut document);
     credentials::spell_out(&mut document);
-    let_bodies_be_empty(&mut document);
-    say_what_is_json(&mut document);
-    close(&mut document);
+    whole::let_bodies_be_empty(&mut document);
+    whole::say_what_is_json(&mut document);
+    whole::close(&mut document);
     examples::show(&mut document);
     document
 });
-
-/// Every operation, with its method.
-fn operations(document: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
-    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
-    let items = paths.into_iter().flat_map(|paths| paths.values_mut());
-    items.filter_map(Value::as_object_mut).flatten()
-}
-
-/// An empty body counts as `{}`: where that is enough, none is required.
-fn let_bodies_be_empty(document: &mut Value) {
-    let needs_fields = |body: &Value, document: &Value| {
-        let schema = body.pointer("/content/application~1json/schema/$ref");
-        let place = schema.and_then(Value::as_str).and_then(|name| name.strip_prefix('#'));
-        place
-            .and_then(|place| document.pointer(place))
-            .is_none_or(|it| it.get("required").is_some())
-    };
-    let whole = document.clone();
-    for (_, operation) in operations(document) {
-        let Some(body) = operation.get_mut("requestBody") else { continue };
-        let is_ours = body.pointer("/content/*~1*").is_none();
-        let required = !is_ours || needs_fields(body, &whole);
-        if let Some(body) = body.as_object_mut() {
-            body.insert("required".to_owned(), required.into());
-        }
-    }
-}
 
 /// The OpenAPI document, as `GET /openapi.json` answers.
 pub fn openapi() -> &'static Value {
@@ -217,86 +192,24 @@ pub(crate) async fn get() -> HttpResponse {
     HttpResponse::Ok().content_type(ContentType::json()).body(TEXT.clone())
 }
 
+/// Read this document as a page.
+#[utoipa::path(
+    get,
+    path = "/docs",
+    operation_id = "getDocs",
+    tag = "openapi",
+    responses((status = 200, description = "The page", content_type = "text/html", body = String)),
+    security(()),
+)]
+pub(crate) async fn get_page() -> HttpResponse {
+    static PAGE: LazyLock<Bytes> = LazyLock::new(|| page::render(openapi()).into());
+    let mut response = HttpResponse::Ok();
+    for header in HEADERS {
+        response.insert_header(header);
+    }
+    response.insert_header((CONTENT_TYPE, "text/html; charset=utf-8")).body(PAGE.clone())
+}
+
 fn add_schemas(document: &mut OpenApi, schemas: Vec<(String, RefOr<Schema>)>) {
     document.components.get_or_insert_default().schemas.extend(schemas);
-}
-
-/// A parameter that is an object or a list is JSON in a text. (As `content` generators of clients would
-/// leave it out.)
-fn say_what_is_json(document: &mut Value) {
-    let whole = document.clone();
-    let is_json = |schema: &Value| {
-        let place = schema.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
-        let schema = place.and_then(|place| whole.pointer(place)).unwrap_or(schema);
-        schema.get("type").is_some_and(|kind| kind == "object" || kind == "array")
-    };
-    for (_, operation) in operations(document) {
-        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
-        for parameter in parameters.into_iter().flatten().filter_map(Value::as_object_mut) {
-            if parameter.get("schema").is_some_and(is_json) {
-                let schema = parameter.shift_remove("schema");
-                let text = json!({
-                    "type": "string",
-                    "contentMediaType": "application/json",
-                    "contentSchema": schema,
-                });
-                parameter.insert("schema".to_owned(), text);
-            }
-        }
-    }
-}
-
-/// Closes every object: a field that a schema does not name is none. What an object is composed of
-/// stays open, for its other fields are named beside it.
-fn close(document: &mut Value) {
-    let mut parts = BTreeSet::new();
-    find_parts(document, &mut parts);
-    for place in ["/components/schemas", "/components/responses", "/paths", "/webhooks"] {
-        let Some(Value::Object(schemas)) = document.pointer_mut(place) else { continue };
-        for (name, schema) in schemas {
-            if !parts.contains(&format!("#{place}/{name}")) {
-                close_within(schema);
-            }
-        }
-    }
-}
-
-/// The names of the schemas that others are composed of.
-fn find_parts(value: &Value, parts: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(fields) => {
-            let composed = fields.get("allOf").and_then(Value::as_array);
-            for part in composed.into_iter().flatten() {
-                parts.extend(part.get("$ref").and_then(Value::as_str).map(str::to_owned));
-            }
-            fields.values().for_each(|field| find_parts(field, parts));
-        }
-        Value::Array(items) => items.iter().for_each(|item| find_parts(item, parts)),
-        _ => {}
-    }
-}
-
-fn close_within(value: &mut Value) {
-    let keyword = match value.get("allOf") {
-        Some(_) => Some("unevaluatedProperties"),
-        None if value.get("additionalProperties").is_some() => None,
-        None if value.get("type").is_some_and(|kind| kind == "object") => {
-            Some("additionalProperties")
-        }
-        None => None,
-    };
-    match value {
-        Value::Object(fields) => {
-            for (name, field) in fields.iter_mut() {
-                if name != "allOf" && name != "example" {
-                    close_within(field);
-                }
-            }
-            if let Some(keyword) = keyword {
-                fields.insert(keyword.to_owned(), json!(false));
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(close_within),
-        _ => {}
-    }
 }

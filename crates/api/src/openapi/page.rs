@@ -1,39 +1,15 @@
 //! The OpenAPI document as a page for people: made once, from the document alone, and read without asking
 //! anybody else for anything.
 
-use std::sync::LazyLock;
-
-use actix_web::HttpResponse;
-use actix_web::http::header::CONTENT_TYPE;
-use actix_web::web::Bytes;
 use askama::Template;
 use serde_json::{Map, Value};
 use url::form_urlencoded;
 
-use super::openapi;
-use crate::http::html::HEADERS;
-
-/// Read this document as a page.
-#[utoipa::path(
-    get,
-    path = "/docs",
-    operation_id = "getDocs",
-    tag = "openapi",
-    responses((status = 200, description = "The page", content_type = "text/html", body = String)),
-    security(()),
-)]
-pub(crate) async fn get() -> HttpResponse {
-    static PAGE: LazyLock<Bytes> = LazyLock::new(|| {
-        let page = Reference::of(openapi()).render();
-        page.inspect_err(|cause| log::error!("the reference cannot be made: {cause}"))
-            .unwrap_or_default()
-            .into()
-    });
-    let mut response = HttpResponse::Ok();
-    for header in HEADERS {
-        response.insert_header(header);
-    }
-    response.insert_header((CONTENT_TYPE, "text/html; charset=utf-8")).body(PAGE.clone())
+/// The page of a document.
+pub(super) fn render(document: &Value) -> String {
+    let page = Reference::of(document).render();
+    page.inspect_err(|cause| log::error!("the reference cannot be made: {cause}"))
+        .unwrap_or_default()
 }
 
 #[derive(Template)]

@@ -10,8 +10,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::id_filter;
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::error::{ApiError, ErrorCode, refused};
+use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::{ListView, PageQuery, Query, respond};
+use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 
 #[derive(Serialize, ToSchema)]

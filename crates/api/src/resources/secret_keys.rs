@@ -12,10 +12,11 @@ use super::Deleted;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode, refused};
+use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Issues, Name};
 use crate::http::idempotency::{IdempotencyHeader, Reply};
 use crate::http::list::{ListView, PageQuery, page, respond};
+use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 
 #[derive(Serialize, ToSchema)]

@@ -9,13 +9,14 @@ use tollgate_store::{Reported, ReportedUsage};
 use utoipa::ToSchema;
 
 use super::super::connections::not_found as connection_not_found;
-use super::RecordView;
+use super::view::RecordView;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{Asked, Input};
-use crate::http::error::{ApiError, ErrorCode, refused};
+use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Count, Issues, MetadataField, Name, Seconds};
 use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 use crate::tariff::Tariff;
 

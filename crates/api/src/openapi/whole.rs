@@ -1,0 +1,112 @@
+//! The document as a whole, in JSON: its operations, and what is changed in all of them.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+/// Every operation, with its method.
+pub(super) fn operations(document: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
+    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
+    let items = paths.into_iter().flat_map(|paths| paths.values_mut());
+    items.filter_map(Value::as_object_mut).flatten()
+}
+
+/// An empty body counts as `{}`: where that is enough, none is required.
+pub(super) fn let_bodies_be_empty(document: &mut Value) {
+    let needs_fields = |body: &Value, document: &Value| {
+        let schema = body.pointer("/content/application~1json/schema/$ref");
+        let place = schema.and_then(Value::as_str).and_then(|name| name.strip_prefix('#'));
+        place
+            .and_then(|place| document.pointer(place))
+            .is_none_or(|it| it.get("required").is_some())
+    };
+    let whole = document.clone();
+    for (_, operation) in operations(document) {
+        let Some(body) = operation.get_mut("requestBody") else { continue };
+        let is_ours = body.pointer("/content/*~1*").is_none();
+        let required = !is_ours || needs_fields(body, &whole);
+        if let Some(body) = body.as_object_mut() {
+            body.insert("required".to_owned(), required.into());
+        }
+    }
+}
+
+/// A parameter that is an object or a list is JSON in a text. (As `content` generators of clients would
+/// leave it out.)
+pub(super) fn say_what_is_json(document: &mut Value) {
+    let whole = document.clone();
+    let is_json = |schema: &Value| {
+        let place = schema.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
+        let schema = place.and_then(|place| whole.pointer(place)).unwrap_or(schema);
+        schema.get("type").is_some_and(|kind| kind == "object" || kind == "array")
+    };
+    for (_, operation) in operations(document) {
+        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+        for parameter in parameters.into_iter().flatten().filter_map(Value::as_object_mut) {
+            if parameter.get("schema").is_some_and(is_json) {
+                let schema = parameter.shift_remove("schema");
+                let text = json!({
+                    "type": "string",
+                    "contentMediaType": "application/json",
+                    "contentSchema": schema,
+                });
+                parameter.insert("schema".to_owned(), text);
+            }
+        }
+    }
+}
+
+/// Closes every object: a field that a schema does not name is none. What an object is composed of
+/// stays open, for its other fields are named beside it.
+pub(super) fn close(document: &mut Value) {
+    let mut parts = BTreeSet::new();
+    find_parts(document, &mut parts);
+    for place in ["/components/schemas", "/components/responses", "/paths", "/webhooks"] {
+        let Some(Value::Object(schemas)) = document.pointer_mut(place) else { continue };
+        for (name, schema) in schemas {
+            if !parts.contains(&format!("#{place}/{name}")) {
+                close_within(schema);
+            }
+        }
+    }
+}
+
+/// The names of the schemas that others are composed of.
+fn find_parts(value: &Value, parts: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            let composed = fields.get("allOf").and_then(Value::as_array);
+            for part in composed.into_iter().flatten() {
+                parts.extend(part.get("$ref").and_then(Value::as_str).map(str::to_owned));
+            }
+            fields.values().for_each(|field| find_parts(field, parts));
+        }
+        Value::Array(items) => items.iter().for_each(|item| find_parts(item, parts)),
+        _ => {}
+    }
+}
+
+fn close_within(value: &mut Value) {
+    let keyword = match value.get("allOf") {
+        Some(_) => Some("unevaluatedProperties"),
+        None if value.get("additionalProperties").is_some() => None,
+        None if value.get("type").is_some_and(|kind| kind == "object") => {
+            Some("additionalProperties")
+        }
+        None => None,
+    };
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields.iter_mut() {
+                if name != "allOf" && name != "example" {
+                    close_within(field);
+                }
+            }
+            if let Some(keyword) = keyword {
+                fields.insert(keyword.to_owned(), json!(false));
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(close_within),
+        _ => {}
+    }
+}
