@@ -37,7 +37,7 @@ pub fn routes(app: web::Data<App>, served: Served) -> impl FnOnce(&mut ServiceCo
     move |config| {
         let Settings { timeouts, resolver, .. } = &app.settings;
         let client = ProviderClient::with_resolver(*timeouts, resolver);
-        config.app_data(app).app_data(web::Data::new(client));
+        config.app_data(app).app_data(web::Data::new(client)).app_data(&openapi::PARAMETERS);
         // Routes are tried in their order.
         if served != Served::Dashboard {
             config.configure(interface);

@@ -10,7 +10,7 @@ use tollgate_domain::{Key, KeyKind, MerchantId};
 use tollgate_store::{merchants, spend_keys};
 
 use super::error::{ApiError, ErrorCode};
-use super::list::refuse_unknown_parameters;
+use super::parameters::refuse_unknown_parameters;
 use crate::access::Access;
 use crate::app::App;
 use crate::client_connections::recognised;

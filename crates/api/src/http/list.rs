@@ -11,7 +11,6 @@ use tollgate_store::Page;
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::{ApiError, ErrorCode};
-use crate::openapi::query_parameters;
 
 const DEFAULT_LIMIT: u32 = 10;
 const MAX_LIMIT: u32 = 100;
@@ -23,48 +22,8 @@ pub(crate) fn page<Id: FromStr>(http: &HttpRequest) -> Result<Page<Id>, ApiError
     if issues.is_empty() { Ok(page) } else { Err(ApiError::invalid(issues)) }
 }
 
-/// Refuses parameters that the operation does not have: a filter that is misspelt must not widen an answer
-/// about money.
-pub(crate) fn refuse_unknown_parameters(http: &HttpRequest) -> Result<(), ApiError> {
-    refuse_unknown_parameters_but(http, &[])
-}
-
-/// The same where these are known, too, which no document lists as parameters.
-pub(crate) fn refuse_unknown_parameters_but(
-    http: &HttpRequest,
-    also: &[&str],
-) -> Result<(), ApiError> {
-    if http.query_string().is_empty() {
-        return Ok(());
-    }
-    let known = http
-        .match_pattern()
-        .and_then(|pattern| query_parameters(&pattern, http.method().as_str()))
-        .unwrap_or_default();
-    let issues: Vec<_> = Query::of(http)
-        .0
-        .into_iter()
-        .filter(|(name, _)| !known.contains(&name.as_str()) && !also.contains(&name.as_str()))
-        .map(|(name, _)| {
-            let hint = match nearest(&name, &known) {
-                Some(near) => format!("is not a parameter of this operation; did you mean {near}?"),
-                None => "is not a parameter of this operation".to_owned(),
-            };
-            Issue::at([&name], hint)
-        })
-        .collect();
-    if issues.is_empty() { Ok(()) } else { Err(ApiError::invalid(issues)) }
-}
-
-/// The known name that is most like an unknown one.
-fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    // The distance costs the product of both lengths, and no parameter has a long name.
-    let name: String = name.chars().take(64).collect();
-    known.iter().copied().min_by_key(|other| strsim::levenshtein(&name, other))
-}
-
 /// The query of a request: pairs, decoded.
-pub(crate) struct Query(Vec<(String, String)>);
+pub(crate) struct Query(pub(super) Vec<(String, String)>);
 
 impl Query {
     pub(crate) fn of(http: &HttpRequest) -> Self {

@@ -9,5 +9,6 @@ pub(crate) mod html;
 pub(crate) mod idempotency;
 mod json;
 pub(crate) mod list;
+pub(crate) mod parameters;
 pub(crate) mod rate_limits;
 pub(crate) mod room;

@@ -26,6 +26,7 @@ pub use self::messages::WebhookMessages;
 use crate::forward::operations as forward;
 use crate::http::error::Envelope;
 use crate::http::html::HEADERS;
+use crate::http::parameters::Parameters;
 use crate::metrics::page as metrics;
 use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
@@ -168,13 +169,19 @@ pub(crate) fn methods(pattern: &str) -> Option<String> {
     Some(item.keys().map(|method| method.to_uppercase()).collect::<Vec<_>>().join(", "))
 }
 
-/// The parameters that the query of an operation may have; none if there is no such operation.
-pub(crate) fn query_parameters(pattern: &str, method: &str) -> Option<Vec<&'static str>> {
-    let item = openapi().get("paths")?.get(pattern.replace(":.+}", "}"))?;
-    let parameters = item.get(method.to_ascii_lowercase())?.get("parameters");
-    let parameters = parameters.and_then(Value::as_array).into_iter().flatten();
+/// The parameters that the query of each operation may have.
+pub(crate) static PARAMETERS: LazyLock<Parameters> = LazyLock::new(|| {
+    let paths = openapi().get("paths").and_then(Value::as_object);
+    Parameters::of(paths.into_iter().flatten().flat_map(|(path, item)| {
+        let operations = item.as_object().into_iter().flatten();
+        operations.map(|(method, operation)| (method.as_str(), path.as_str(), in_query(operation)))
+    }))
+});
+
+fn in_query(operation: &Value) -> Vec<String> {
+    let parameters = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
     let in_query = parameters.filter(|one| one.get("in").is_some_and(|place| place == "query"));
-    Some(in_query.filter_map(|one| one.get("name")?.as_str()).collect())
+    in_query.filter_map(|one| Some(one.get("name")?.as_str()?.to_owned())).collect()
 }
 
 /// Read this document.

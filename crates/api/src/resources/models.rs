@@ -13,7 +13,8 @@ use utoipa::{IntoParams, ToSchema};
 use crate::app::App;
 use crate::forward::{Credential, ranks};
 use crate::http::error::{ApiError, ErrorCode, sdk_of};
-use crate::http::list::{Query, refuse_unknown_parameters_but};
+use crate::http::list::Query;
+use crate::http::parameters::refuse_unknown_parameters_but;
 use crate::openapi::marks::{OfEitherShape, refused};
 use crate::openapi::types::*;
 
