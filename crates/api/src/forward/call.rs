@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use actix_web::http::header::CONTENT_LENGTH;
-use actix_web::web;
+use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use tokio::time::Instant;
 use tollgate_domain::admission::{self, Refusal};
@@ -19,9 +19,10 @@ use tollgate_provider::{
 use tollgate_store::{Store, StoreError};
 
 use super::calls::Tracked;
+use super::inbound::Inbound;
 use super::outbound::Outbound;
-use super::price;
 use super::relay::{ClientLeft, Head, ToClient, request_id_header};
+use super::{price, relay};
 use crate::access::Access;
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
@@ -31,21 +32,37 @@ use crate::settings::OnDisconnect;
 /// A database that does not answer an admission for so long counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Starts the task of a call, and answers with what is relayed from it.
+pub(super) async fn send(
+    inbound: Inbound,
+    outbound: Outbound,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    let admission = price::admission(inbound.owner, &inbound.credential, &outbound, &app)?;
+    let (to_client, from_call) = relay::channel();
+    let Inbound { tracked, access, began, .. } = inbound;
+    let call = Call { app, client, outbound, admission, tracked, access, began };
+    // In a box, for it is moved several times before it runs.
+    actix_web::rt::spawn(Box::pin(call.run(to_client)));
+    from_call.response().await
+}
+
 /// A call that is ready to be admitted.
-pub(super) struct Call {
-    pub(super) app: web::Data<App>,
-    pub(super) client: web::Data<ProviderClient>,
-    pub(super) outbound: Outbound,
-    pub(super) admission: Box<admission::Call>,
-    pub(super) tracked: Tracked,
-    pub(super) access: Access,
+struct Call {
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+    outbound: Outbound,
+    admission: Box<admission::Call>,
+    tracked: Tracked,
+    access: Access,
     /// Since when it is here, without the time that its body took to come.
-    pub(super) began: Instant,
+    began: Instant,
 }
 
 impl Call {
     /// Admits, sends, relays and settles.
-    pub(super) async fn run(self, mut to_client: ToClient) {
+    async fn run(self, mut to_client: ToClient) {
         let Self { app, client, mut outbound, admission, mut tracked, access, began } = self;
         let (key, request_id) = (admission.key, admission.request_id);
         let bound = price::Bound::of(&admission);

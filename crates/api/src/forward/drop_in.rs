@@ -14,11 +14,11 @@ use tollgate_pricing::Listed;
 use tollgate_provider::{CallBody, Dialect, Endpoint, Provider, ProviderKey};
 use tollgate_store::spend_keys;
 
-use super::Inbound;
+use super::inbound::Inbound;
 use super::outbound::{Outbound, Query, call_body, metadata};
-use super::price::is_priced;
 use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
+use crate::tariff::is_priced;
 
 /// Whose SDK a route is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,10 @@ use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{Content, HeaderBuilder, Ref, RefOr, Response, ResponseBuilder, Schema};
 use utoipa::{IntoParams, IntoResponses, ToSchema};
 
+use super::credential::Credential;
+use super::inbound::Inbound;
 use super::outbound::Outbound;
-use super::{Credential, Inbound, drop_in};
+use super::{call, drop_in};
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::openapi::marks::{OF_A_CALL, OfShapeA, OfShapeB, mark, refused};
@@ -54,14 +56,14 @@ struct CallInput;
 struct ModelCallInput;
 
 looks! {
-    CallInput as "Call" => call()
+    CallInput as "Call" => call_schema()
         .description(Some("The provider's own. These fields are read here, if they are there."));
-    ModelCallInput as "ModelCall" => call()
+    ModelCallInput as "ModelCall" => call_schema()
         .description(Some("The provider's own. These fields are read here."))
         .required("model");
 }
 
-fn call() -> ObjectBuilder {
+fn call_schema() -> ObjectBuilder {
     let or_null = |kind: Type| SchemaType::Array(vec![kind, Type::Null]);
     let flag = || ObjectBuilder::new().schema_type(or_null(Type::Boolean));
     let whole = || ObjectBuilder::new().schema_type(or_null(Type::Integer)).minimum(Some(0));
@@ -124,7 +126,7 @@ pub(crate) async fn forward(
     let answer = async {
         let inbound = Inbound::read(&http, payload, Credential::of, &app).await?;
         let outbound = Outbound::to_url(&http, &inbound, &app)?;
-        inbound.send(outbound, app, client).await
+        call::send(inbound, outbound, app, client).await
     };
     answer.await.inspect_err(|error| metrics.metrics.refused(error))
 }
@@ -290,7 +292,7 @@ pub(crate) async fn to_provider(
     let answer = async {
         let inbound = Inbound::read(&http, payload, Credential::of_sdk, &app).await?;
         let outbound = Outbound::to_provider(&http, &inbound, &app)?;
-        inbound.send(outbound, app, client).await
+        call::send(inbound, outbound, app, client).await
     };
     let answer = answer.await.inspect_err(|error| metrics.metrics.refused(error));
     answer.map_err(|error: ApiError| error.for_sdk_of(&http))
@@ -355,7 +357,7 @@ async fn drop_in(
     let answer = async {
         let inbound = Inbound::read(&http, payload, Credential::of_sdk, &app).await?;
         let outbound = route.outbound(&http, &inbound, &app).await?;
-        inbound.send(outbound, app, client).await
+        call::send(inbound, outbound, app, client).await
     };
     let answer = answer.await.inspect_err(|error| metrics.metrics.refused(error));
     answer.map_err(|error: ApiError| match route.format() {

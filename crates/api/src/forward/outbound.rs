@@ -7,11 +7,11 @@ use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 use tollgate_domain::{Issue, MerchantId, Metadata, MetadataError};
-use tollgate_provider::{
-    BodyRefused, CallBody, Endpoint, Provider, ProviderKey, ProviderTable, request_headers,
-};
+use tollgate_provider::{BodyRefused, CallBody, Endpoint, ProviderKey, request_headers};
 
-use super::Inbound;
+use super::endpoint::{allowed, endpoint, not_supported};
+use super::inbound::Inbound;
+use super::refusal::body_invalid;
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
 
@@ -175,49 +175,6 @@ pub(super) fn metadata(http: &HttpRequest, in_query: Option<&str>) -> Result<Met
     })
 }
 
-/// Where a URL leads, if the call may go there with this key.
-pub(crate) fn endpoint(
-    method: &Method,
-    url: &str,
-    managed: bool,
-    providers: &ProviderTable,
-) -> Result<Arc<Endpoint>, ApiError> {
-    let endpoint = providers.find(method, url).map_err(|why| not_supported(why.to_string()))?;
-    allowed(endpoint, managed)
-}
-
-/// The endpoint, if the call may go there with this key.
-fn allowed(endpoint: Arc<Endpoint>, managed: bool) -> Result<Arc<Endpoint>, ApiError> {
-    let provider = &endpoint.provider;
-    if managed && !provider.takes_managed_calls() {
-        return Err(not_supported(no_key(provider)));
-    }
-    if managed && !endpoint.allows_managed_key() {
-        return Err(not_supported(format!(
-            "with the operator's key only the listed endpoints of {} may be called: put your own \
-             key into the forward token as provider_key",
-            provider.name
-        )));
-    }
-    Ok(endpoint)
-}
-
-fn not_supported(why: String) -> ApiError {
-    ApiError::with_issues(
-        ErrorCode::ForwardEndpointNotSupported,
-        "This URL cannot be forwarded to.",
-        vec![Issue::at([], why)],
-    )
-}
-
-/// What to do about a provider for which the operator has no key.
-pub(super) fn no_key(provider: &Provider) -> String {
-    format!(
-        "the operator has set no key for {}: put your own into the forward token as provider_key",
-        provider.name
-    )
-}
-
 /// What a body asks for, if it may be sent.
 pub(super) fn call_body(
     http: &HttpRequest,
@@ -239,9 +196,4 @@ pub(super) fn call_body(
         BodyRefused::ContentType(hint) => unsupported(hint),
         BodyRefused::Invalid(issues) => body_invalid(issues),
     })
-}
-
-pub(crate) fn body_invalid(issues: Vec<Issue>) -> ApiError {
-    let message = "The body to be forwarded is not valid.";
-    ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
 }

@@ -1,30 +1,17 @@
-//! What a call can cost at most, and what it cost.
+//! A call as it asks to be admitted, with the most that it can cost; and what it cost.
 
 use tollgate_domain::admission::{self, CostBound};
 use tollgate_domain::{
-    Forwarded, Issue, MissingPrice, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
+    Forwarded, MissingPrice, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
-use tollgate_pricing::{
-    Amount, AppliedPrices, BaseCost, Listed, PriceRow, Rate, Served, UnitPrices, Usage,
-};
-use tollgate_provider::{
-    CallBody, Endpoint, OutputBound, Reading, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound,
-    estimate_input,
-};
+use tollgate_pricing::{Amount, AppliedPrices, BaseCost, Listed, Served, Usage};
+use tollgate_provider::{CallBody, Reading, estimate_input};
 
 use super::credential::Credential;
 use super::outbound::Outbound;
 use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics::counts::OfProvider;
-use crate::settings::Unpriced;
-use crate::tariff::Tariff;
-
-/// What a call is taken to answer at most when neither it nor the price list says.
-const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
-
-/// How many bytes `"max_completion_tokens": 1000000000, ` and its like take.
-const STATED_MAXIMUM_BYTES: u64 = 40;
 
 /// The call as it asks to be admitted: refused here when its price is unknown and must not be.
 pub(super) fn admission(
@@ -41,7 +28,7 @@ pub(super) fn admission(
         true => {
             let tariff = app.tariff(now);
             let listed = tariff.find(&endpoint.provider.name, call_body.model.as_deref());
-            let bound = bound(endpoint, call_body, *managed, listed, &tariff);
+            let bound = tariff.at_most(endpoint, call_body, *managed, listed);
             let bound = bound.inspect_err(|refused| {
                 let is_model = refused.issues().iter().any(|issue| issue.path == ["model"]);
                 if refused.code() == ErrorCode::ModelPriceUnknown && is_model {
@@ -79,131 +66,6 @@ pub(super) fn admission(
         bound,
         created_at: now,
     }))
-}
-
-/// The most that a metered call can use, and the prices that it can meet by the row that is `listed`
-/// for its model; refused when they are unknown and must not be.
-pub(crate) fn bound(
-    endpoint: &Endpoint,
-    body: &CallBody,
-    managed: bool,
-    listed: Option<Listed<'_>>,
-    tariff: &Tariff<'_>,
-) -> Result<CostBound, ApiError> {
-    let listed = listed.filter(|listed| is_priced(endpoint, listed.row));
-    let provider = &endpoint.provider.name;
-    if listed.is_none() {
-        let issue = format!("has no price at {provider}; the operator can set one in [[prices]]");
-        refuse_unpriced(Issue::at(["model"], issue), managed, tariff.unpriced)?;
-    }
-    let mut bound = bound_at(listed, endpoint, body);
-    if let Some(prices) = &mut bound.prices {
-        let charges = body.bound(endpoint).tool_charges;
-        match dearest_tool(&charges, prices, bound.input_tokens, provider, tariff) {
-            Ok(price) => prices.tool_call = price,
-            Err(path) => {
-                let message = format!("is a tool of {provider} whose price is not known");
-                let issue = Issue { path: path.clone(), message };
-                refuse_unpriced(issue, managed, tariff.unpriced)?;
-                bound.unbounded = Some(path);
-            }
-        }
-    }
-    Ok(bound)
-}
-
-/// Whether a row has prices for what is billed at an endpoint. One for another kind of use would make a
-/// call cost nothing.
-pub(super) fn is_priced(endpoint: &Endpoint, row: &PriceRow) -> bool {
-    let mut sets = endpoint.billed_units().iter();
-    sets.all(|units| units.iter().any(|unit| row.prices.price(*unit).is_some()))
-}
-
-/// The price of the dearest call of a tool that the body offers, if it offers any.
-///
-/// # Errors
-/// The path to the first tool without a price. The price of one kind of tool says nothing of another.
-fn dearest_tool(
-    charges: &[(ToolCharge, Vec<String>)],
-    prices: &UnitPrices,
-    input_tokens: u64,
-    provider: &str,
-    tariff: &Tariff<'_>,
-) -> Result<Option<Rate>, Vec<String>> {
-    let price = |charge| match charge {
-        ToolCharge::Tokens => Some(Rate::ZERO),
-        ToolCharge::Each(unit) => prices.price(unit),
-        ToolCharge::Image(model) => {
-            let row = tariff.find(provider, Some(model))?.row;
-            let most = Usage::tokens(input_tokens, TOKENS_PER_IMAGE_MADE);
-            let cost = BaseCost::of(&most, &row.dearest::<&str>(input_tokens, &[])).ok()?;
-            cost.total().ok()?.to_string().parse().ok()
-        }
-        ToolCharge::Unknown => None,
-    };
-    charges.iter().try_fold(None, |dearest: Option<Rate>, (charge, path)| {
-        price(*charge).map(|price| dearest.max(Some(price))).ok_or_else(|| path.clone())
-    })
-}
-
-fn refuse_unpriced(issue: Issue, managed: bool, unpriced: Unpriced) -> Result<(), ApiError> {
-    let allowed = match unpriced {
-        Unpriced::Allow => true,
-        Unpriced::Refuse => false,
-        Unpriced::RefuseManaged => !managed,
-    };
-    if allowed {
-        return Ok(());
-    }
-    Err(ApiError::with_issues(
-        ErrorCode::ModelPriceUnknown,
-        "The price of this call is not known, so it is not sent.",
-        vec![issue],
-    ))
-}
-
-/// The most that the call can use, and the dearest prices of its row.
-fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) -> CostBound {
-    let UsageBound { input_tokens, output, answers, tool_calls, others, unbounded, .. } =
-        body.bound(endpoint);
-    let row = listed.map(|listed| listed.row);
-    let (max_tokens, is_unknown) = match (output, row.and_then(|row| row.max_output_tokens)) {
-        (OutputBound::None, _) => (0, false),
-        (OutputBound::Stated(most), _) | (OutputBound::Unstated, Some(most)) => (most, false),
-        (OutputBound::Unstated, None) => (UNKNOWN_OUTPUT_TOKENS, true),
-    };
-    let (listed, unlisted): (Vec<_>, Vec<_>) = body
-        .tiers()
-        .iter()
-        .partition(|(_, tier)| row.is_some_and(|row| row.tiers.contains_key(tier)));
-    let tiers: Vec<&str> = listed.iter().map(|(_, tier)| tier.as_str()).collect();
-    let prices = row.map(|row| row.dearest(input_tokens, &tiers));
-    let without_bound = [(prices.is_none(), "model"), (is_unknown, max_tokens_field(endpoint))];
-    let unlisted = unlisted.first().map(|(field, _)| (true, *field));
-    let field = without_bound.into_iter().chain(unlisted).find(|(holds, _)| *holds);
-    // What the field takes of the body goes in too, in each round of a tool.
-    let to_state_maximum = match output {
-        OutputBound::Unstated => STATED_MAXIMUM_BYTES.saturating_mul(tool_calls.saturating_add(1)),
-        OutputBound::None | OutputBound::Stated(_) => 0,
-    };
-    CostBound {
-        input_tokens,
-        max_tokens,
-        to_state_maximum,
-        answers,
-        tool_calls,
-        others,
-        prices,
-        unbounded: unbounded.or_else(|| field.map(|(_, field)| vec![field.to_owned()])),
-    }
-}
-
-/// How the format of the endpoint names the most tokens of an answer.
-fn max_tokens_field(endpoint: &Endpoint) -> &'static str {
-    match endpoint.operation {
-        Some(operation) if operation.path == "/responses" => "max_output_tokens",
-        _ => "max_tokens",
-    }
 }
 
 /// What the input alone comes to by the row of its model, should no answer ever tell.

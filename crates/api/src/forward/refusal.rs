@@ -9,6 +9,12 @@ use crate::http::error::{ApiError, ErrorCode};
 /// How soon to try again while calls in flight hold what is missing.
 const HELD_MICROS: i64 = 1_000_000;
 
+/// A body that may not be forwarded, and each thing that is wrong with it.
+pub(crate) fn body_invalid(issues: Vec<Issue>) -> ApiError {
+    let message = "The body to be forwarded is not valid.";
+    ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
+}
+
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         match refusal {

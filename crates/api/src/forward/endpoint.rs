@@ -1,0 +1,52 @@
+//! Where a call may go, by its URL and the key it is made with.
+
+use std::sync::Arc;
+
+use actix_web::http::Method;
+use tollgate_domain::Issue;
+use tollgate_provider::{Endpoint, Provider, ProviderTable};
+
+use crate::http::error::{ApiError, ErrorCode};
+
+/// Where a URL leads, if the call may go there with this key.
+pub(crate) fn endpoint(
+    method: &Method,
+    url: &str,
+    managed: bool,
+    providers: &ProviderTable,
+) -> Result<Arc<Endpoint>, ApiError> {
+    let endpoint = providers.find(method, url).map_err(|why| not_supported(why.to_string()))?;
+    allowed(endpoint, managed)
+}
+
+/// The endpoint, if the call may go there with this key.
+pub(super) fn allowed(endpoint: Arc<Endpoint>, managed: bool) -> Result<Arc<Endpoint>, ApiError> {
+    let provider = &endpoint.provider;
+    if managed && !provider.takes_managed_calls() {
+        return Err(not_supported(no_key(provider)));
+    }
+    if managed && !endpoint.allows_managed_key() {
+        return Err(not_supported(format!(
+            "with the operator's key only the listed endpoints of {} may be called: put your own \
+             key into the forward token as provider_key",
+            provider.name
+        )));
+    }
+    Ok(endpoint)
+}
+
+pub(super) fn not_supported(why: String) -> ApiError {
+    ApiError::with_issues(
+        ErrorCode::ForwardEndpointNotSupported,
+        "This URL cannot be forwarded to.",
+        vec![Issue::at([], why)],
+    )
+}
+
+/// What to do about a provider for which the operator has no key.
+fn no_key(provider: &Provider) -> String {
+    format!(
+        "the operator has set no key for {}: put your own into the forward token as provider_key",
+        provider.name
+    )
+}

@@ -1,0 +1,80 @@
+//! What came in: who calls, and the whole body.
+
+use actix_web::{HttpRequest, web};
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::calls::Tracked;
+use super::credential::Credential;
+use crate::access::Access;
+use crate::app::{App, KeyOwner};
+use crate::client_connections::recognised;
+use crate::http::body;
+use crate::http::error::{ApiError, ErrorCode};
+
+/// Refuses what a browser asks for to show or run it: an answer of a provider would then be a page, or a
+/// script, of our own origin. Calls of scripts by `fetch` have the destination `empty`.
+fn refuse_pages(http: &HttpRequest) -> Result<(), ApiError> {
+    const DESTINATIONS: [&str; 14] = [
+        "document",
+        "iframe",
+        "frame",
+        "fencedframe",
+        "object",
+        "embed",
+        "script",
+        "worker",
+        "serviceworker",
+        "sharedworker",
+        "audioworklet",
+        "paintworklet",
+        "webidentity",
+        "xslt",
+    ];
+    let says = |name: &str, words: &[&str]| {
+        let mut values = http.headers().get_all(name);
+        values.any(|value| value.to_str().is_ok_and(|value| words.contains(&value)))
+    };
+    let is_page = says("sec-fetch-dest", &DESTINATIONS) || says("sec-fetch-mode", &["navigate"]);
+    match is_page {
+        true => Err(ApiError::new(
+            ErrorCode::OperationNotAllowed,
+            "A browser cannot open this address as a page, a frame or a script. Call it from a program.",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// A call as it came in: its caller is known, and nothing else of it is checked.
+pub(super) struct Inbound {
+    pub(super) tracked: Tracked,
+    pub(super) credential: Credential,
+    pub(super) owner: KeyOwner,
+    pub(super) body: Bytes,
+    pub(super) access: Access,
+    /// Since when it is here, without the time that its body took to come.
+    pub(super) began: Instant,
+}
+
+impl Inbound {
+    pub(super) async fn read(
+        http: &HttpRequest,
+        payload: web::Payload,
+        credential: fn(&HttpRequest) -> Result<Credential, ApiError>,
+        app: &App,
+    ) -> Result<Self, ApiError> {
+        let came_in = Instant::now();
+        refuse_pages(http)?;
+        let tracked = app.calls.enter(app.settings.clients.max_connections)?;
+        let credential = credential(http)?;
+        let owner = app.owner_of(&credential.key).await?;
+        recognised(http);
+        let access = Access::of(http);
+        access.caller(owner.merchant_id, owner.key);
+        let limit = app.settings.forward_body_limit_bytes;
+        let asked = Instant::now();
+        let body = body::read(http, &mut payload.into_inner(), limit).await?;
+        let began = came_in + asked.elapsed();
+        Ok(Self { tracked, credential, owner, body, access, began })
+    }
+}
