@@ -15,10 +15,12 @@ use tollgate_testkit::Reply;
 
 use crate::support::*;
 
-/// The data of the events that name missing prices, oldest first, when there are as many as that.
+/// The data of the events that name missing prices, oldest first, when there are as many as that. Those of calls
+/// are written as the calls are folded; those of refusals have jobs of their own.
 async fn told(gateway: &Gateway<'_>, count: usize) -> Vec<Value> {
     let merchant_id = gateway.merchant.merchant.merchant_id;
     loop {
+        gateway.store.store.fold().await.unwrap();
         let page = Page { after: None, limit: 100 };
         let list = move |conn: &mut _| events::list(conn, merchant_id, &page);
         let all = gateway.store.store.read(list).await.unwrap();

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use tollgate_domain::admission::{Call, CallKey, CostBound};
 use tollgate_domain::settlement::{Ending, Report};
@@ -31,6 +32,10 @@ pub struct TestStore {
 
 /// Where the clock of a test begins: 2026-11-21T00:00:00Z.
 pub const START: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
+
+/// The most that a test may take on one database, on a slow machine and with many seeds. One that waits for what
+/// never comes fails by its name.
+const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs `test` on a fresh store of each database: SQLite, then PostgreSQL. Both end audited.
 pub fn each_store(test: impl AsyncFn(&TestStore)) {
@@ -71,7 +76,8 @@ impl TestStore {
 
     async fn run(&self, test: impl AsyncFn(&Self)) {
         self.store.renew_lease().await.unwrap();
-        test(self).await;
+        let in_time = tokio::time::timeout(TEST_TIMEOUT, test(self)).await;
+        in_time.expect("the test ends in time");
         self.assert_audited().await;
         self.store.close().await.unwrap();
     }
