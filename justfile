@@ -58,9 +58,10 @@ instructions *options:
 bench-proxy *options:
     cargo run --profile dist -p tollgate-bench -- proxy {{options}}
 
-# What the ledger takes of a call, by thread, with nothing around it: `just bench-ledger 64 5`.
-bench-ledger callers="16" seconds="5":
-    cargo run --release -p tollgate-store --example ledger -- {{callers}} {{seconds}}
+# What the ledger takes of a call, by thread, with nothing around it: `just bench-ledger 64 600 4 3000` for 64 callers,
+# ten minutes, four pairs of metadata, 3,000 calls a second.
+bench-ledger callers="16" seconds="5" pairs="0" rate="0":
+    cargo run --release -p tollgate-store --example ledger -- {{callers}} {{seconds}} {{pairs}} {{rate}}
 
 # How that cost grows with bodies, spend keys and records, and what refusals cost.
 bench-growth *options:

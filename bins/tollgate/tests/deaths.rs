@@ -1,12 +1,14 @@
-//! The real program, killed again and again at any moment under load.
+//! The real program, killed again and again at any moment under load; and a machine that loses its power.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tollgate_testkit::postgres;
 use tollgate_testkit::random::Random;
+use tollgate_testkit::{postgres, tools};
 
 use crate::site::load::Load;
 use crate::site::{Service, Site, assert_audit_clean, each_site, merchant_key};
@@ -28,10 +30,9 @@ async fn are_paid(service: &Service, key: &str, answered: &[String]) {
     }
 }
 
-/// Kills one of so many nodes after the other, at moments of chance; nothing is lost by it.
-async fn survives(site: &Site, nodes: usize) {
+/// Kills one of so many nodes after the other, at moments of chance, and starts it again; nothing is lost by it.
+async fn survives(site: &Site, nodes: usize, serve: impl Fn() -> Service) {
     let key = merchant_key(site);
-    let serve = || site.serve();
     let mut services: Vec<_> = (0..nodes).map(|_| serve()).collect();
     let token = services[0].customer(&key, "1000").await;
     let limit = json!({"amount": "1000", "cycle": "daily"});
@@ -107,7 +108,7 @@ async fn survives(site: &Site, nodes: usize) {
 
 #[test]
 fn a_node_that_is_killed_at_any_moment_leaves_nothing_pending_and_loses_nothing() {
-    each_site(async |site| survives(site, 1).await);
+    each_site(async |site| survives(site, 1, || site.serve()).await);
 }
 
 #[test]
@@ -116,7 +117,73 @@ fn of_two_nodes_either_may_be_killed_at_any_moment() {
     let url = database.url().to_owned();
     let site = Site::new(&url, Some(database));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(survives(&site, 2));
+    runtime.block_on(survives(&site, 2, || site.serve()));
+}
+
+/// A disk for one site that keeps what was synced apart from what was written.
+struct Disk<'a> {
+    site: &'a Site,
+    preloaded: PathBuf,
+}
+
+impl<'a> Disk<'a> {
+    fn of(site: &'a Site) -> Option<Self> {
+        let preloaded = site.path().join("power.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/site/power.c");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&preloaded).arg(source);
+        let compiled = compiler.status().is_ok_and(|status| status.success());
+        tools::needed("cc", compiled.then_some(Self { site, preloaded }))
+    }
+
+    /// Starts the service on this disk, with what it has in its files now.
+    fn serve(&self, settings: &[(&str, &str)]) -> Service {
+        let preload = [("LD_PRELOAD", self.preloaded.to_str().unwrap())];
+        self.site.serve_with(&[&preload, settings].concat())
+    }
+
+    /// Leaves in the files what was synced, as a power cut may. Nothing may be running.
+    fn lose_what_was_not_synced(&self) {
+        for name in ["tollgate.db", "tollgate.db-wal"] {
+            let synced = self.site.path().join(format!("{name}.synced"));
+            if synced.exists() {
+                std::fs::rename(synced, self.site.path().join(name)).unwrap();
+            }
+        }
+        let _ = std::fs::remove_file(self.site.path().join("tollgate.db-shm"));
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_moment_loses_nothing() {
+    let site = Site::new("sqlite:DIR/tollgate.db", None);
+    let Some(disk) = Disk::of(&site) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(survives(&site, 1, || {
+        disk.lose_what_was_not_synced();
+        disk.serve(&[])
+    }));
+}
+
+/// What the test above would find, if calls were answered before they are synced.
+#[test]
+fn a_power_cut_on_a_disk_that_ignores_syncs_loses_calls() {
+    let site = Site::new("sqlite:DIR/tollgate.db", None);
+    let Some(disk) = Disk::of(&site) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let key = merchant_key(&site);
+        let mut service = disk.serve(&[("POWER_SYNC", "ignored")]);
+        let token = service.customer(&key, "1000").await;
+        let answer = service.forward(&site.chat_url(), &token, false).send().await;
+        answer.expect(200);
+        let record = format!("/v1/requests/{}", answer.header("x-service-request-id").unwrap());
+        service.call("GET", &record, &key).send().await.expect(200);
+        service.signal("-KILL");
+        assert_eq!(service.exit_code(), None, "killed");
+        disk.lose_what_was_not_synced();
+        disk.serve(&[]).call("GET", &record, &key).send().await.expect(404);
+    });
 }
 
 /// The lock file is removed, and a second service starts on the file that the first serves from.

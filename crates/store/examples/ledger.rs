@@ -1,9 +1,11 @@
 //! What the ledger itself costs: callers that admit and settle, and nothing between.
 //!
-//! `cargo run --release -p tollgate-store --example ledger -- CALLERS SECONDS PAIRS` uses a SQLite file in the
-//! temporary directory, which `TMPDIR` names. Every call has a spend key with every limit, a wallet, a meter of
-//! three tiers, and so many pairs of metadata. It prints what a call costs by thread, in µs of CPU, how long
-//! callers waited, in µs, and how many bytes of the file a call takes.
+//! `cargo run --release -p tollgate-store --example ledger -- CALLERS SECONDS PAIRS RATE` uses a SQLite file in the
+//! temporary directory, which `TMPDIR` names, and a PostgreSQL of its own where it is installed. Every call has a
+//! spend key with every limit, a wallet, a meter of three tiers, and so many pairs of metadata. With a RATE, so many
+//! calls begin each second; without, callers call without pause. It prints what a call costs by thread, in µs of
+//! CPU, how long callers waited, in µs, how many bytes of the file a call takes, how far the roll-ups were behind,
+//! and how large SQLite's log was.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,7 +15,9 @@
     reason = "a program for measuring"
 )]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use diesel::connection::SimpleConnection;
@@ -26,16 +30,16 @@ use tollgate_testkit::store::{TestStore, amount, answered};
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().unwrap());
     let (callers, seconds) = (arguments.next().unwrap_or(16), arguments.next().unwrap_or(5));
-    let pairs = arguments.next().unwrap_or(0);
+    let [pairs, rate] = [(); 2].map(|()| arguments.next().unwrap_or(0));
     each_store(async |store| {
         tokio::select! {
             () = tollgate_store::upkeep::run(store.store.clone()) => {}
-            () = measure(store, callers, Duration::from_secs(seconds), pairs) => {}
+            () = measure(store, callers, Duration::from_secs(seconds), pairs, rate) => {}
         }
     });
 }
 
-async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64) {
+async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64, rate: u64) {
     let merchant = store.merchant().await.merchant;
     let wallet_id = store.connection(merchant.merchant_id, "1000000").await.wallet_id;
     let meter =
@@ -67,6 +71,11 @@ async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64) {
     let calls = (0..callers).map(async |caller| {
         let mut waits = Vec::new();
         while begun.elapsed() < time {
+            if rate > 0 {
+                let number = caller + callers * waits.len() as u64;
+                let due = begun + Duration::from_secs_f64(number as f64 / rate as f64);
+                tokio::time::sleep_until(due.into()).await;
+            }
             let mut call = store.call_with(&spend_key, &key);
             call.bound.input_tokens = 1_000;
             call.forwarded.metadata = metadata(caller + waits.len() as u64);
@@ -80,7 +89,11 @@ async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64) {
         }
         waits
     });
-    let waits = futures_util::future::join_all(calls).await;
+    let most = Cell::default();
+    let waits = tokio::select! {
+        waits = futures_util::future::join_all(calls) => waits,
+        never = watch(store, &most) => match never {},
+    };
     let seconds = begun.elapsed().as_secs_f64();
     let mut waits = waits.concat();
     waits.sort_unstable();
@@ -88,6 +101,8 @@ async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64) {
     let [p50, p99, most] = [last / 2, last * 99 / 100, last].map(|at| waits[at].as_micros());
     println!("{calls} calls, {:.0} a second", calls as f64 / seconds);
     println!("the longer of a call's two waits: p50 {p50}, p99 {p99}, at most {most}");
+    let Behind { millis, log } = most.get();
+    println!("the roll-ups were at most {millis} ms behind, SQLite's log had at most {} MB", log >> 20);
     let each = |after: u64, before: u64| (after - before) as f64 / calls as f64;
     let [count, bytes] = [0, 1].map(|what| each(writes()[what], wrote[what]));
     println!("{count:.1} writes of {bytes:.0} bytes in all for each");
@@ -102,6 +117,36 @@ async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64) {
         if ticks > 0 {
             println!("{name}: {:.1} µs of CPU for each", ticks as f64 * 10_000.0 / calls as f64);
         }
+    }
+}
+
+/// How far behind the calls something is.
+#[derive(Clone, Copy, Default)]
+struct Behind {
+    /// How long the oldest settled call waits for the roll-ups.
+    millis: i64,
+    /// The size of SQLite's log, in bytes.
+    log: u64,
+}
+
+/// Looks ten times a second, and lets the clock of the store go.
+async fn watch(store: &TestStore, most: &Cell<Behind>) -> Infallible {
+    let begun = Instant::now();
+    let mut passed = 0;
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let now = i64::try_from(begun.elapsed().as_millis()).unwrap();
+        store.clock.advance_millis(now - passed);
+        passed = now;
+        let oldest = store.store.count_open().await.unwrap().oldest_unfolded;
+        let now = store.clock.now().unix_micros();
+        let behind = oldest.map_or(0, |oldest| (now - oldest.unix_micros()) / 1_000);
+        let log = match &store.url {
+            DatabaseUrl::Sqlite(file) => file.with_extension("db-wal").metadata().unwrap().len(),
+            _ => 0,
+        };
+        let before = most.get();
+        most.set(Behind { millis: before.millis.max(behind), log: before.log.max(log) });
     }
 }
 
