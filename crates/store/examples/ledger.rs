@@ -89,10 +89,10 @@ async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64, ra
         }
         waits
     });
-    let most = Cell::default();
+    let behind = Cell::default();
     let waits = tokio::select! {
         waits = futures_util::future::join_all(calls) => waits,
-        never = watch(store, &most) => match never {},
+        never = watch(store, &behind) => match never {},
     };
     let seconds = begun.elapsed().as_secs_f64();
     let mut waits = waits.concat();
@@ -101,8 +101,11 @@ async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64, ra
     let [p50, p99, most] = [last / 2, last * 99 / 100, last].map(|at| waits[at].as_micros());
     println!("{calls} calls, {:.0} a second", calls as f64 / seconds);
     println!("the longer of a call's two waits: p50 {p50}, p99 {p99}, at most {most}");
-    let Behind { millis, log } = most.get();
-    println!("the roll-ups were at most {millis} ms behind, SQLite's log had at most {} MB", log >> 20);
+    let Behind { millis, log } = behind.get();
+    println!(
+        "the roll-ups were at most {millis} ms behind, SQLite's log had at most {} MB",
+        log >> 20
+    );
     let each = |after: u64, before: u64| (after - before) as f64 / calls as f64;
     let [count, bytes] = [0, 1].map(|what| each(writes()[what], wrote[what]));
     println!("{count:.1} writes of {bytes:.0} bytes in all for each");
