@@ -106,7 +106,7 @@ impl SpendCounters {
             }
         }
         for (cycle, spent) in self.spent.each_mut() {
-            if cycle.is_same(admitted_at, last) {
+            if cycle.is_same(admitted_at, last) && *spent < Amount::MAX {
                 *spent = spent.checked_add(cost).unwrap_or(Amount::MAX);
             }
         }
@@ -130,5 +130,21 @@ impl SpendCounters {
             }
         }
         new.into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_sum_stays_full_also_after_a_correction() {
+        let now = Timestamp::from_unix_micros(1_795_219_200_000_000);
+        let mut counters = SpendCounters::default();
+        let [most, less] = [Amount::MAX, Amount::from_units(-1_000)];
+        counters.settle(now, Amount::ZERO, Amount::from_units(1)).unwrap();
+        counters.settle(now, Amount::ZERO, most).unwrap();
+        counters.settle(now, Amount::ZERO, less).unwrap();
+        assert_eq!(counters.spent.total, most);
     }
 }

@@ -551,12 +551,19 @@ pub(crate) fn insert_corrections(conn: &mut Conn, rows: &[CorrectionRow]) -> Que
     }
 }
 
-/// The oldest groups of calls in the queue of the roll-ups, with their numbers, locked. Who comes second waits until
-/// the first is done, and finds those that are left.
-pub(crate) fn lock_queued_calls(conn: &mut Conn, most: i64) -> QueryResult<Vec<(i64, String)>> {
+/// The oldest groups of calls in the queue of the roll-ups behind the number `after`, with their numbers, locked. Who
+/// comes second waits until the first is done, and finds those that are left.
+pub(crate) fn lock_queued_calls(
+    conn: &mut Conn,
+    after: Option<i64>,
+    most: i64,
+) -> QueryResult<Vec<(i64, String)>> {
     macro_rules! oldest {
         () => {
             rollup_queue::table
+                .filter(
+                    rollup_queue::number.ge(after.map_or(i64::MIN, |last| last.saturating_add(1))),
+                )
                 .order(rollup_queue::number)
                 .limit(most)
                 .select((rollup_queue::number, rollup_queue::calls))

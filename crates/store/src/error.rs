@@ -6,6 +6,8 @@ use std::fmt;
 pub enum StoreError {
     /// The database cannot be reached, or not in time, or its disk takes nothing.
     Unavailable(String),
+    /// Others change the same rows again and again. Nothing was done; later it may be.
+    Busy(String),
     /// The connection was lost in the middle: what was asked may have been done, or not.
     Interrupted,
     /// The database refused a statement.
@@ -23,6 +25,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unavailable(why) => write!(f, "the store cannot be reached: {why}"),
+            Self::Busy(why) => write!(f, "the store is busy: {why}"),
             Self::Interrupted => f.write_str("the store did not say whether it was done"),
             Self::Database(_) => f.write_str("the store refused a statement"),
             Self::Corrupt { what, value } => write!(f, "unreadable {what} in the store: {value}"),
@@ -34,7 +37,7 @@ impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Database(cause) => Some(cause),
-            Self::Unavailable(_) | Self::Interrupted | Self::Corrupt { .. } => None,
+            Self::Unavailable(_) | Self::Busy(_) | Self::Interrupted | Self::Corrupt { .. } => None,
         }
     }
 }
@@ -46,7 +49,9 @@ const FULL: &str = "database or disk is full";
 
 impl From<diesel::result::Error> for StoreError {
     fn from(cause: diesel::result::Error) -> Self {
-        use diesel::result::DatabaseErrorKind::{ClosedConnection, ReadOnlyTransaction, Unknown};
+        use diesel::result::DatabaseErrorKind::{
+            ClosedConnection, ReadOnlyTransaction, UnableToSendCommand, Unknown,
+        };
         // How libpq says that a server has gone in the middle of a statement.
         const GONE: [&str; 4] = [
             "server closed the connection",
@@ -59,9 +64,10 @@ impl From<diesel::result::Error> for StoreError {
             ["No space left on device", FULL, "disk I/O error", "unable to open database file"];
         match cause {
             // Another server has taken over, or an operator has stopped writes.
-            diesel::result::Error::DatabaseError(ClosedConnection | ReadOnlyTransaction, why) => {
-                Self::Unavailable(why.message().to_owned())
-            }
+            diesel::result::Error::DatabaseError(
+                ClosedConnection | ReadOnlyTransaction | UnableToSendCommand,
+                why,
+            ) => Self::Unavailable(why.message().to_owned()),
             diesel::result::Error::DatabaseError(Unknown, why)
                 if [&GONE[..], &[LOCKED], &DISK]
                     .into_iter()

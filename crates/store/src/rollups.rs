@@ -127,15 +127,20 @@ impl Folded {
 /// # Errors
 /// Those of the store.
 pub(crate) fn fold(conn: &mut Conn, series: &Series, now: Timestamp) -> Result<Folded, StoreError> {
-    let (mut numbers, mut calls) = (Vec::new(), Vec::new());
-    for (number, group) in dialect::lock_queued_calls(conn, GROUPS_AT_ONCE)? {
-        if calls.len() >= FOLDED_AT_ONCE {
-            break;
-        }
-        // One that cannot be read stays where it is, and keeps no other waiting.
-        if let Some(group) = queue::read(number, &group) {
-            numbers.push(number);
-            calls.extend(group);
+    let (mut numbers, mut calls, mut last) = (Vec::new(), Vec::new(), None);
+    // Groups that cannot be read stay where they are, and keep no other waiting.
+    while numbers.is_empty() {
+        let groups = dialect::lock_queued_calls(conn, last, GROUPS_AT_ONCE)?;
+        let Some((number, _)) = groups.last() else { break };
+        last = Some(*number);
+        for (number, group) in groups {
+            if calls.len() >= FOLDED_AT_ONCE {
+                break;
+            }
+            if let Some(group) = queue::read(number, &group) {
+                numbers.push(number);
+                calls.extend(group);
+            }
         }
     }
     if numbers.is_empty() {

@@ -34,7 +34,7 @@ pub(crate) use rollups::{HIGH, PartSums, QueueRow, RollupRow, SeriesRow, TagRow}
 pub(crate) use spend_keys::{SpendCountersRow, SpendKeyRow};
 pub(crate) use subscription_configs::{ConfigRow, ConfigVersionRow, CreditBundleRow};
 pub(crate) use subscriptions::SubscriptionRow;
-pub(crate) use tier_counters::{CounterKey, TierCounterRow, counter_key};
+pub(crate) use tier_counters::{CounterKey, TierCounterRow, counter_key, counter_owner};
 pub(crate) use transactions::{TransactionKeyRow, TransactionRow};
 pub(crate) use values::{from_json, from_word, time, to_json, word};
 pub(crate) use wallets::WalletRow;

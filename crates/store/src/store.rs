@@ -242,21 +242,27 @@ impl Store {
     /// Books what waits in memory, or puts it into the journal if that takes it by now.
     async fn replay_unkept(&self) -> Result<usize, StoreError> {
         let context = &self.0.context;
-        let mut booked = 0;
-        loop {
-            // It stays in memory until it is elsewhere: whoever waits for this may be dropped.
-            let Some(entry) = held(&context.unkept).first().cloned() else { return Ok(booked) };
+        let (mut booked, mut trouble) = (0, None);
+        let entries = held(&context.unkept).clone();
+        for entry in entries {
             let request_id = entry.request_id;
             let report = Arc::new(entry.report.clone());
             match self.book(request_id, report, entry.call.clone()).await {
                 Ok(_) => booked += 1,
                 Err(cause) => match context.journal.as_ref().map(|journal| journal.write(&entry)) {
                     Some(Ok(())) => {}
-                    Some(Err(_)) | None => return Err(cause),
+                    Some(Err(_)) | None if cause.is_away() => return Err(cause),
+                    // One that cannot be booked must not stand before those that can.
+                    Some(Err(_)) | None => {
+                        trouble = Some(cause);
+                        continue;
+                    }
                 },
             }
+            // Until then it stays in memory: whoever waits for this may be dropped.
             held(&context.unkept).retain(|waiting| waiting.request_id != request_id);
         }
+        trouble.map_or(Ok(booked), Err)
     }
 
     /// Keeps this process's lease alive; call it a few times per [`Options::lease_ms`](crate::Options::lease_ms).

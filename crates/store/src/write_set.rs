@@ -132,8 +132,6 @@ pub(crate) struct WriteSet {
     keys: BTreeMap<SpendKeyId, KeyChange>,
     /// What calls that have ended take of wallets, by call.
     taken: BTreeMap<RequestId, Amount>,
-    /// How many records were written on each wallet.
-    numbered: BTreeMap<WalletId, i64>,
 }
 
 impl WriteSet {
@@ -156,7 +154,6 @@ impl WriteSet {
             holds: BTreeMap::new(),
             keys: BTreeMap::new(),
             taken: BTreeMap::new(),
-            numbered: BTreeMap::new(),
         }
     }
 
@@ -167,6 +164,17 @@ impl WriteSet {
             && self.corrections.is_empty()
             && self.wallets_before.is_empty()
             && self.keys_before.is_empty()
+    }
+
+    /// Whether admissions have to look at a wallet from now on, or need not any more.
+    pub(crate) fn guards_a_wallet(&self) -> bool {
+        let is_guarded = |wallet: &LedgerWallet| {
+            let Wallet { balance, overdraft_limit, .. } = &wallet.wallet;
+            overdraft_limit.is_some() || *balance <= Wallet::LEAST_BALANCE
+        };
+        self.wallets_before.iter().any(|(id, before)| {
+            self.wallets_after.get(id).is_some_and(|after| is_guarded(before) != is_guarded(after))
+        })
     }
 
     /// The calls that are admitted.
@@ -270,7 +278,6 @@ impl WriteSet {
         let id = locked.wallet.wallet_id;
         let number = locked.last_record.checked_add(1).ok_or_else(|| out_of_range("wallet", id))?;
         locked.last_record = number;
-        *self.numbered.entry(id).or_default() += 1;
         Ok(number)
     }
 

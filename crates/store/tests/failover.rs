@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use tollgate_domain::admission::Refusal;
 use tollgate_domain::*;
 use tollgate_store::{SettleOutcome, StoreError, requests, spend_keys};
 use tollgate_testkit::store::{TestStore, amount, answered, on_own_server};
@@ -51,6 +52,24 @@ impl Customer {
             }
             assert!(Instant::now() < deadline);
             tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn change(&self, store: &TestStore, changes: SpendKeyChanges) {
+        let (merchant_id, id, now) =
+            (self.merchant_id, self.spend_key.spend_key_id, store.clock.now());
+        // A connection of the pool may be one to the server that was.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let changes = changes.clone();
+            let update =
+                move |conn: &mut _| spend_keys::update(conn, merchant_id, id, changes, now);
+            match store.store.write(update).await {
+                Ok(spend_keys::Updated::SpendKey(_)) => break,
+                Err(StoreError::Unavailable(_)) => {}
+                other => panic!("{other:?}"),
+            }
+            assert!(Instant::now() < deadline);
         }
     }
 
@@ -114,6 +133,30 @@ fn a_database_without_its_last_commits_gets_every_answer_again() {
         // It was sent before, and answered afterwards.
         customer.settles(store, open).await;
         customer.has_paid(store, &[before, open_then, settled, open]).await;
+    });
+}
+
+/// The lost change and the one that is made afterwards have the same number.
+#[test]
+fn a_change_of_a_key_counts_after_another_change_was_lost() {
+    on_own_server(async |store, server| {
+        let customer = Customer::of(store).await;
+        server.keep();
+        let name = SpendKeyChanges { name: Some("Lost".to_owned()), ..SpendKeyChanges::default() };
+        customer.change(store, name).await;
+        let before = customer.admits(store).await;
+        customer.settles(store, before).await;
+        server.lose();
+        // It has a connection again.
+        let after = customer.admits(store).await;
+        customer.settles(store, after).await;
+        let paused =
+            SpendKeyChanges { status: Some(SpendKeyStatus::Paused), ..SpendKeyChanges::default() };
+        customer.change(store, paused).await;
+        let call = store.call_with(&customer.spend_key, &customer.key);
+        let refused = store.store.admit(Box::new(call)).await.unwrap().unwrap_err();
+        assert_eq!(refused, Refusal::SpendKeyPaused);
+        customer.has_paid(store, &[before, after]).await;
     });
 }
 

@@ -393,6 +393,56 @@ fn a_tier_counter_charges_each_unit_exactly_once_under_eight_settlers() {
     });
 }
 
+/// Without a limit, too, a merchant's own wallet is not driven to the end of what an amount can be.
+#[test]
+fn a_wallet_without_a_limit_is_guarded_once_it_is_far_below_zero() {
+    each_store(async |store| {
+        let shop = shop(store, "0").await;
+        let call = || store.call(shop.merchant.merchant_id, shop.secret_key_id);
+        for _ in 0..2 {
+            store.forward(call(), 1, "300000000").await.unwrap();
+        }
+        let admitted = store.store.admit(Box::new(call())).await.unwrap().unwrap();
+        assert_eq!(admitted.merchant_hold, amount("2"), "there must be room for what it can cost");
+        store.store.settle(admitted.request_id, answered(1, "1")).await;
+    });
+}
+
+/// A counter has room for 9 × 10¹⁸ units. What it has no room for is charged and not counted.
+#[test]
+fn a_full_tier_counter_stays_full_and_its_calls_are_settled() {
+    const MOST: u64 = 6_000_000_000_000_000_000;
+    each_store(async |store| {
+        let mut shop = shop(store, "20").await;
+        shop.meter = store.meter(shop.merchant.merchant_id, &[(0, "0")]).await;
+        for _ in 0..3 {
+            let record = store.forward(shop.call(store), MOST, "1").await.unwrap();
+            assert_eq!(record.quote.total_wallet_cost, amount("1"));
+        }
+        let wallet = shop.wallet(store).await;
+        assert_eq!((wallet.balance, wallet.held), (amount("17"), Amount::ZERO));
+    });
+}
+
+#[test]
+fn a_group_of_the_queue_that_cannot_be_read_keeps_no_other_waiting() {
+    each_store(async |store| {
+        let rows = vec!["('nothing', 0)"; 100].join(", ");
+        let insert = format!("INSERT INTO rollup_queue (calls, created_at) VALUES {rows}");
+        let run = |sql: String| {
+            let write =
+                move |conn: &mut Conn| -> Result<(), StoreError> { Ok(conn.batch_execute(&sql)?) };
+            store.store.write(write)
+        };
+        run(insert).await.unwrap();
+        let shop = shop(store, "20").await;
+        store.forward(shop.call(store), 100, "1").await.unwrap();
+        assert_eq!(store.store.fold().await.unwrap(), 1);
+        assert_eq!(store.store.fold().await.unwrap(), 0);
+        run("DELETE FROM rollup_queue WHERE calls = 'nothing'".to_owned()).await.unwrap();
+    });
+}
+
 #[test]
 fn a_call_keeps_the_meter_version_it_was_admitted_with() {
     each_store(async |store| {

@@ -162,6 +162,64 @@ fn a_writer_that_another_program_keeps_loses_no_settlement() {
     });
 }
 
+/// A settlement that waits in memory and cannot be booked keeps no other waiting.
+#[test]
+fn a_settlement_that_cannot_be_booked_keeps_no_other_in_memory() {
+    each_store(async |store| {
+        let DatabaseUrl::Sqlite(file) = &store.url else { return };
+        let merchant = store.merchant().await;
+        let key = store.secret_key_id(&merchant).await;
+        let merchant = merchant.merchant;
+        let mut calls = Vec::new();
+        for _ in 0..2 {
+            let call = store.call(merchant.merchant_id, key);
+            calls.push(call.request_id);
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        }
+        let mut keeper = another(file);
+        keeper.batch_execute("BEGIN IMMEDIATE").unwrap();
+        for request_id in &calls {
+            let outcome = store.store.settle(*request_id, answered(1_000, "0.5")).await;
+            assert_eq!(outcome, SettleOutcome::NotSettled);
+        }
+        // The hold of the first is not what its wallet holds.
+        let change = |plus: &str| {
+            format!(
+                "UPDATE open_calls SET merchant_hold = merchant_hold {plus} WHERE request_id = \
+                 (SELECT min(request_id) FROM open_calls)"
+            )
+        };
+        keeper.batch_execute(&format!("{}; COMMIT", change("+ 40000000000000"))).unwrap();
+        let _ = store.store.replay_journal().await.unwrap_err();
+        assert_eq!(store.store.unkept(), 1);
+        let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
+        assert_eq!(wallet.balance.to_string(), "-0.5000000000", "the second is booked");
+        keeper.batch_execute(&change("- 40000000000000")).unwrap();
+        store.store.replay_journal().await.unwrap();
+        let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
+        assert_eq!(wallet.balance.to_string(), "-1.0000000000");
+        assert_eq!(store.store.unkept(), 0);
+    });
+}
+
+/// What operations and leases write is moved out of the log, too.
+#[test]
+fn the_log_does_not_grow_without_calls() {
+    each_store(async |store| {
+        let DatabaseUrl::Sqlite(file) = &store.url else { return };
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let mut largest = 0;
+        for _ in 0..30 {
+            for _ in 0..100 {
+                store.connection(merchant_id, "1").await;
+            }
+            largest = largest.max(megabytes(&file.with_extension("db-wal")));
+        }
+        println!("the log grows to {largest} MB");
+        assert!(largest <= 32, "the log grows to {largest} MB");
+    });
+}
+
 /// What makes a database in which migrations are noted, and none is.
 const NOTHING_MIGRATED: &str = "PRAGMA journal_mode = WAL; CREATE TABLE __diesel_schema_migrations \
     (version VARCHAR(50) PRIMARY KEY NOT NULL, run_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)";

@@ -345,17 +345,21 @@ impl From<StoreError> for ApiError {
         // Logged here, once; the caller learns what he can act on. A store that is away says so
         // itself: a line for each call that meets it would bury everything else.
         match &cause {
-            StoreError::Unavailable(_) | StoreError::Interrupted => log::debug!("{cause}"),
+            StoreError::Unavailable(_) | StoreError::Busy(_) | StoreError::Interrupted => {
+                log::debug!("{cause}")
+            }
             StoreError::Database(_) | StoreError::Corrupt { .. } => {
                 log::error!("{cause}: {cause:?}")
             }
         }
         match cause {
-            StoreError::Unavailable(_) | StoreError::Interrupted => Self::new(
-                ErrorCode::StoreUnavailable,
-                "The service cannot reach its store. Try again shortly.",
-            )
-            .retry_after(1_000_000),
+            StoreError::Unavailable(_) | StoreError::Busy(_) | StoreError::Interrupted => {
+                Self::new(
+                    ErrorCode::StoreUnavailable,
+                    "The service cannot reach its store. Try again shortly.",
+                )
+                .retry_after(1_000_000)
+            }
             StoreError::Database(_) | StoreError::Corrupt { .. } => {
                 Self::new(ErrorCode::InternalError, "Something went wrong in the service.")
             }

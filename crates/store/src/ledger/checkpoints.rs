@@ -17,7 +17,7 @@ use crate::conn::{Conn, Manager};
 use crate::dialect::{self, Checkpoint};
 use crate::error::StoreError;
 
-/// After so many admissions and settlements the thread makes a checkpoint.
+/// After so many admissions, settlements and other writes the thread makes a checkpoint.
 const EVERY: usize = 512;
 /// From so many pages of log on the ledger moves the rest: 16 MB.
 const MOST_PAGES: u64 = 4_096;
@@ -30,7 +30,7 @@ pub(super) struct Checkpoints {
     pages: Arc<Gauge>,
     /// Whether the thread has made one since the ledger did.
     has_moved: Arc<AtomicBool>,
-    /// Admissions and settlements since the thread was last asked.
+    /// Admissions, settlements and other writes since the thread was last asked.
     since: usize,
 }
 
@@ -65,13 +65,13 @@ impl Checkpoints {
         Ok(Self { orders: Some(orders), thread: Some(thread), pages, has_moved, since: 0 })
     }
 
-    /// Call it after each group, with the connection that has written it.
+    /// Call it after each group of items and each other write, with the connection that has written it.
     pub(super) fn after(&mut self, items: usize, conn: &mut Conn) {
         self.since = self.since.saturating_add(items);
         if self.pages.get() >= MOST_PAGES && self.has_moved.swap(false, Ordering::AcqRel) {
             match checkpoint(conn) {
                 Ok(Some(done)) => self.pages.set(if done.is_whole { 0 } else { done.pages }),
-                // The thread makes one. The ledger tries again after the next group.
+                // The thread makes one. The ledger tries again after the next write.
                 Ok(None) => self.has_moved.store(true, Ordering::Release),
                 Err(cause) => log::warn!("SQLite's log is not moved: {cause}"),
             }

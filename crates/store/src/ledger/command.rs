@@ -30,10 +30,10 @@ pub enum SettleOutcome {
 }
 
 /// What becomes of a call that asks to be admitted.
-pub(super) type Decision = Result<Result<Box<PendingRecord>, Refusal>, StoreError>;
+pub(super) type AdmissionResult = Result<Result<Box<PendingRecord>, Refusal>, StoreError>;
 
 pub(super) enum Job {
-    Admit(Box<Call>, oneshot::Sender<Decision>),
+    Admit(Box<Call>, oneshot::Sender<AdmissionResult>),
     Settle(Box<Settlement>, oneshot::Sender<Result<SettleOutcome, StoreError>>),
     /// A settlement whose outcome nobody waits for.
     SettleUnheard(Box<Entry>),

@@ -32,8 +32,7 @@ pub(crate) struct Context {
     /// What neither the database nor the journal took. No more calls than are on their way can come
     /// to wait here: new ones are not admitted then.
     pub(crate) unkept: Mutex<Vec<Entry>>,
-    /// The calls that this process has admitted and that are not settled, where the books of a batch end
-    /// with it.
+    /// The calls that this process has admitted and that are not settled, on PostgreSQL.
     pub(crate) open_calls: Mutex<HashMap<RequestId, Arc<PendingRecord>>>,
     /// The calls that were settled lately, where the database may lose what it has committed.
     pub(crate) recent: Recent,

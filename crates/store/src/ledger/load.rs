@@ -1,7 +1,7 @@
 //! The reading of what a group needs: the only reader of the ledger.
 //!
-//! What is known is not read again. Tables are locked in one order everywhere (open calls, spend keys, wallets, tier
-//! counters) and rows within a table by id, so groups of several nodes never wait for each other in a circle.
+//! What is known is not read again. Tables are locked in one order everywhere (records that are corrected, open calls,
+//! spend keys, wallets, tier counters) and rows within a table by id, so groups of several nodes never wait for each other in a circle.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -33,7 +33,7 @@ use crate::error::StoreError;
 use crate::journal::Entry;
 use crate::missing_prices;
 pub use command::SettleOutcome;
-use command::{Decision, Job, Settlement, Work, not_sent};
+use command::{AdmissionResult, Job, Settlement, Work, not_sent};
 pub(crate) use context::Context;
 use context::{gave_up, overtaken};
 pub(crate) use recent::Recent;
@@ -55,7 +55,7 @@ pub(crate) struct Ledger {
 /// long or because the call was dropped, is ended: it was not sent, and must not hold money.
 struct Waiting<'a> {
     ledger: &'a Ledger,
-    answer: oneshot::Receiver<Decision>,
+    answer: oneshot::Receiver<AdmissionResult>,
 }
 
 impl Drop for Waiting<'_> {
@@ -88,7 +88,7 @@ impl Ledger {
         Ok((Self { jobs, context }, threads.collect::<Result<_, _>>()?))
     }
 
-    pub(crate) async fn admit(&self, call: Box<Call>) -> Decision {
+    pub(crate) async fn admit(&self, call: Box<Call>) -> AdmissionResult {
         if self.context.is_overtaken() {
             return Err(overtaken());
         }

@@ -130,6 +130,8 @@ pub(crate) fn book(
         return Ok(Reported::OutOfRange);
     }
     changes.commit(conn, &Basis::default())?;
+    // Its transaction is not committed yet: a fold that comes too early leaves it to the next.
+    context.committed(&changes);
     Ok(Reported::Booked(record))
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::{MerchantId, RequestId};
 
-use super::command::{Command, Outcome};
+use super::command::{Command, Outcome, SettleOutcome};
 use super::config::Configs;
 use super::context::Context;
 use super::decide::{self, Rules};
@@ -92,15 +92,13 @@ impl RowLocks {
                 }
                 Err(Failure::Store(cause)) => return Err(cause),
             };
-            remember(group, &changes, context);
+            remember(group, &outcomes, &changes, context);
             if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Admitted(Err(_)))) {
                 self.refused_at = Some(Instant::now());
             }
             return Ok(outcomes);
         }
-        Err(StoreError::Unavailable(
-            "the configuration of a merchant changes all the time".to_owned(),
-        ))
+        Err(StoreError::Busy("a configuration is changed again and again".to_owned()))
     }
 }
 
@@ -166,11 +164,16 @@ fn refusals(
 
 /// Keeps in memory what the process has to know of a group that is committed: the calls that it has admitted, and those
 /// that were settled lately.
-fn remember(group: &[Command], changes: &WriteSet, context: &Context) {
+fn remember(group: &[Command], outcomes: &[Outcome], changes: &WriteSet, context: &Context) {
     context.committed(changes);
     let mut open_calls = context.open_calls();
-    for settled in changes.settled_calls() {
-        open_calls.remove(&settled.call.request_id);
+    for (command, outcome) in group.iter().zip(outcomes) {
+        // A call that was settled before, without an answer to this process, is not open either.
+        if let Some(settlement) = command.settlement()
+            && !matches!(outcome, Outcome::Settled(SettleOutcome::NotFound))
+        {
+            open_calls.remove(&settlement.request_id);
+        }
     }
     let opened = changes.opened_calls();
     open_calls.extend(opened.map(|call| (call.request_id, Arc::clone(call))));

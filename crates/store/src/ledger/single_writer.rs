@@ -106,10 +106,13 @@ impl SingleWriter {
             Ok((outcomes, changes)) => {
                 context.committed(&changes);
                 self.checkpoints.after(group.len(), conn);
+                if changes.guards_a_wallet() {
+                    self.configs = Configs::default();
+                }
                 Ok(outcomes)
             }
             Err(Failure::Stale) => {
-                Err(StoreError::Unavailable("it changes all the time".to_owned()))
+                Err(StoreError::Busy("it is changed again and again".to_owned()))
             }
             Err(Failure::Store(cause)) => Err(cause.or_away()),
         }
@@ -164,8 +167,16 @@ impl SingleWriter {
         }
     }
 
-    /// This connection has written something else, which may change what calls are decided by.
-    pub(super) fn forget(&mut self) {
+    /// This connection has written something else, which may concern calls.
+    pub(super) fn wrote_beside_groups(&mut self, conn: &mut Conn, concerns_calls: bool) {
+        if concerns_calls {
+            self.forget();
+        }
+        self.checkpoints.after(1, conn);
+    }
+
+    /// Forgets what was read.
+    fn forget(&mut self) {
         self.configs = Configs::default();
         self.state.forget();
     }

@@ -10,7 +10,9 @@ use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::PendingRecord;
 use tollgate_domain::settlement::Report;
 
-use super::command::{Command, Decision, Job, Outcome, SettleOutcome, Settlement, Work, not_sent};
+use super::command::{
+    AdmissionResult, Command, Job, Outcome, SettleOutcome, Settlement, Work, not_sent,
+};
 use super::context::{Context, gave_up};
 use super::recent::Settled;
 use super::row_locks::RowLocks;
@@ -138,8 +140,9 @@ impl Writer {
 
     /// After a failure, nothing in memory is believed.
     fn distrust(&mut self) {
-        if let Database::SingleWriter(writer) = &mut self.database {
-            *writer = None;
+        match &mut self.database {
+            Database::SingleWriter(writer) => *writer = None,
+            Database::RowLocks(row_locks) => **row_locks = RowLocks::default(),
         }
     }
 
@@ -163,10 +166,8 @@ impl Writer {
         }));
         match done {
             Ok(false) => {
-                if let Database::SingleWriter(Some(writer)) = database
-                    && concerns_calls
-                {
-                    writer.forget();
+                if let Database::SingleWriter(Some(writer)) = database {
+                    writer.wrote_beside_groups(conn, concerns_calls);
                 }
             }
             Ok(true) => self.disconnect(),
@@ -306,7 +307,7 @@ impl Writer {
 }
 
 enum Reply {
-    Admit(oneshot::Sender<Decision>),
+    Admit(oneshot::Sender<AdmissionResult>),
     Settle(oneshot::Sender<Result<SettleOutcome, StoreError>>),
     Unheard(Box<Entry>),
 }

@@ -50,10 +50,14 @@ pub(crate) fn counter_key(
     meter_id: MeterId,
     period: TierPeriod,
 ) -> CounterKey {
-    let owner = match (call.spend_key_id, call.connection_id) {
+    (Id(call.merchant_id), counter_owner(call), Id(meter_id), period.key(call.created_at))
+}
+
+/// The owner of the tier counter that a call moves.
+pub(crate) fn counter_owner(call: &PendingRecord) -> Id<AnyId> {
+    match (call.spend_key_id, call.connection_id) {
         (Some(id), _) => Id(id).of_any(),
         (None, Some(id)) => Id(id).of_any(),
         (None, None) => Id(call.merchant_id).of_any(),
-    };
-    (Id(call.merchant_id), owner, Id(meter_id), period.key(call.created_at))
+    }
 }

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use tollgate_domain::{LedgerAccount, PerCycle, RequestId, TransactionKind, Wallet, WalletId};
+use tollgate_domain::{
+    LedgerAccount, MeterId, PerCycle, RequestId, TransactionKind, Wallet, WalletId,
+};
 use tollgate_pricing::{Amount, Overflow};
 
-use super::{Holds, LedgerWallet, Line, WriteSet, out_of_range};
+use super::{Holds, KeyChange, LedgerWallet, Line, WriteSet, out_of_range};
 use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
+use crate::rows::counter_owner;
+use crate::settled_call::SettledCall;
 
 impl WriteSet {
     /// The laws of bookkeeping, of what was changed and how it is now.
@@ -35,10 +40,6 @@ impl WriteSet {
             if expected != Moved::from(after) {
                 return Err(broken(Law::LinesAreMovements, id));
             }
-            let records = self.numbered.get(id).copied().unwrap_or_default();
-            if before.last_record.checked_add(records) != Some(after.last_record) {
-                return Err(broken(Law::RecordsAreNumbered, id));
-            }
             let Ok(holds) =
                 Holds::of(&before.wallet).plus(self.holds.get(id).copied().unwrap_or_default())
             else {
@@ -64,31 +65,58 @@ impl WriteSet {
                 return Err(broken(Law::CallsPayTheirCost, id));
             }
         }
+        self.check_numbers()?;
         self.check_counters()?;
         self.check_keys()
     }
 
-    fn check_counters(&self) -> Result<(), StoreError> {
-        let of_records = self.records.iter().map(|call| i128::from(call.counted_units));
-        let of_corrections = self
-            .corrections
-            .iter()
-            .map(|one| i128::from(one.after.counted_units) - i128::from(one.before.counted_units));
-        let moved =
-            self.counters.values().map(|one| i128::from(one.after) - i128::from(one.before));
-        if of_records.chain(of_corrections).sum::<i128>() != moved.sum::<i128>() {
-            let whose = self
-                .counters
-                .keys()
-                .next()
-                .map_or_else(String::new, |(_, owner, ..)| owner.to_string());
-            return Err(broken(Law::TiersCountTheirCalls, whose));
+    fn check_numbers(&self) -> Result<(), StoreError> {
+        let numbers = self.wallets_before.iter().map(|(id, before)| (*id, before.last_record));
+        let mut numbers: BTreeMap<WalletId, i64> = numbers.collect();
+        for SettledCall { call, record, .. } in &self.records {
+            let id = call.wallet_id.unwrap_or(call.merchant_wallet_id);
+            let last = numbers.get_mut(&id).ok_or_else(|| broken(Law::RecordsAreNumbered, id))?;
+            let next = last.checked_add(1);
+            let sequence = record.sequence.and_then(|number| i64::try_from(number).ok());
+            *last = next
+                .filter(|_| next == sequence)
+                .ok_or_else(|| broken(Law::RecordsAreNumbered, id))?;
         }
-        Ok(())
+        let differs = |(id, last): &(&WalletId, &i64)| {
+            self.wallets_after.get(id).is_none_or(|after| after.last_record != **last)
+        };
+        match numbers.iter().find(differs) {
+            Some((id, _)) => Err(broken(Law::RecordsAreNumbered, id)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_counters(&self) -> Result<(), StoreError> {
+        // By owner and meter: how far the counters have moved, less the units of the calls.
+        let mut left: BTreeMap<(Id<AnyId>, Id<MeterId>), i128> = BTreeMap::new();
+        for ((_, owner, meter, _), change) in &self.counters {
+            *left.entry((*owner, *meter)).or_default() +=
+                i128::from(change.after) - i128::from(change.before);
+        }
+        let of_records = self.records.iter().map(|after| (after, 0));
+        let of_corrections =
+            self.corrections.iter().map(|one| (&one.after, one.before.counted_units));
+        for (settled, before) in of_records.chain(of_corrections) {
+            let units = i128::from(settled.counted_units) - i128::from(before);
+            let Some(meter) = settled.call.meter.filter(|_| units != 0) else { continue };
+            *left.entry((counter_owner(&settled.call), Id(meter.meter_id))).or_default() -= units;
+        }
+        match left.iter().find(|(_, left)| **left != 0) {
+            Some(((owner, _), _)) => Err(broken(Law::TiersCountTheirCalls, owner)),
+            None => Ok(()),
+        }
     }
 
     fn check_keys(&self) -> Result<(), StoreError> {
-        for (id, change) in &self.keys {
+        let unchanged = self.keys_before.keys().map(|id| (id, KeyChange::default()));
+        let mut keys: BTreeMap<_, _> = unchanged.collect();
+        keys.extend(self.keys.iter().map(|(id, change)| (id, *change)));
+        for (id, change) in keys {
             let (Some(before), Some(key)) = (self.keys_before.get(id), self.keys_after.get(id))
             else {
                 return Err(broken(Law::KeysCountTheirCalls, id));
@@ -195,13 +223,14 @@ fn broken(law: Law, whose: impl ToString) -> StoreError {
 mod tests {
     use std::sync::Arc;
 
+    use tollgate_domain::settlement::{self, Ending, Report};
     use tollgate_domain::{
-        Credits, MerchantId, MeterId, NodeId, PendingRecord, SpendCounters, SpendKey, SpendKeyId,
-        SpendRules, Timestamp,
+        Credits, MerchantId, MeterVersion, NodeId, PendingRecord, SpendCounters, SpendKey,
+        SpendKeyId, SpendRules, Timestamp,
     };
+    use tollgate_pricing::Rate;
 
     use super::*;
-    use crate::ids::Id;
     use crate::write_set::Reason;
 
     const NOW: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
@@ -248,6 +277,20 @@ mod tests {
             spend_hold: usd(hold),
             wallet_hold: usd(hold),
             ..crate::outcome::tests::pending()
+        }
+    }
+
+    fn settled(call: &PendingRecord, sequence: i64, counted_units: i64) -> SettledCall {
+        let report = Report::unknown(call, Ending::Lost, NOW);
+        let mut record = settlement::settle(call, &report, None, 0, Rate::ZERO).record;
+        record.sequence = u64::try_from(sequence).ok();
+        SettledCall {
+            call: Arc::new(call.clone()),
+            record: Arc::new(record),
+            wallet_paid: Amount::ZERO,
+            merchant_paid: Amount::ZERO,
+            counted_units,
+            missing_price: None,
         }
     }
 
@@ -315,13 +358,32 @@ mod tests {
     #[test]
     fn a_record_that_is_not_numbered_is_found() {
         let law = Some(Law::RecordsAreNumbered.text());
-        assert_eq!(breaks(|_, wallet, _| wallet.last_record += 1), law);
-        let given_twice = breaks(|changes, wallet, _| {
-            assert_eq!(changes.number_record(wallet).unwrap(), 3);
-            wallet.last_record -= 1;
-            assert_eq!(changes.number_record(wallet).unwrap(), 3);
+        let record = |changes: &mut WriteSet, wallet: &LedgerWallet, sequence| {
+            changes.record(settled(&call(wallet, None, "0"), sequence, 0));
+        };
+        let numbered = breaks(|changes, wallet, _| {
+            for number in [3, 4] {
+                assert_eq!(changes.number_record(wallet).unwrap(), number);
+                record(changes, wallet, number);
+            }
         });
-        assert_eq!(given_twice, law);
+        assert_eq!(numbered, None);
+        let without_record = breaks(|changes, wallet, _| {
+            changes.number_record(wallet).unwrap();
+        });
+        let given_twice = breaks(|changes, wallet, _| {
+            for _ in 0..2 {
+                changes.number_record(wallet).unwrap();
+                record(changes, wallet, 3);
+                wallet.last_record = 2;
+            }
+        });
+        let without_number = breaks(|changes, wallet, _| record(changes, wallet, 3));
+        let of_no_wallet = breaks(|changes, _, _| {
+            let wallet = wallet("1");
+            record(changes, &wallet, 3);
+        });
+        assert_eq!([without_record, given_twice, without_number, of_no_wallet], [law; 4]);
     }
 
     #[test]
@@ -351,6 +413,19 @@ mod tests {
             changes.count(key, 5, 7);
         });
         assert_eq!(moved, law);
+        let on = |owner: fn(&PendingRecord) -> Id<AnyId>| {
+            breaks(move |changes, wallet, _| {
+                let meter = MeterVersion { meter_id: MeterId::generate(NOW), version: 1 };
+                let call = PendingRecord { meter: Some(meter), ..call(wallet, None, "0") };
+                let number = changes.number_record(wallet).unwrap();
+                changes.record(settled(&call, number, 2));
+                let month = "2026-11".to_owned();
+                let key = (Id(call.merchant_id), owner(&call), Id(meter.meter_id), month);
+                changes.count(key, 5, 7);
+            })
+        };
+        assert_eq!(on(counter_owner), None);
+        assert_eq!(on(|_| Id(MerchantId::generate(NOW)).of_any()), law, "another one's counter");
     }
 
     #[test]
@@ -390,7 +465,8 @@ mod tests {
             key.counters.requests.total = 4;
             changes.open(Arc::new(call(wallet, Some(key), "0")), NodeId::generate(NOW)).unwrap();
         });
-        assert_eq!([not_held, not_spent, fewer_calls], [law; 3]);
+        let no_call = breaks(|_, _, key| key.counters.spent.total = usd("1"));
+        assert_eq!([not_held, not_spent, fewer_calls, no_call], [law; 4]);
         let below_zero = breaks(|changes, wallet, key| {
             let mut call = call(wallet, Some(key), "0");
             call.spend_hold = usd("1");

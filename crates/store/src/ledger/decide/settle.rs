@@ -123,7 +123,9 @@ impl Decision<'_> {
                 "{request_id}: what it costs is beyond all amounts; it is booked at nothing"
             );
         }
-        let counted_units = i64::try_from(counter_moves).unwrap_or(i64::MAX);
+        // A counter that is full stays so: a call is settled whatever its units are.
+        let room = i64::MAX.checked_sub(others).ok_or_else(out_of_counter)?;
+        let counted_units = i64::try_from(counter_moves).unwrap_or(i64::MAX).min(room);
         let counted_units = if counter.is_some() { counted_units } else { 0 };
         if let Some(key) = counter.filter(|_| counted_units != counted_before) {
             let moved = others.checked_add(counted_units).ok_or_else(out_of_counter)?;
