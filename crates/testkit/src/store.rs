@@ -35,7 +35,7 @@ pub const START: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
 
 /// The most that a test may take on one database, on a slow machine and with many seeds. One that waits for what
 /// never comes fails by its name.
-const TEST_TIMEOUT: Duration = Duration::from_secs(600);
+const TEST_TIMEOUT: Duration = Duration::from_secs(1_200);
 
 /// Runs `test` on a fresh store of each database: SQLite, then PostgreSQL. Both end audited.
 pub fn each_store(test: impl AsyncFn(&TestStore)) {
