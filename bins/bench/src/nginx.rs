@@ -1,5 +1,6 @@
-//! The baseline: nginx as a plain reverse proxy.
+//! The baseline: nginx as a plain reverse proxy, tuned for streams or with its defaults.
 
+use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,6 +10,38 @@ use anyhow::bail;
 use tokio::net::TcpStream;
 
 use crate::program::Program;
+
+/// How nginx passes bodies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Buffering {
+    /// As they come, in pieces of up to 64 KB.
+    Off,
+    /// As nginx does by default.
+    Default,
+}
+
+impl Buffering {
+    pub(crate) const ALL: [Self; 2] = [Self::Off, Self::Default];
+
+    const fn settings(self) -> &'static str {
+        match self {
+            Self::Off => {
+                "proxy_buffering off; proxy_request_buffering off; proxy_buffer_size 64k; \
+                 proxy_buffers 4 64k;"
+            }
+            Self::Default => "",
+        }
+    }
+}
+
+impl fmt::Display for Buffering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "nginx",
+            Self::Default => "nginx, defaults",
+        })
+    }
+}
 
 /// Where nginx is, if it is anywhere.
 pub(crate) fn find() -> Option<PathBuf> {
@@ -23,13 +56,14 @@ pub(crate) async fn start(
     nginx: &Path,
     provider: &str,
     folder: &Path,
+    buffering: Buffering,
 ) -> anyhow::Result<(Program, SocketAddr)> {
     // It cannot say which port it took, so it is given one that is free now.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let folder = folder.join("nginx");
+    let folder = folder.join(format!("nginx-{buffering:?}"));
     std::fs::create_dir(&folder)?;
     let config = folder.join("nginx.conf");
-    std::fs::write(&config, configuration(address, provider, &folder))?;
+    std::fs::write(&config, configuration(address, provider, &folder, buffering))?;
     let mut command = Command::new(nginx);
     command.arg("-e").arg(folder.join("error.log")).arg("-p").arg(&folder).arg("-c").arg(config);
     let mut program = Program::start("nginx", &mut command, &folder)?;
@@ -44,10 +78,14 @@ pub(crate) async fn start(
     Ok((program, address))
 }
 
-/// Connections are kept on both sides, as they are by what it is compared with; bodies are passed on
-/// as they come, in pieces that are large where they are.
-fn configuration(listen: SocketAddr, provider: &str, folder: &Path) -> String {
-    let folder = folder.display();
+/// Connections are kept on both sides, as they are by what it is compared with.
+fn configuration(
+    listen: SocketAddr,
+    provider: &str,
+    folder: &Path,
+    buffering: Buffering,
+) -> String {
+    let (folder, buffering) = (folder.display(), buffering.settings());
     format!(
         "daemon off;
 worker_processes 2;
@@ -75,10 +113,7 @@ http {{
             proxy_pass http://provider;
             proxy_http_version 1.1;
             proxy_set_header Connection \"\";
-            proxy_buffering off;
-            proxy_request_buffering off;
-            proxy_buffer_size 64k;
-            proxy_buffers 4 64k;
+            {buffering}
             client_max_body_size 0;
         }}
     }}

@@ -1,6 +1,7 @@
 //! What stands on the bench: a provider, nginx before it, and Tollgate before it, which may be there
 //! several times.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::call::Call;
 use crate::database::Database;
 use crate::http::{self, ask, request};
 use crate::load::{Driven, Load, Until, drive};
-use crate::nginx;
+use crate::nginx::{self, Buffering};
 use crate::program::{Program, built};
 use crate::service::Service;
 
@@ -23,7 +24,7 @@ use crate::service::Service;
 /// files last.
 pub(crate) struct Stand {
     services: Vec<Service>,
-    nginx: Option<(Program, SocketAddr)>,
+    nginx: BTreeMap<Buffering, (Program, SocketAddr)>,
     provider: Provider,
     tollgate: PathBuf,
     folder: TempDir,
@@ -39,7 +40,7 @@ struct Provider {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
     Direct,
-    Nginx,
+    Nginx(Buffering),
     /// The service of this place.
     Tollgate(usize),
 }
@@ -52,11 +53,11 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Direct => "direct",
-            Self::Nginx => "nginx",
-            Self::Tollgate(_) => "tollgate",
-        })
+        match self {
+            Self::Direct => f.write_str("direct"),
+            Self::Nginx(buffering) => buffering.fmt(f),
+            Self::Tollgate(_) => f.write_str("tollgate"),
+        }
     }
 }
 
@@ -66,19 +67,21 @@ impl Stand {
         let tollgate = built(&["-p", "tollgate"], "tollgate")?;
         let folder = tempfile::Builder::new().prefix("tollgate-bench-").tempdir()?;
         let provider = Provider::start(&tollgate, folder.path())?;
-        let nginx = match nginx::find() {
-            _ if !with_nginx => None,
-            Some(nginx) => {
-                Some(nginx::start(&nginx, &provider.address.to_string(), folder.path()).await?)
+        let mut nginx = BTreeMap::new();
+        let program = nginx::find();
+        if with_nginx && program.is_none() {
+            eprintln!(
+                "\n*** nginx is not installed: there is no baseline, and the ratios are to \
+                 direct calls only. ***\n"
+            );
+        }
+        if let Some(program) = program.filter(|_| with_nginx) {
+            let address = provider.address.to_string();
+            for buffering in Buffering::ALL {
+                let started = nginx::start(&program, &address, folder.path(), buffering).await?;
+                nginx.insert(buffering, started);
             }
-            None => {
-                eprintln!(
-                    "\n*** nginx is not installed: there is no baseline, and the ratios are to \
-                     direct calls only. ***\n"
-                );
-                None
-            }
-        };
+        }
         Ok(Self { services: Vec::new(), nginx, provider, tollgate, folder })
     }
 
@@ -118,9 +121,8 @@ impl Stand {
 
     /// What is compared: the provider alone, nginx if it is there, and the first service.
     pub(crate) fn targets(&self) -> Vec<Target> {
-        let mut targets = vec![Target::Direct, Target::Nginx, Target::Tollgate(0)];
-        targets.retain(|target| *target != Target::Nginx || self.nginx.is_some());
-        targets
+        let nginx = self.nginx.keys().map(|buffering| Target::Nginx(*buffering));
+        [Target::Direct].into_iter().chain(nginx).chain([Target::Tollgate(0)]).collect()
     }
 
     /// The processes whose trees are the target.
@@ -129,7 +131,9 @@ impl Stand {
             |service: &Service| service.nodes.iter().map(|node| node.program.id()).collect();
         match target {
             Target::Direct => vec![self.provider.program.id()],
-            Target::Nginx => self.nginx.iter().map(|(program, _)| program.id()).collect(),
+            Target::Nginx(buffering) => {
+                self.nginx.get(&buffering).iter().map(|(program, _)| program.id()).collect()
+            }
             Target::Tollgate(place) => self.services.get(place).map(nodes).unwrap_or_default(),
         }
     }
@@ -143,7 +147,10 @@ impl Stand {
     ) -> anyhow::Result<Load> {
         let (address, credential) = match target {
             Target::Direct => (self.provider.address, "simulated"),
-            Target::Nginx => (self.nginx.as_ref().context("there is no nginx")?.1, "simulated"),
+            Target::Nginx(buffering) => {
+                let nginx = self.nginx.get(&buffering).context("there is no nginx")?;
+                (nginx.1, "simulated")
+            }
             Target::Tollgate(place) => {
                 let service = self.service(place)?;
                 (service.address()?, service.spend_key.as_str())

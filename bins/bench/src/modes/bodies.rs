@@ -2,6 +2,7 @@
 
 use crate::call::Call;
 use crate::line::{self, Line};
+use crate::nginx::Buffering;
 use crate::options::Options;
 use crate::report::{self, Compare, Table};
 use crate::stand::{Stand, Target};
@@ -31,7 +32,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     line::drive(stand, &mut lines, options).await?;
     let host = stand.service(0)?.database.host;
     report::title(&format!("Bodies, {CALLERS} calls at a time"), host, options);
-    let to_nginx = || report::same_on(&lines, Target::Nginx);
+    let to_nginx = || report::same_on(&lines, Target::Nginx(Buffering::Off));
     Table::of("body")
         .text("target", |line| line.target.to_string())
         .figure("calls/s", 0, |figures| figures.calls_per_s)

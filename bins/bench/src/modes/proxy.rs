@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::call::Call;
 use crate::line::{self, Line};
 use crate::load::{Load, Until, percentile_us};
+use crate::nginx::Buffering;
 use crate::options::Options;
 use crate::process::peak_memory_kib;
 use crate::report::{self, Compare, Table};
@@ -41,7 +42,18 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
         .figure("p99", 0, |figures| figures.p99_us)
         .beside("added p50", Compare::Difference(0), |figures| figures.p50_us, to(Target::Direct))
         .beside("added p99", Compare::Difference(0), |figures| figures.p99_us, to(Target::Direct))
-        .beside("CPU × nginx", Compare::Ratio, |figures| figures.cpu_us, to(Target::Nginx))
+        .beside(
+            "CPU × nginx",
+            Compare::Ratio,
+            |figures| figures.cpu_us,
+            to(Target::Nginx(Buffering::Off)),
+        )
+        .beside(
+            "CPU × defaults",
+            Compare::Ratio,
+            |figures| figures.cpu_us,
+            to(Target::Nginx(Buffering::Default)),
+        )
         .beside("CPU × direct", Compare::Ratio, |figures| figures.cpu_us, to(Target::Direct))
         .cpu(host)
         .print(&lines);
