@@ -19,6 +19,29 @@ fn modules_form_no_circle() {
     }
 }
 
+/// The floors are those of the table in ARCHITECTURE.md.
+#[test]
+fn a_module_of_the_store_uses_no_floor_above_its_own() {
+    let text = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
+    let (_, table) = text.split_once("The floors\nof the store").unwrap();
+    let rows = table.lines().skip_while(|line| !line.starts_with('|'));
+    let mut floors: BTreeMap<String, u32> = BTreeMap::new();
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let Some(Ok(floor)) = cells.get(1).map(|cell| cell.parse()) else { continue };
+        let names = cells.get(2).unwrap().split('`').skip(1).step_by(2);
+        floors.extend(names.map(|name| (name.to_owned(), floor)));
+    }
+    let mut wrong = Vec::new();
+    for (module, used) in uses(&root().join("crates/store/src")) {
+        let Some(name) = module.first() else { continue };
+        let floor = floors.get(name).unwrap_or_else(|| panic!("{name} is on no floor"));
+        let used = used.iter().filter(|used| used.first().is_some_and(|top| floors[top] > *floor));
+        wrong.extend(used.map(|used| format!("{} uses {}", module.join("::"), used.join("::"))));
+    }
+    assert_eq!(wrong, <Vec<String>>::new());
+}
+
 /// A module by its path from the root of its crate, which is empty.
 type Module = Vec<String>;
 

@@ -8,6 +8,8 @@
 //! Every query starts from the merchant. No trait stands between the code and the database, and
 //! the tests run on both.
 
+#![warn(clippy::too_many_lines)]
+
 pub mod audit;
 mod backlog;
 pub mod backup;

@@ -7,7 +7,7 @@ use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::{
     Connection, ConnectionId, ConnectionStatus, CreditHold, Forwarded, Merchant, MerchantId,
     MerchantMeter, MeterVersion, MissingPrice, PendingRecord, PricedUsage, RequestId,
-    RequestRecord, Timestamp,
+    RequestRecord, Timestamp, Wallet,
 };
 use tollgate_pricing::{Amount, AppliedPrices};
 
@@ -98,18 +98,28 @@ pub(crate) fn book(
         reference_id: reported.reference_id.clone(),
         request_id: Id(pending.request_id),
     };
+    // Another report of the same usage may have come between.
     if !dialect::claim_reference(conn, &claim)? {
-        // Somebody else has reported it at the same time.
         let known = known(conn, merchant_id, reported)?;
         return Ok(known.unwrap_or(Reported::ReferenceReused));
     }
-    let request_id = pending.request_id;
-    let report = Some(Arc::new(report(reported, now)));
-    let settlement = Settlement { request_id, report, call: None };
+    settle(conn, Arc::new(pending), report(reported, now), &wallet, context)
+}
+
+/// Decides and commits the settlement of a report as a group of one.
+fn settle(
+    conn: &mut Conn,
+    call: Arc<PendingRecord>,
+    report: Report,
+    wallet: &Wallet,
+    context: &Context,
+) -> Result<Reported, StoreError> {
+    let (request_id, now) = (call.request_id, report.timestamp);
+    let settlement = Settlement { request_id, report: Some(Arc::new(report)), call: None };
     let command = Command::Settle(Box::new(settlement));
     let group = [&command];
     let (mut configs, mut state) = (Configs::default(), LedgerState::default());
-    state.calls.insert(request_id, CallState::Unadmitted(Arc::new(pending)));
+    state.calls.insert(request_id, CallState::Unadmitted(call));
     let memory = Memory { context, is_believed: false };
     let needs = load::load_calls(conn, &mut configs, &mut state, &group, memory)?;
     let not_booked = || StoreError::Corrupt {
