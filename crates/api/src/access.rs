@@ -1,9 +1,9 @@
-//! Access lines: one for each request, of what is safe to write down.
+//! Access lines: one log line for each request, with only what is safe to log.
 //!
-//! A line holds ids, words of ours and numbers. What a caller chooses stands in none: no body, no query, no
-//! header, no path but the template of its route, and no model, which the record has. It is written
-//! when nobody can add to it any more: when the answer has left, and the call, should its client have left
-//! before, is settled.
+//! A line holds ids, numbers and words that this service defines. It holds nothing that a caller chooses: no
+//! body, no query, no header, only the template of the route as path, and no model, which the record has. A line
+//! is written when it is complete: the answer has left, and the call is settled, also if its client has left
+//! before.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,52 +22,52 @@ use tollgate_provider::trace_id;
 
 use crate::http::error::ErrorCode;
 
-/// What is said of a request; what does not apply is left out.
+/// One access line. A field that does not apply is left out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct AccessLine {
-    /// The method; `OTHER` if it is none that HTTP defines.
+    /// The method; `OTHER` if HTTP does not define it.
     pub method: &'static str,
     /// The route's path, with names in the place of ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The status; none when the client left before there was one.
+    /// The status; `None` if the client left before there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// The code of the error, if it was one of ours.
+    /// The code of the error, if this service made it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<&'static str>,
-    /// From the head of the request to the last byte of the answer, in microseconds.
+    /// The time from the head of the request to the last byte of the answer, in microseconds.
     pub duration_us: u64,
     /// The id of the call's record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// The trace that the caller named, if that is valid.
+    /// The trace that the caller named, if it is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
-    /// Whose request it is.
+    /// The merchant of the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merchant_id: Option<String>,
-    /// The id of the key it was made with.
+    /// The id of the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// Where the call was forwarded to.
+    /// The provider that the call was forwarded to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// The provider's own status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider_status: Option<u16>,
-    /// What went in.
+    /// The input tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
-    /// What came out.
+    /// The output tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// What the call costs at the provider, in USD.
+    /// The base cost, in USD.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Amount>,
 }
 
-/// As `name=value`, which needs no quotes: there is no space in any value.
+/// Written as `name=value`. No value needs quotes, because none has a space.
 impl fmt::Display for AccessLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "method={}", self.method)?;
@@ -91,10 +91,10 @@ fn show(f: &mut fmt::Formatter<'_>, name: &str, value: Option<impl fmt::Display>
     value.map_or(Ok(()), |value| write!(f, " {name}={value}"))
 }
 
-/// Who writes lines.
+/// The function that writes lines.
 pub type AccessLog = fn(&AccessLine);
 
-/// The line of a request, shared by all who know something of it; nothing where none are written. It is of
+/// The line of a request, shared by all code that adds to it; empty if no lines are written. It belongs to
 /// one worker, which is one thread.
 #[derive(Clone, Default)]
 pub(crate) struct Access(Option<Rc<Draft>>);
@@ -116,7 +116,7 @@ impl Drop for Draft {
 }
 
 impl Access {
-    /// Begins the line of a request, where whoever answers it finds it.
+    /// Begins the line of a request and puts it into the request's extensions.
     pub(crate) fn begin(request: &ServiceRequest, log: Option<AccessLog>) -> Self {
         let Some(log) = log else { return Self::default() };
         let line = AccessLine {
@@ -135,14 +135,14 @@ impl Access {
         request.extensions().get::<Self>().cloned().unwrap_or_default()
     }
 
-    /// Adds to the line.
+    /// Changes the line, if there is one.
     fn note(&self, add: impl FnOnce(&mut AccessLine)) {
         if let Some(draft) = &self.0 {
             add(&mut draft.line.borrow_mut());
         }
     }
 
-    /// The head of the answer.
+    /// Notes the head of the answer.
     pub(crate) fn answered(
         &self,
         path: impl FnOnce() -> Option<String>,
@@ -156,7 +156,7 @@ impl Access {
         });
     }
 
-    /// Who asks.
+    /// Notes the merchant and the key.
     pub(crate) fn caller(&self, merchant_id: MerchantId, key: CallKey) {
         self.note(|line| {
             line.merchant_id = Some(merchant_id.to_string());
@@ -167,7 +167,7 @@ impl Access {
         });
     }
 
-    /// It is a call that may go out.
+    /// Notes an admitted call.
     pub(crate) fn admitted(&self, pending: &PendingRecord) {
         self.note(|line| {
             line.request_id = Some(pending.request_id.to_string());
@@ -175,7 +175,7 @@ impl Access {
         });
     }
 
-    /// How the call ended.
+    /// Notes the settlement of the call.
     pub(crate) fn settled(&self, report: &Report) {
         self.note(|line| {
             let priced = &report.priced;
@@ -186,7 +186,7 @@ impl Access {
         });
     }
 
-    /// The last byte of the answer has left, or the client has.
+    /// Notes that the last byte of the answer has left, or the client has.
     pub(crate) fn left(&self) {
         if let Some(draft) = &self.0 {
             draft.line.borrow_mut().duration_us = micros_since(draft.began);

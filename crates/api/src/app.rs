@@ -1,4 +1,4 @@
-//! What the routes share: the store, the providers, the prices, and the calls on their way.
+//! The state that the routes share: store, providers, prices, and calls in flight.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub struct App {
     pub(crate) prices: PriceBook,
     pub(crate) clock: Clock,
     pub(crate) rate_limits: RateLimits<SecretKeyId>,
-    /// Of those who sign in to the dashboard, by where they come from.
+    /// The attempts to sign in to the dashboard, by IP address.
     pub(crate) sign_ins: RateLimits<IpAddr>,
     pub(crate) room_for_bodies: Arc<Semaphore>,
     pub(crate) answer_memory: Arc<AnswerMemory>,
@@ -36,18 +36,18 @@ pub struct App {
     known_keys: RwLock<HashMap<KeyHash, KeyOwner>>,
 }
 
-/// Whose key it is.
+/// The merchant of a key, and the key itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyOwner {
     pub(crate) merchant_id: MerchantId,
     pub(crate) key: CallKey,
 }
 
-/// Only keys that were valid are remembered, so nobody can fill this but merchants; beyond so many
-/// it is begun anew.
+/// The number of remembered keys at which all are forgotten. Only valid keys are remembered, so only
+/// merchants can fill the map.
 const KNOWN_KEYS: usize = 10_000;
 
-/// How often somebody may try to sign in to the dashboard. One that succeeds does not count.
+/// The attempts to sign in to the dashboard in a minute. One that succeeds does not count.
 const SIGN_INS_PER_MINUTE: u32 = 10;
 
 impl App {
@@ -75,19 +75,19 @@ impl App {
         }
     }
 
-    /// What calls cost that come in at this instant.
+    /// The prices of calls that come in at this instant.
     pub(crate) fn tariff(&self, at: Timestamp) -> Tariff<'_> {
         let unpriced = self.settings.unpriced;
         Tariff { providers: &self.providers, prices: &self.prices, unpriced, at }
     }
 
-    /// The calls on their way, to drain them.
+    /// The calls in flight, to drain them.
     pub fn calls(&self) -> &Calls {
         &self.calls
     }
 
-    /// Whose key this is. It may be one that was deleted or rotated a moment ago: what an admission
-    /// allows is decided in the store, every time.
+    /// The owner of a key. The key may have been deleted or rotated a moment ago: each admission decides
+    /// again in the store.
     pub(crate) async fn owner_of(&self, key: &Key) -> Result<KeyOwner, ApiError> {
         let hash = key.hash();
         let known =
@@ -120,7 +120,7 @@ impl App {
         Ok(owner)
     }
 
-    /// Forgets a key that was found to be deleted.
+    /// Forgets a key that has been found deleted.
     pub(crate) fn forget_key(&self, key: CallKey) {
         let mut known = self.known_keys.write().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, owner| owner.key != key);

@@ -1,10 +1,9 @@
 //! Connections of clients: idle ones are closed, and the requests of each are bounded.
 //!
-//! The server itself bounds how long the head of a connection's first request may take, and how long a
-//! connection may be idle. What it does not bound is left to this: the head of a later request, and
-//! the rest of a body that nobody reads because its call was refused. Both can be sent a byte at a
-//! time for ever. The server does not bound the number of requests at once either: over HTTP/2 a client can
-//! begin any number of them and read no answer.
+//! The server itself bounds the time of the head of a connection's first request, and the time for which a
+//! connection may be idle. This file bounds the rest: the head of a later request, and the rest of a body that is
+//! not read because its call was refused. Both can be sent a byte at a time without end. The server does not bound
+//! the number of requests at once either: over HTTP/2 a client can begin any number of them and read no answer.
 
 use std::any::TypeId;
 use std::io;
@@ -38,24 +37,24 @@ pub(crate) struct Connections {
     strangers: Arc<AtomicUsize>,
 }
 
-/// So many requests of one connection are answered at once.
+/// The most requests of one connection that are answered at once.
 const MOST_RUNNING: usize = 1_000;
-/// Of those whose client has shown no valid credential, so many of one connection,
+/// The most of them whose client has shown no valid credential.
 const MOST_STRANGERS: usize = 250;
-/// and of all so many, but for a few of each connection.
+/// The most of those on all connections; a few of each connection are answered beyond it.
 const MOST_STRANGERS_OF_ALL: usize = 1_000;
 const FEW_STRANGERS: usize = 10;
-/// A client that is refused more and goes on all the same loses its connection: refusals wait for it, too.
+/// The most requests of one connection that wait, refused ones included. Beyond it the connection is closed.
 const MOST_WAITING: usize = 2_000;
 const MOST_STRANGERS_WAITING: usize = 1_000;
 
-/// One of them.
+/// A connection.
 struct Connection {
-    /// Another handle of its socket. The server's own is out of reach.
+    /// Another handle of its socket. The server's own handle is out of reach.
     socket: std::net::TcpStream,
     /// Whether it speaks TLS.
     is_encrypted: bool,
-    /// Whether it was closed from this side: what has come before is not read any more.
+    /// Whether it was closed from this side. Bytes that came before are not read any more.
     is_closed: AtomicBool,
     activity: Mutex<Activity>,
     /// Requests of all connections whose client has shown no valid credential.
@@ -75,19 +74,19 @@ impl Drop for Open {
 struct Activity {
     /// Requests that are being answered.
     running: usize,
-    /// Those of them whose client has shown no valid credential.
+    /// Requests whose client has shown no valid credential.
     strangers: usize,
-    /// When the last of them began or ended.
+    /// When the last request began or ended.
     since: Instant,
 }
 
 impl Connections {
-    /// None yet; how many are open is counted there.
+    /// No connections yet; `open` counts the open ones.
     pub(crate) fn new(open: Arc<Gauge>) -> Self {
         Self { all: Arc::default(), open, strangers: Arc::default() }
     }
 
-    /// Takes a client's connection, and remembers it for as long as it stands.
+    /// Takes a client's connection, and watches it for as long as it is open.
     pub(crate) fn accept<Io: 'static>(
         &self,
         io: Io,
@@ -115,7 +114,7 @@ impl Connections {
         Client { io, lines: is_http1.then(Lines::default), pauses: false, connection }
     }
 
-    /// Closes what has been idle for longer than `patience`, until the server is gone.
+    /// Closes connections that are idle for longer than `patience`, until the server is gone.
     pub(crate) async fn watch(self, patience: Duration) {
         const LOOKS_WITHIN_PATIENCE: u32 = 8;
         let connections = Arc::downgrade(&self.all);
@@ -142,11 +141,11 @@ impl Connection {
 
     fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
-        // It may have been closed from the other side.
+        // The other side may have closed it before.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Whether one more request may be answered. A client that does not heed refusals is cut off.
+    /// Whether one more request may be answered. A client that ignores refusals is cut off.
     fn has_room(&self) -> bool {
         let strangers_of_all = self.strangers_of_all.load(Ordering::Relaxed);
         let Activity { running, strangers, .. } = *lock(&self.activity);
@@ -158,20 +157,20 @@ impl Connection {
     }
 }
 
-/// A client's connection as the server reads and writes it: the lines of its heads are checked, and nothing is
-/// read of it when it was closed.
+/// A client's connection as the server reads and writes it. The lines of its heads are checked, and a closed
+/// one is not read.
 pub(crate) struct Client<Io> {
     io: Io,
-    /// None on a connection that is not of HTTP/1.
+    /// `None` on a connection of HTTP/2.
     lines: Option<Lines>,
-    /// Whether requests that have come over HTTP/2 are to be counted before more are read.
+    /// Whether requests that have come over HTTP/2 must be counted before more are read.
     pauses: bool,
-    /// None if there was no other handle of its socket to be had.
+    /// `None` if its socket gave no other handle.
     connection: Option<Arc<Connection>>,
 }
 
 impl<Io> Client<Io> {
-    /// Has its requests know it. It lives as long as the server's side of the connection does.
+    /// Makes the connection known to its requests. It lives as long as the server's side of it.
     pub(crate) fn put_into(&self, extensions: &mut Extensions) {
         if let Some(connection) = &self.connection {
             extensions.insert(connection.clone());
@@ -234,13 +233,13 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Client<Io> {
     }
 }
 
-/// Has the system take no more than it can send soon. Left to itself it takes megabytes for each
-/// client that reads slowly, and nobody sees for minutes whether that one still reads.
+/// Limits the unsent bytes in the system's buffer. By default the system takes megabytes for each client that
+/// reads slowly, and for minutes it is not seen whether the client still reads.
 fn keep_little_unsent(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     {
         const MOST_UNSENT_BYTES: u32 = 128 * 1024;
-        // Without it answers pass all the same.
+        // Without it answers still pass.
         let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(MOST_UNSENT_BYTES);
     }
     #[cfg(not(target_os = "linux"))]
@@ -251,7 +250,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request that is being answered; it counts until this is dropped.
+/// A request that is being answered. It counts until this is dropped.
 struct Running(Arc<Connection>);
 
 impl Running {
@@ -271,7 +270,7 @@ impl Drop for Running {
     }
 }
 
-/// A request whose client has shown no valid credential; it counts until this is dropped.
+/// A request whose client has shown no valid credential. It counts until this is dropped.
 struct Stranger(Arc<Connection>);
 
 impl Stranger {
@@ -291,7 +290,7 @@ impl Drop for Stranger {
     }
 }
 
-/// The scheme of the address that this request was sent to, as its client or a proxy says it.
+/// The scheme of the address that this request was sent to, as its client or a proxy states it.
 pub(crate) fn scheme(request: &HttpRequest) -> String {
     let connection = request.conn_data::<Arc<Connection>>();
     match connection.is_some_and(|connection| connection.is_encrypted) {
@@ -300,7 +299,7 @@ pub(crate) fn scheme(request: &HttpRequest) -> String {
     }
 }
 
-/// The client of this request has shown a valid credential.
+/// Notes that the client of this request has shown a valid credential.
 pub(crate) fn recognised(request: &impl HttpMessage) {
     request.extensions_mut().remove::<Stranger>();
 }
@@ -311,8 +310,7 @@ fn too_many(request: &ServiceRequest) -> ApiError {
     error.for_sdk_of(request.request())
 }
 
-/// Has a request count as being answered until its answer's last byte was taken, and its access line know
-/// how long that took.
+/// Counts a request until the last byte of its answer is taken. Its access line gets the time of that.
 pub(crate) async fn track(
     log: Option<AccessLog>,
     request: ServiceRequest,
@@ -344,7 +342,7 @@ pub(crate) async fn track(
     }))
 }
 
-/// The body of an answer.
+/// The body of an answer, with the counts that end with it.
 pub(crate) struct Tracked {
     body: BoxBody,
     access: Access,

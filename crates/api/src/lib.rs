@@ -1,18 +1,18 @@
 //! Tollgate's HTTP interface.
 //!
-//! - [`routes`] is the whole tree, [`App`] what stands behind it, [`Settings`] what an operator can choose
-//!   of it, and [`listen`] starts both: tests drive exactly what the binary serves.
-//! - `http` holds what every operation shares: who asks, bodies with all their issues, errors,
+//! - [`routes`] has all routes, [`App`] is their shared state, [`Settings`] are the operator's choices, and
+//!   [`listen`] starts the server: tests run the same server as the binary.
+//! - `http` has the parts that all operations share: caller, bodies with all their issues, errors,
 //!   lists, idempotency.
 //! - `resources` has a file per resource.
 //! - `forward` is the path of a forwarded call.
-//! - `client_connections` closes those that are idle, and bounds the requests of each; `line_ends` checks the
+//! - `client_connections` closes idle connections, and bounds the requests of each; `line_ends` checks the
 //!   lines of their heads.
-//! - `dashboard` shows a merchant all of it on pages.
-//! - `delivery` sends events to webhooks, in a thread of its own: [`Courier`].
-//! - `metrics` is what Prometheus reads, `access` the line that is logged of each request.
-//! - [`probe`] asks a service whether it takes calls.
-//! - `openapi` is the document of the operations, and of the messages that webhooks get.
+//! - `dashboard` has a merchant's pages.
+//! - `delivery` is the dispatcher, which sends events to webhooks in a thread of its own: [`Courier`].
+//! - `metrics` is the page for Prometheus, `access` the log line of each request.
+//! - [`probe`] checks whether a service takes calls.
+//! - `openapi` is the document of the operations, and of the messages of webhooks.
 
 mod access;
 mod app;

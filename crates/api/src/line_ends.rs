@@ -1,17 +1,17 @@
-//! A line of a request's head that ends in a line feed alone: refused.
+//! The check of line ends in a request's head: a line that ends in a bare line feed is refused.
 //!
 //! The parser below actix-web takes such a line feed for an end of line, as RFC 9112, 2.2, allows. A proxy before
-//! it may not, and then the two read different headers, or different requests, in the same bytes. Before the
-//! parser sees it, it is replaced by a byte that no head may have, so that the parser answers 400.
+//! it may not, and then the two read different headers, or different requests, in the same bytes. So the line feed
+//! is replaced by a byte that no head may have before the parser sees it, and the parser answers 400.
 
 use actix_web::http::header;
 
-/// Where in the requests of a connection the next byte stands. It is framed as the parser frames it; what the
-/// parser refuses ends the connection, so that nothing behind it matters.
+/// The place of the next byte in the requests of a connection. It follows the framing of the parser; a
+/// refusal of the parser ends the connection, so the bytes behind it do not matter.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     place: Place,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end has not come yet.
     begun: Vec<u8>,
     head: Head,
 }
@@ -20,19 +20,19 @@ pub(crate) struct Lines {
 enum Place {
     #[default]
     Head,
-    /// So many bytes of a body are still to come.
+    /// The bytes of a body that are still to come.
     Body(u64),
-    /// In the line that says how long a chunk is.
+    /// In the line with the length of a chunk.
     ChunkSize,
-    /// So many bytes of a chunk are still to come, with the end of its line.
+    /// The bytes of a chunk that are still to come, with the end of its line.
     Chunk(u64),
     /// Behind the last chunk.
     Trailer,
-    /// Nothing that follows is a head.
+    /// The rest of the connection, which has no more heads.
     Rest,
 }
 
-/// What the lines of a head say of what follows it.
+/// The framing of the bytes behind a head, from its lines.
 #[derive(Debug, Default)]
 struct Head {
     has_begun: bool,
@@ -42,15 +42,15 @@ struct Head {
     length: u64,
 }
 
-/// Of a line that comes in pieces so much is kept: all that its end is decided by, but in a line that says how
-/// long the body is and has no reason to be so long.
+/// The bytes that are kept of a line that comes in pieces. Its end is decided by them, unless it is a line
+/// with the length of the body that is longer than it needs to be.
 const KEPT_BYTES: usize = 256;
 
-/// No head may have this byte.
+/// A byte that no head may have.
 const REFUSED: u8 = 0;
 
 impl Lines {
-    /// Replaces what ends a line as it must not.
+    /// Replaces bare line feeds at the ends of lines.
     pub(crate) fn check(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             bytes = match self.place {
@@ -70,7 +70,7 @@ impl Lines {
         }
     }
 
-    /// Checks up to the end of a line; answers what is behind it.
+    /// Checks up to the end of a line, and returns the bytes behind it.
     fn check_line<'a>(&mut self, bytes: &'a mut [u8]) -> &'a mut [u8] {
         let Some(at) = memchr::memchr(b'\n', bytes) else {
             self.keep(bytes);
@@ -110,14 +110,14 @@ impl Lines {
 }
 
 impl Head {
-    /// What follows a line in this place.
+    /// The place behind a line in this place.
     fn next(&mut self, place: Place, line: &[u8]) -> Place {
         match place {
             Place::Head if !line.is_empty() => {
                 self.read(line);
                 Place::Head
             }
-            // Empty lines may stand before a request.
+            // Empty lines may come before a request.
             Place::Head if !self.has_begun => Place::Head,
             Place::Head => match std::mem::take(self) {
                 Self { is_chunked: true, .. } => Place::ChunkSize,
@@ -128,7 +128,7 @@ impl Head {
             },
             Place::ChunkSize => match chunk_size(line) {
                 Some(0) => Place::Trailer,
-                // With the end of its line.
+                // Two more bytes, for the end of its line.
                 Some(size) => size.checked_add(2).map_or(Place::Rest, Place::Chunk),
                 None => Place::Rest,
             },
@@ -157,7 +157,7 @@ impl Head {
     }
 }
 
-/// What is behind so many bytes, and how many are still to come.
+/// The bytes behind the next `count`, and how many of those are still to come.
 fn skip(bytes: &mut [u8], count: u64) -> (&mut [u8], u64) {
     let here = usize::try_from(count).unwrap_or(usize::MAX).min(bytes.len());
     let (_, rest) = bytes.split_at_mut_checked(here).unwrap_or_default();
@@ -173,7 +173,7 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Whether a line feed of what comes in these pieces is refused.
+    /// Whether a line feed of the text is refused when it comes in pieces of this length.
     fn is_refused(text: &str, piece: usize) -> bool {
         let mut lines = Lines::default();
         let mut bytes = text.as_bytes().to_vec();

@@ -1,5 +1,5 @@
-//! Whether the service on this machine takes calls, asked as a load balancer would, for whoever has no
-//! client at hand: a container without a shell has none.
+//! A check whether the service on this machine takes calls, as a load balancer makes it. It is for containers
+//! without a shell, which have no HTTP client.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -17,23 +17,23 @@ use rustls::{
 
 use crate::tls::Tls;
 
-/// The whole answer is some hundred bytes.
+/// The whole answer has a few hundred bytes.
 const MAX_ANSWER_BYTES: u64 = 16 * 1024;
 
-/// What `/readyz` answered.
+/// The answer of `/readyz`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
     /// Whether it takes calls.
     pub is_ready: bool,
-    /// `ok`, `draining` or `store_unavailable`; empty if it said something else.
+    /// `ok`, `draining` or `store_unavailable`; empty for any other answer.
     pub status: &'static str,
 }
 
-/// Asks whoever listens at `address`. With TLS it must show the certificate of `tls`, and nobody asks who
-/// has signed that.
+/// Queries `/readyz` of the service at `address`. With TLS the service must show the certificate of `tls`;
+/// its issuer is not checked.
 ///
 /// # Errors
-/// Nobody listens there, or not in time, or what it says is no answer of HTTP.
+/// When there is no connection or no answer in time, or the answer is not HTTP.
 pub fn probe(address: &str, tls: Option<&Tls>, patience: Duration) -> io::Result<Readiness> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in address.to_socket_addrs()? {
@@ -80,7 +80,7 @@ fn client(tls: &Tls) -> io::Result<ClientConnection> {
     ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)
 }
 
-/// Trusts one certificate, whatever names it has and whoever signed it.
+/// Trusts one certificate, whatever its names and its issuer.
 struct Own {
     certificate: CertificateDer<'static>,
     provider: Arc<CryptoProvider>,

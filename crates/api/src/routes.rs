@@ -1,4 +1,4 @@
-//! Every route, in one tree.
+//! All routes of the service.
 
 use actix_web::guard::{Guard, fn_guard};
 use actix_web::http::header::{ALLOW, HeaderValue};
@@ -21,24 +21,24 @@ use crate::resources::{
 };
 use crate::settings::Settings;
 
-/// What is served at an address.
+/// The part of the routes that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// All there is.
+    /// All routes.
     Everything,
     /// All but the dashboard.
     Interface,
-    /// The dashboard alone: its origin has no page that a provider could have written.
+    /// The dashboard alone, so that its origin has no content from providers.
     Dashboard,
 }
 
-/// Mounts what is served. Call it once per worker: each gets a provider client of its own.
+/// Mounts the served routes. It is called once per worker: each gets its own provider client.
 pub fn routes(app: web::Data<App>, served: Served) -> impl FnOnce(&mut ServiceConfig) {
     move |config| {
         let Settings { timeouts, resolver, .. } = &app.settings;
         let client = ProviderClient::with_resolver(*timeouts, resolver);
         config.app_data(app).app_data(web::Data::new(client)).app_data(&openapi::PARAMETERS);
-        // Routes are tried in their order.
+        // Routes are tried in this order.
         if served != Served::Dashboard {
             config.configure(interface);
         }
@@ -56,7 +56,7 @@ fn interface(config: &mut ServiceConfig) {
         .service(route("/v2/chat").route(post().to(forward::cohere_chat)))
         .service(route("/v2/embed").route(post().to(forward::cohere_embed)))
         .service(route("/v2/rerank").route(post().to(forward::cohere_rerank)))
-        // What watches a service often asks for heads.
+        // Monitors often send HEAD requests.
         .service(
             route("/healthz").route(get().to(health::healthz)).route(head().to(health::healthz)),
         )
@@ -104,7 +104,7 @@ fn v1(config: &mut ServiceConfig) {
                 .route(get().to(forward::get_of_provider)),
         )
         .service(route("/models").route(get().to(models::list)).route(head().to(models::list)))
-        // Some ids have a slash. Google's calls of a model have its path, and a colon.
+        // Some ids have a slash. Google's calls of a model have the same path, with a colon.
         .service(
             route("/models/{id:.+}")
                 .route(get().to(models::get))
@@ -217,7 +217,7 @@ fn v1(config: &mut ServiceConfig) {
         );
 }
 
-/// A call of a model as Google writes it, such as `/models/gemini-3-pro:generateContent`.
+/// A call of a model in Google's form, such as `/models/gemini-3-pro:generateContent`.
 fn google_call() -> impl Guard {
     fn_guard(|request| {
         let path = request.head().uri.path();
@@ -225,7 +225,7 @@ fn google_call() -> impl Guard {
     })
 }
 
-/// A path that answers other methods in the envelope.
+/// A route that answers other methods in the envelope.
 fn route(path: &str) -> actix_web::Resource {
     resource(path).default_service(web::to(method_not_allowed))
 }

@@ -1,4 +1,4 @@
-//! The server, as production and tests start it.
+//! The server, the same in production and in tests.
 
 use std::future::ready;
 use std::io;
@@ -28,22 +28,22 @@ use crate::routes::{Served, routes};
 use crate::settings::InterfaceShape;
 use crate::tls::{HTTP2, Tls};
 
-/// How many connections the system keeps until they are accepted.
+/// The most connections that the system keeps until they are accepted.
 const WAITING_CONNECTIONS: i32 = 1_024;
 
-/// A server that is bound; it serves when it is awaited or spawned.
+/// A bound server. It serves when it is awaited or spawned.
 pub struct Listening {
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
-    /// What serves.
+    /// The server itself.
     pub server: Server,
 }
 
-/// Binds a server to `address`; port 0 picks a free one. With `tls` it is for clients that speak TLS and no
-/// others. Signals are the caller's to handle. It must be called within a runtime of tokio's.
+/// Binds a server to `address`; port 0 picks a free one. With `tls` it serves only clients that speak TLS.
+/// The caller handles signals. It must be called within a runtime of tokio.
 ///
 /// # Errors
-/// Those of the operating system, such as an address that is taken.
+/// When the operating system refuses the address, for example because it is taken.
 pub fn listen(
     app: web::Data<App>,
     address: &str,
@@ -99,7 +99,7 @@ pub fn listen(
     Ok(Listening { address, server: builder.run() })
 }
 
-/// What answers the clients that come over `Io`, made once for each worker.
+/// The service for clients over `Io`, made once for each worker.
 fn service<Io: AsyncRead + AsyncWrite + Unpin + 'static>(
     app: &web::Data<App>,
     served: Served,
@@ -127,7 +127,7 @@ fn service<Io: AsyncRead + AsyncWrite + Unpin + 'static>(
             async move { stops.notified().await }
         })
         .on_connect_ext(Client::put_into)
-        // What waits in it for a slow client is memory of ours.
+        // Bytes that wait in it for a slow client take memory of this service.
         .h1_write_buffer_size(16 * 1024)
         .client_request_timeout(clients.head_timeout)
         .client_disconnect_timeout(Duration::from_secs(1))
@@ -137,7 +137,7 @@ fn service<Io: AsyncRead + AsyncWrite + Unpin + 'static>(
         .finish(map_config(routes, |()| AppConfig::default()))
 }
 
-/// What an address names, each with a listener.
+/// A listener for each address that a name has.
 fn bound(address: &str) -> io::Result<Vec<TcpListener>> {
     let bind = |address: SocketAddr| {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;

@@ -1,4 +1,4 @@
-//! What an operator can choose of the interface.
+//! The settings of the interface.
 
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
@@ -8,7 +8,7 @@ use tollgate_provider::{Reach, Resolver, Timeouts};
 
 use crate::access::AccessLog;
 
-/// Which of the two shapes of the interface responses have.
+/// The shape of responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InterfaceShape {
     /// With `connection_id`, fees, service charges and totals.
@@ -18,17 +18,17 @@ pub enum InterfaceShape {
     Earlier,
 }
 
-/// What to do when a client leaves before its answer has ended.
+/// The handling of a call whose client leaves before its answer has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDisconnect {
-    /// Read on, within bounds, to learn what the call really used.
+    /// Read on, within bounds, to learn the real usage of the call.
     #[default]
     Drain,
     /// Stop, and charge what has passed.
     Cancel,
 }
 
-/// What to do with a call whose price is not known.
+/// The handling of a call without a known price.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unpriced {
     /// Refuse it with the operator's key, allow it with the caller's.
@@ -40,16 +40,16 @@ pub enum Unpriced {
     Allow,
 }
 
-/// How long to wait for clients, and for how many.
+/// The bounds on clients: times to wait, and the number of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Clients {
     /// For the head of a connection's first request.
     pub head_timeout: Duration,
-    /// For the next piece of a body; and for the whole of one that only trickles.
+    /// For the next piece of a body, and for the whole of a body that comes slowly.
     pub body_timeout: Duration,
     /// For the next request of a connection.
     pub keep_alive: Duration,
-    /// How many connections are open at once; more of them wait.
+    /// The most connections that are open at once; more of them wait.
     pub max_connections: usize,
 }
 
@@ -58,58 +58,58 @@ impl Default for Clients {
         Self {
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
-            // Longer than the minute for which load balancers keep theirs: who closes first must be
-            // the one that sends.
+            // Longer than the minute for which load balancers keep their connections: the side that sends
+            // requests must close first.
             keep_alive: Duration::from_secs(75),
             max_connections: 25_000,
         }
     }
 }
 
-/// The ledger's threads, which all calls pass, keep the last core busy: with a worker for that core, too, they
-/// take turns on it and wake each other more often than they work.
+/// The default number of workers. The ledger's threads, which all calls pass, keep the last core busy. With a
+/// worker for that core, too, they take turns on it and wake each other more often than they work.
 fn one_less_than_cores() -> NonZeroUsize {
     let cores = available_parallelism().map_or(1, NonZeroUsize::get);
     NonZeroUsize::new(cores.saturating_sub(1)).unwrap_or(NonZeroUsize::MIN)
 }
 
-/// What an operator can choose.
+/// The settings that an operator can choose.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Opens the operator's routes; they are off without one.
     pub operator_token: Option<String>,
     /// The shape of responses.
     pub shape: InterfaceShape,
-    /// What to do when a client leaves.
+    /// The handling of calls whose client leaves.
     pub on_disconnect: OnDisconnect,
-    /// What to do without a price.
+    /// The handling of calls without a price.
     pub unpriced: Unpriced,
-    /// How long a call whose client has left is read on at most.
+    /// The longest time for which a call is read on after its client has left.
     pub disconnect_drain_max: Duration,
-    /// How many bytes more are read then at most.
+    /// The most bytes that are read in that time.
     pub disconnect_drain_max_bytes: u64,
-    /// How large a forwarded body may be.
+    /// The most bytes of a forwarded body.
     pub forward_body_limit_bytes: usize,
-    /// How large a body of our own operations may be.
+    /// The most bytes of the body of an operation that is not forwarded.
     pub body_limit_bytes: usize,
-    /// How much memory bodies that are on their way may take, all together.
+    /// The most memory for all bodies in flight together.
     pub body_memory_bytes: usize,
-    /// How much memory answers that are kept to be read may take, all together. Beyond it only their
-    /// beginning and end are kept.
+    /// The most memory for all answers that are kept to be read. Beyond it only their beginning and end are
+    /// kept.
     pub answer_memory_bytes: usize,
-    /// How many of our own operations a key may ask for in a minute; 0 is without limit.
+    /// The operations other than forwards that a key may call in a minute; 0 is no limit.
     pub standard_rate_per_minute: u32,
-    /// How long to wait for providers.
+    /// The bounds on waits for providers.
     pub timeouts: Timeouts,
-    /// How long to wait for clients.
+    /// The bounds on waits for clients.
     pub clients: Clients,
-    /// How many threads forward calls and answer, each with an event loop and connections of its own.
+    /// The number of threads that forward calls. Each has its own event loop and connections.
     pub workers: NonZeroUsize,
-    /// Which URLs webhooks may have.
+    /// The URLs that webhooks may have.
     pub webhooks: Reach,
-    /// Who says which addresses the names of providers and webhooks have.
+    /// The resolver of the names of providers and webhooks.
     pub resolver: Resolver,
-    /// Who writes a line for each request, if anybody does.
+    /// The function that writes a line for each request, if any.
     pub access_log: Option<AccessLog>,
     /// The commit that the program was built from, for the metrics.
     pub commit: &'static str,

@@ -1,4 +1,4 @@
-//! What calls cost here: the operator's providers and prices, asked without making a call.
+//! The prices of calls by the operator's providers and price lists, without a call.
 
 use actix_web::http::Method;
 use tollgate_domain::admission::CostBound;
@@ -16,43 +16,43 @@ use crate::forward::refusal::body_invalid;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::settings::Unpriced;
 
-/// What a call is taken to answer at most when neither it nor the price list says.
+/// The assumed most output tokens of a call if neither it nor the price list states them.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
 
-/// How many bytes `"max_completion_tokens": 1000000000, ` and its like take.
+/// The bytes of `"max_completion_tokens": 1000000000, ` and similar fields.
 const STATED_MAXIMUM_BYTES: u64 = 40;
 
-/// Where calls may go and what they cost at a time.
+/// The providers and prices of calls at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Tariff<'a> {
-    /// Where calls may go.
+    /// The providers that calls may go to.
     pub providers: &'a ProviderTable,
-    /// What is charged there.
+    /// The prices of the providers.
     pub prices: &'a PriceBook,
-    /// What to do without a price.
+    /// The handling of calls without a price.
     pub unpriced: Unpriced,
-    /// When: prices are those of its day and hour, in UTC.
+    /// The time. Its day and hour, in UTC, select the prices.
     pub at: Timestamp,
 }
 
 impl<'a> Tariff<'a> {
-    /// The price row of a model. An endpoint may have none by nature: then only a row for all of them
-    /// is one.
+    /// The price row of a model. An endpoint may have no model by nature; then only a row for all models
+    /// matches.
     pub fn find(&self, provider: &str, model: Option<&str>) -> Option<Listed<'a>> {
         self.prices.find(provider, model.unwrap_or_default(), self.at)
     }
 
-    /// What a call costs at its provider. A cost that no amount has room for leaves it unpriced.
+    /// The base cost of a call. A cost beyond the range of an amount leaves it unpriced.
     pub fn price(&self, served: &Served<'_>) -> Priced {
         priced(self.prices.price(served), served)
     }
 
-    /// The same, by the row that was found for the call's own model.
+    /// As [`Tariff::price`], with the row that was found for the call's own model.
     pub(crate) fn price_by(&self, served: &Served<'_>, own: Option<Listed<'_>>) -> Priced {
         priced(self.prices.price_by(served, own), served)
     }
 
-    /// What a stated usage of a model costs at its provider, if either is named.
+    /// The base cost of a stated usage, of a model at a provider if they are named.
     pub fn price_stated(
         &self,
         served: Option<(&str, &str)>,
@@ -77,10 +77,10 @@ impl<'a> Tariff<'a> {
         (stated, priced)
     }
 
-    /// The most that a body can cost when it is posted to a URL with the operator's key.
+    /// The most that a body can cost if it is posted to a URL with the operator's key.
     ///
     /// # Errors
-    /// As the call itself would be refused: issues are within `url` and `body`.
+    /// The error that the call itself would get, with issues within `url` and `body`.
     pub fn bound(&self, url: &str, body: &[u8]) -> Result<Bound, ApiError> {
         let endpoint = endpoint(&Method::POST, url, true, self.providers)
             .map_err(|refused| refused.within("url"))?;
@@ -97,8 +97,8 @@ impl<'a> Tariff<'a> {
         }
     }
 
-    /// The most that a metered call can use, and the prices that it can meet by the row that is `listed`
-    /// for its model; refused when they are unknown and must not be.
+    /// The most that a metered call can use, and the prices that can apply to it. They come from the row that
+    /// is `listed` for its model. A call without a price is refused if it needs one.
     pub(crate) fn at_most(
         &self,
         endpoint: &Endpoint,
@@ -137,15 +137,15 @@ fn priced(priced: Result<Priced, Overflow>, served: &Served<'_>) -> Priced {
     })
 }
 
-/// The most that a call can cost at its provider; none for one that is free.
+/// The most that a call can cost at its provider; `None` for a free call.
 #[derive(Clone, Debug)]
 pub struct Bound(Option<CostBound>);
 
 impl Bound {
-    /// The most that it can cost in all: what it would hold.
+    /// The most that it can cost in all, which is its hold.
     ///
     /// # Errors
-    /// It is more than any call may hold.
+    /// When that is more than any call may hold.
     pub fn hold(&self, terms: &Terms<'_>) -> Result<Quote, ApiError> {
         match &self.0 {
             Some(bound) => {
@@ -155,23 +155,23 @@ impl Bound {
         }
     }
 
-    /// What it rests on.
+    /// The bound on usage and prices that it is computed from.
     pub fn cost(&self) -> Option<&CostBound> {
         self.0.as_ref()
     }
 }
 
-/// Whether a row has prices for what is billed at an endpoint. One for another kind of use would make a
-/// call cost nothing.
+/// Whether a row has prices for the units that an endpoint bills. By a row for another kind of use a call
+/// would cost nothing.
 pub(crate) fn is_priced(endpoint: &Endpoint, row: &PriceRow) -> bool {
     let mut sets = endpoint.billed_units().iter();
     sets.all(|units| units.iter().any(|unit| row.prices.price(*unit).is_some()))
 }
 
-/// The price of the dearest call of a tool that the body offers, if it offers any.
+/// The price of the most expensive tool call that the body offers, if it offers any.
 ///
 /// # Errors
-/// The path to the first tool without a price. The price of one kind of tool says nothing of another.
+/// The path to the first tool without a price. The price of one kind of tool does not apply to another.
 fn dearest_tool(
     charges: &[(ToolCharge, Vec<String>)],
     prices: &UnitPrices,
@@ -211,7 +211,7 @@ fn refuse_unpriced(issue: Issue, managed: bool, unpriced: Unpriced) -> Result<()
     ))
 }
 
-/// The most that the call can use, and the dearest prices of its row.
+/// The most that the call can use, and the highest prices of its row.
 fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) -> CostBound {
     let UsageBound { input_tokens, output, answers, tool_calls, others, unbounded, .. } =
         body.bound(endpoint);
@@ -230,7 +230,7 @@ fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) ->
     let without_bound = [(prices.is_none(), "model"), (is_unknown, max_tokens_field(endpoint))];
     let unlisted = unlisted.first().map(|(field, _)| (true, *field));
     let field = without_bound.into_iter().chain(unlisted).find(|(holds, _)| *holds);
-    // What the field takes of the body goes in too, in each round of a tool.
+    // A field with the maximum, added to the body, is input, too, in each round of a tool.
     let to_state_maximum = match output {
         OutputBound::Unstated => STATED_MAXIMUM_BYTES.saturating_mul(tool_calls.saturating_add(1)),
         OutputBound::None | OutputBound::Stated(_) => 0,
@@ -247,7 +247,7 @@ fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) ->
     }
 }
 
-/// How the format of the endpoint names the most tokens of an answer.
+/// The field for the most tokens of an answer, in the format of the endpoint.
 fn max_tokens_field(endpoint: &Endpoint) -> &'static str {
     match endpoint.operation {
         Some(operation) if operation.path == "/responses" => "max_output_tokens",

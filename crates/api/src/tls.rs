@@ -1,4 +1,4 @@
-//! TLS of the service itself: a certificate and its key, read and compared before anything listens.
+//! TLS of the service itself. The certificate and its key are compared before the server listens.
 
 use std::fmt;
 use std::path::Path;
@@ -9,10 +9,10 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
 
-/// HTTP/2, as clients and services agree on it.
+/// The name of HTTP/2 in ALPN.
 pub(crate) const HTTP2: &[u8] = b"h2";
 
-/// How the service proves who it is. TLS 1.2 and 1.3; what a client speaks above is agreed on with it.
+/// The identity of the service, for TLS 1.2 and 1.3. The HTTP version is negotiated with the client.
 #[derive(Clone)]
 pub struct Tls {
     config: ServerConfig,
@@ -25,12 +25,12 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Why there is no TLS. The text repeats nothing of a file.
+/// The reason why there is no TLS. The text contains nothing of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsError {
-    /// The file of the certificate cannot be read, or holds none.
+    /// The file of the certificate cannot be read, or has none.
     Certificate(String),
-    /// The file of the key cannot be read, or holds none, or that of another certificate.
+    /// The file of the key cannot be read, has no key, or has the key of another certificate.
     Key(String),
 }
 
@@ -38,7 +38,7 @@ impl Tls {
     /// Reads a chain of certificates, the service's own first, and its key, both PEM.
     ///
     /// # Errors
-    /// [`TlsError`] says which file is wrong, and how.
+    /// [`TlsError`] with the file that is wrong, and the fault.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let unreadable = |file: &Path, cause: &pem::Error| match cause {
             pem::Error::Io(cause) => format!("cannot read {}: {cause}", file.display()),

@@ -1,10 +1,12 @@
-//! Whether a call may go out. Pure: the store loads the facts, locks what money depends on, asks
-//! here, and writes what comes back.
+//! Admission: the decision that a call may go out.
 //!
-//! Limits on money are kept in one of two ways. *Bounded*: a call is admitted while anything is
-//! left, so that a limit is passed by less than the cost of one call, however many come at once.
-//! *Strict*: a call is admitted if the most it can cost is left, so that no limit is ever passed.
-//! In both, an admitted call holds the most it can cost until it ends.
+//! Pure: the store loads the facts, locks the rows that money depends on, calls this module and
+//! writes the result.
+//!
+//! Limits on money have one of two modes. *Bounded*: a call is admitted while anything is left. The
+//! limit is passed by less than the cost of one call, however many come at once. *Strict*: a call
+//! is admitted if the most that it can cost is left. The limit is never passed. In both modes, an
+//! admitted call holds the most that it can cost until it ends.
 
 mod bound;
 mod call;
@@ -23,10 +25,10 @@ use crate::spend_counters::SpendCounters;
 use crate::spend_key::{Enforcement, SpendKey, SpendKeyStatus, SpendRules};
 use crate::time::Timestamp;
 
-/// A call that may go out.
+/// An admitted call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// What is stored before a byte goes to the provider.
+    /// The record that is stored before a byte goes to the provider.
     pub pending: PendingRecord,
     /// The counters of its spend key, with this call.
     pub counters: Option<SpendCounters>,
@@ -35,7 +37,7 @@ pub struct Admission {
 /// Admits `call` or refuses it.
 ///
 /// # Errors
-/// The first [`Refusal`] in the order of that enum.
+/// The first [`Refusal`] that applies, in the order of that enum.
 pub fn decide(
     call: &Call,
     facts: &Facts<'_>,
@@ -82,7 +84,7 @@ pub fn decide(
         request_id: call.request_id,
         merchant_id: call.merchant_id,
         reference_id: None,
-        // Whom the call was made for: the customer of the credential, else the one whose wallet pays.
+        // The customer of the credential, else the customer whose wallet pays.
         connection_id: call
             .connection_id
             .or_else(|| facts.wallet.and_then(|wallet| wallet.connection_id)),
@@ -104,7 +106,7 @@ pub fn decide(
     Ok(Admission { pending, counters })
 }
 
-/// Whether all that the call names is there.
+/// Checks that everything the call names exists.
 fn find(call: &Call, facts: &Facts<'_>) -> Result<(), Refusal> {
     if call.connection_id.is_some() && facts.connection.is_none() {
         return Err(Refusal::ConnectionNotFound);
@@ -114,7 +116,7 @@ fn find(call: &Call, facts: &Facts<'_>) -> Result<(), Refusal> {
     if names_meter && facts.meter.is_none() {
         return Err(Refusal::MeterNotFound);
     }
-    // A customer who was deleted spends nothing any more, by whichever key.
+    // A deleted customer can spend nothing, whichever key is used.
     let connections = facts.connection.into_iter().chain(facts.key_connection);
     match connections.into_iter().any(|one| one.status == ConnectionStatus::Deleted) {
         true => Err(Refusal::ConnectionDisabled),
@@ -123,10 +125,10 @@ fn find(call: &Call, facts: &Facts<'_>) -> Result<(), Refusal> {
 }
 
 impl SpendRules {
-    /// Whether the key may be used at all.
+    /// Checks whether the key may be used at `now`.
     ///
     /// # Errors
-    /// [`Refusal::SpendKeyPaused`] and [`Refusal::SpendKeyExpired`].
+    /// [`Refusal::SpendKeyPaused`] or [`Refusal::SpendKeyExpired`].
     pub fn may_be_used(&self, now: Timestamp) -> Result<(), Refusal> {
         match (self.status, self.expires_at) {
             (SpendKeyStatus::Paused, _) => Err(Refusal::SpendKeyPaused),
@@ -138,12 +140,12 @@ impl SpendRules {
     }
 }
 
-/// Whether the rules of the key allow such a call at all.
+/// Checks whether the rules of the key allow the call.
 fn obey(call: &Call, key: &SpendKey) -> Result<(), Refusal> {
     let rules = &key.rules;
     let forwarded = &call.forwarded;
     rules.may_be_used(call.created_at)?;
-    // A call without a model has no body either, and so no format.
+    // A call without a model has no body, and so no format.
     if forwarded.model.is_some() && !rules.request_shape.accepts(call.shape) {
         return Err(Refusal::RequestShapeMismatch { accepted: rules.request_shape });
     }
@@ -168,7 +170,7 @@ fn obey(call: &Call, key: &SpendKey) -> Result<(), Refusal> {
     }
 }
 
-/// Whether the key may make one more call now; the call is taken from its bucket.
+/// Checks whether the key may make one more call now, and takes the call from its bucket.
 fn pace(
     call: &Call,
     key: &SpendKey,
@@ -194,7 +196,7 @@ fn pace(
     }
 }
 
-/// Under which terms the call would be settled if it goes well. One that is free costs nothing.
+/// The terms of the settlement if the call goes well. A call that is not metered costs nothing.
 fn terms<'a>(call: &Call, facts: &Facts<'a>, service_charge_rate: Rate) -> Terms<'a> {
     let Forwarded { metered, provider_key_type, .. } = call.forwarded;
     Terms {

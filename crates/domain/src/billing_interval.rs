@@ -1,32 +1,33 @@
-//! How long billing cycles are. They are computed from the calendar, in UTC, always from the day
-//! they were first counted from: a month that began on the 31st ends on the last day of shorter
-//! months and on the 31st of longer ones.
+//! The lengths of billing cycles, computed from the calendar in UTC.
+//!
+//! Cycles are always counted from the same first day: a month that began on the 31st ends on the
+//! last day of shorter months and on the 31st of longer ones.
 
 use serde::{Deserialize, Serialize};
 use time::{Date, Month};
 
 use crate::time::Timestamp;
 
-/// How often a subscription is billed.
+/// The length of a billing cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BillingInterval {
-    /// Every 24 hours.
+    /// 24 hours.
     Day,
-    /// Every seven days.
+    /// Seven days.
     Week,
-    /// On the same day of every month, or its last.
+    /// One month, to the same day of the next month or to its last day.
     Month,
-    /// On the same day of every year; that of a leap day is 28 February in other years.
+    /// One year, to the same day of the next year; 29 February becomes 28 February in other years.
     Year,
 }
 
 const MICROS_PER_DAY: i64 = 24 * 60 * 60 * 1_000_000;
-/// An instant that never comes, where the calendar ends.
+/// The end of a cycle beyond the calendar: an instant that never comes.
 const NEVER: Timestamp = Timestamp::from_unix_micros(i64::MAX);
 
 impl BillingInterval {
-    /// The end of the `count`th cycle, counted from `anchor`.
+    /// The end of cycle number `count`, counted from 1 at `anchor`.
     pub fn end_of(self, anchor: Timestamp, count: i64) -> Timestamp {
         match self {
             Self::Day => anchor.plus_micros(count.saturating_mul(MICROS_PER_DAY)),
@@ -37,7 +38,7 @@ impl BillingInterval {
     }
 }
 
-/// The same time on the same day so many months later, or on the last day of that month.
+/// The same time and day `count` months later, or the last day of that month.
 fn months_later(anchor: Timestamp, count: i64) -> Timestamp {
     let day = anchor.date();
     let time_of_day = anchor.unix_micros() - Timestamp::at_midnight(day).unix_micros();
@@ -73,7 +74,7 @@ mod tests {
                     "2026-05-31T10:20:30.000004Z",
                 ][..],
             ),
-            // A leap year, by way of a December.
+            // A leap year, after a December.
             (
                 Month,
                 "2027-11-30T00:00:00Z",
@@ -101,7 +102,7 @@ mod tests {
                 ],
             ),
             (Year, "2026-12-31T00:00:00Z", &["2027-12-31T00:00:00Z"]),
-            // No summer time in UTC: a day is always 24 hours.
+            // UTC has no summer time: a day is always 24 hours.
             (Day, "2026-03-28T01:30:00Z", &["2026-03-29T01:30:00Z", "2026-03-30T01:30:00Z"]),
             (Day, "2028-02-28T00:00:00Z", &["2028-02-29T00:00:00Z", "2028-03-01T00:00:00Z"]),
             (Week, "2026-12-28T05:00:00Z", &["2027-01-04T05:00:00Z", "2027-01-11T05:00:00Z"]),

@@ -1,25 +1,27 @@
+//! Customers of a merchant.
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ConnectionId, MerchantId, WalletId};
 use crate::metadata::Metadata;
 use crate::time::Timestamp;
 
-/// Whether a connection can be used.
+/// The status of a customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectionStatus {
     /// In use.
     Active,
-    /// Deleted: still readable, refused in a forward.
+    /// Deleted. It can still be read, and calls for it are refused.
     Deleted,
 }
 
-/// A merchant's customer, with a wallet of its own.
+/// A customer of a merchant, with its own wallet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
-    /// Its id.
+    /// The id.
     pub connection_id: ConnectionId,
-    /// Whose customer it is.
+    /// The merchant that it belongs to.
     pub merchant_id: MerchantId,
     /// The merchant's own name for it, unique per merchant.
     pub reference_id: Option<String>,
@@ -27,17 +29,17 @@ pub struct Connection {
     pub name: Option<String>,
     /// Mail address, as given.
     pub email: Option<String>,
-    /// Free pairs.
+    /// Metadata from the merchant.
     pub metadata: Metadata,
-    /// The wallet that its calls are paid from.
+    /// The wallet that pays for its calls.
     pub wallet_id: WalletId,
-    /// Whether it can be used.
+    /// The status.
     pub status: ConnectionStatus,
-    /// When it was made.
+    /// The time of creation.
     pub created_at: Timestamp,
 }
 
-/// What a merchant states of a new connection.
+/// The fields of a new customer, as the merchant states them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewConnection {
     /// The merchant's own name for it.
@@ -46,17 +48,17 @@ pub struct NewConnection {
     pub name: Option<String>,
     /// Mail address.
     pub email: Option<String>,
-    /// Free pairs.
+    /// Metadata.
     pub metadata: Metadata,
 }
 
-/// What changes in a connection: `None` leaves a field as it is, `Some(None)` clears it.
+/// The changes of a customer. `None` keeps a field, `Some(None)` clears it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionChanges {
     /// Display name.
     pub name: Option<Option<String>>,
     /// Mail address.
     pub email: Option<Option<String>>,
-    /// Free pairs, replaced as a whole.
+    /// Metadata, replaced as a whole.
     pub metadata: Option<Metadata>,
 }

@@ -1,10 +1,10 @@
-//! Credit that a subscription grants. It lies on the wallet beside the balance, in two accounts,
-//! and is drawn before it: first what a cycle included, then what was bought in bundles.
+//! Credit from subscriptions. It lies on the wallet beside the balance, in two accounts, and is
+//! drawn before it: first the credit that a cycle included, then the credit bought in bundles.
 
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{Amount, Overflow};
 
-/// What a movement of money moves on a wallet. Each has a running sum of its own.
+/// An account of a wallet. Each has its own running sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LedgerAccount {
@@ -16,30 +16,30 @@ pub enum LedgerAccount {
     BundleCredit,
 }
 
-/// What becomes of credit that is left when a cycle ends.
+/// The rule for credit that is left when a cycle ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rollover {
-    /// All of it can be used on.
+    /// All of it stays usable.
     Full,
     /// It expires.
     None,
 }
 
-/// One of a wallet's two credits.
+/// One of the two credits of a wallet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credit {
-    /// What is left of it.
+    /// The remaining credit.
     pub remaining: Amount,
-    /// What of that is reserved by calls on their way; never more than is left.
+    /// The part that calls in flight have reserved, at most the remaining credit.
     pub held: Amount,
-    /// The last cycle with which it expired. What a call of then had reserved is left to it, and
-    /// what it does not use expires when it ends.
+    /// The last cycle with which it expired. A call of that cycle keeps its reservation, and the
+    /// unused part expires when the call ends.
     pub expired_cycle: i64,
 }
 
 impl Credit {
-    /// What nobody has reserved.
+    /// The credit that no call has reserved.
     pub fn free(&self) -> Amount {
         self.remaining.saturating_sub(self.held)
     }
@@ -50,7 +50,8 @@ impl Credit {
         Ok(reserved)
     }
 
-    /// Ends a reservation made in `cycle`: what is drawn of `cost`, and what expires.
+    /// Ends a reservation from `cycle`. Returns the part of `cost` that is drawn, and the part that
+    /// expires.
     fn settle(
         &mut self,
         reserved: Amount,
@@ -66,74 +67,74 @@ impl Credit {
     }
 }
 
-/// The credits of a wallet. A wallet that never had a subscription has none.
+/// The credits of a wallet. They are zero for a wallet that never had a subscription.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credits {
-    /// What cycles included.
+    /// Credit that cycles included.
     pub cycle: Credit,
-    /// What was bought.
+    /// Credit that was bought.
     pub bundle: Credit,
-    /// How many cycles have begun on this wallet, of whichever subscription.
+    /// The number of cycles that have begun on this wallet, over all subscriptions.
     pub cycles: i64,
 }
 
-/// What a call has reserved of a wallet's credits.
+/// The credit that a call has reserved on a wallet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreditHold {
-    /// Of what cycles included.
+    /// The part of credit that cycles included.
     pub cycle: Amount,
-    /// Of what was bought.
+    /// The part of credit that was bought.
     pub bundle: Amount,
-    /// The cycle in which it was reserved.
+    /// The cycle of the reservation.
     pub in_cycle: i64,
 }
 
-/// How the cost of a call is paid.
+/// The payment of a call's cost, by account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drawn {
-    /// From what cycles included.
+    /// The part from credit that cycles included.
     pub cycle: Amount,
-    /// From what was bought.
+    /// The part from credit that was bought.
     pub bundle: Amount,
-    /// From the balance.
+    /// The part from the balance.
     pub balance: Amount,
-    /// What was reserved of an expired cycle's credit and is not used.
+    /// The unused reservation of an expired cycle's credit.
     pub cycle_expired: Amount,
-    /// The same of expired bundles.
+    /// The unused reservation of expired bundles.
     pub bundle_expired: Amount,
 }
 
 impl Credits {
-    /// What a new call may draw on.
+    /// The credit that a new call may draw on.
     pub fn free(&self) -> Amount {
         self.cycle.free().saturating_add(self.bundle.free())
     }
 
-    /// What is left of both.
+    /// The remaining credit of both accounts.
     pub fn remaining(&self) -> Amount {
         self.cycle.remaining.saturating_add(self.bundle.remaining)
     }
 
-    /// What calls on their way have reserved of both.
+    /// The credit of both accounts that calls in flight have reserved.
     pub fn held(&self) -> Amount {
         self.cycle.held.saturating_add(self.bundle.held)
     }
 
-    /// Reserves up to `most` for a call, of what cycles included first.
+    /// Reserves up to `most` for a call, from credit that cycles included first.
     ///
     /// # Errors
-    /// [`Overflow`] when a sum would leave the range of an amount.
+    /// [`Overflow`] when a sum leaves the range of an [`Amount`].
     pub fn reserve(&mut self, most: Amount) -> Result<CreditHold, Overflow> {
         let cycle = self.cycle.reserve(most)?;
         let bundle = self.bundle.reserve(most.checked_sub(cycle)?)?;
         Ok(CreditHold { cycle, bundle, in_cycle: self.cycles })
     }
 
-    /// Ends a call that costs `cost`: what cycles included is drawn first, then what was bought, and
-    /// the rest is for the balance. What other calls have reserved is not touched.
+    /// Ends a call that costs `cost`. Credit that cycles included is drawn first, then bought
+    /// credit; the balance pays the rest. Reservations of other calls are not touched.
     ///
     /// # Errors
-    /// [`Overflow`] when a sum would leave the range of an amount.
+    /// [`Overflow`] when a sum leaves the range of an [`Amount`].
     pub fn settle(&mut self, hold: CreditHold, cost: Amount) -> Result<Drawn, Overflow> {
         let wanted = cost.max(Amount::ZERO);
         let (cycle, cycle_expired) = self.cycle.settle(hold.cycle, hold.in_cycle, wanted)?;

@@ -1,33 +1,35 @@
-//! Cycles of limits. They are computed from the calendar, in UTC; nothing has to run at midnight.
+//! Cycles of limits, computed from the calendar in UTC. No job runs at midnight.
 
 use serde::{Deserialize, Serialize};
 use time::{Date, Duration, Month};
 
 use crate::time::Timestamp;
 
-/// How often a limit begins anew.
+/// The interval after which a limit starts again from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cycle {
-    /// At 00:00 UTC.
+    /// One day, from 00:00 UTC.
     Daily,
-    /// On Monday at 00:00 UTC.
+    /// One week, from Monday at 00:00 UTC.
     Weekly,
-    /// On the first of the month at 00:00 UTC.
+    /// One calendar month, from its first day at 00:00 UTC.
     Monthly,
-    /// Never.
+    /// All time: the limit does not start again.
     Total,
 }
 
 impl Cycle {
-    /// Whether two instants lie in one cycle.
+    /// Returns whether two instants lie in one cycle.
     pub fn is_same(self, one: Timestamp, other: Timestamp) -> bool {
-        // Asked many times per call, and hardly ever across midnight: no calendar is needed then.
+        // This runs many times per call. Both instants are mostly of one day, which needs no
+        // calendar.
         one.days_since_1970() == other.days_since_1970()
             || self.first_day(one.date()) == self.first_day(other.date())
     }
 
-    /// When the cycle that `at` lies in ends and the next begins; never for [`Cycle::Total`].
+    /// The end of the cycle that contains `at`, which is the start of the next. `None` for
+    /// [`Cycle::Total`] and at the end of the calendar.
     pub fn ends_at(self, at: Timestamp) -> Option<Timestamp> {
         let first = self.first_day(at.date())?;
         let next = match self {
@@ -48,7 +50,7 @@ impl Cycle {
             Self::Daily => Some(day),
             Self::Weekly => {
                 let since_monday = i64::from(day.weekday().number_days_from_monday());
-                // The first week of the calendar may begin before it.
+                // The first week of the calendar may begin before the calendar does.
                 Some(day.checked_sub(Duration::days(since_monday)).unwrap_or(Date::MIN))
             }
             Self::Monthly => day.replace_day(1).ok(),
@@ -60,13 +62,13 @@ impl Cycle {
 /// One value for each cycle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerCycle<T> {
-    /// Of the day.
+    /// The value of the day.
     pub day: T,
-    /// Of the week.
+    /// The value of the week.
     pub week: T,
-    /// Of the month.
+    /// The value of the month.
     pub month: T,
-    /// Of all time.
+    /// The value of all time.
     pub total: T,
 }
 
@@ -81,7 +83,7 @@ impl<T> PerCycle<T> {
         }
     }
 
-    /// Every cycle with its value, to change it.
+    /// Each cycle with a mutable reference to its value.
     pub fn each_mut(&mut self) -> [(Cycle, &mut T); 4] {
         [
             (Cycle::Daily, &mut self.day),

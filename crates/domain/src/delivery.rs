@@ -1,4 +1,4 @@
-//! Deliveries: an event on its way to one webhook, and when it is tried again.
+//! Deliveries: one event for one webhook, with the times of its attempts.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,88 +6,88 @@ use crate::event_kind::EventKind;
 use crate::id::{DeliveryId, EventId, WebhookId};
 use crate::time::Timestamp;
 
-/// An event on its way to a webhook.
+/// One event for one webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Its id.
+    /// The id.
     pub delivery_id: DeliveryId,
-    /// Where it goes.
+    /// The webhook.
     pub webhook_id: WebhookId,
-    /// What it tells of. The message bears this id at every attempt.
+    /// The event. The message carries this id at every attempt.
     pub event_id: EventId,
     /// The event's kind.
     pub kind: EventKind,
-    /// Its number among all that go to this webhook, from 1 and without gaps.
+    /// The number of the delivery among all to this webhook, from 1 and without gaps.
     pub sequence: u64,
-    /// How it stands.
+    /// The status.
     pub status: DeliveryStatus,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
-    /// How the last attempt ended; absent before the first one, and while one is under way.
+    /// The outcome of the last attempt. Absent before the first one, and while one runs.
     pub last: Option<Attempt>,
-    /// When it was last tried.
+    /// The time of the last attempt.
     pub last_attempt_at: Option<Timestamp>,
-    /// When it is tried next. Absent when it is done, while an attempt is under way, and while it
-    /// waits for an earlier event of its resource.
+    /// The time of the next attempt. Absent when the delivery is done, while an attempt runs, and
+    /// while it waits for an earlier event of its resource.
     pub next_attempt_at: Option<Timestamp>,
-    /// When the event was taken up for this webhook.
+    /// The time at which the event was taken up for this webhook.
     pub created_at: Timestamp,
 }
 
-/// How a delivery stands.
+/// The status of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryStatus {
-    /// It waits for its first or next attempt, or one is under way.
+    /// It waits for its first or next attempt, or an attempt runs.
     Pending,
-    /// The receiver took it.
+    /// The receiver accepted it.
     Delivered,
-    /// It was tried as often as it is.
+    /// All attempts have failed, and no other follows.
     Failed,
 }
 
-/// How much of a receiver's answer is kept, in bytes.
+/// The most of a receiver's answer that is kept, in bytes.
 pub const MAX_ANSWER_BYTES: usize = 4_096;
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The status of the receiver's answer, if it gave one.
+    /// The HTTP status of the answer, if there is one.
     pub response_status: Option<u16>,
-    /// The beginning of its body, at most [`MAX_ANSWER_BYTES`].
+    /// The beginning of the answer's body, at most [`MAX_ANSWER_BYTES`].
     pub response_body: Option<String>,
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     pub fault: Option<DeliveryFault>,
-    /// How long it took, in milliseconds.
+    /// The duration, in milliseconds.
     pub duration_ms: u32,
 }
 
 impl Attempt {
-    /// Whether the receiver took it: with any status of 200 to 299.
+    /// Returns whether the receiver accepted it, with a status of 200 to 299.
     pub fn has_arrived(&self) -> bool {
         self.response_status.is_some_and(|status| (200..300).contains(&status))
     }
 }
 
-/// Why a receiver gave no answer.
+/// The reason why a receiver gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryFault {
-    /// The URL is not one that is called any more, or the message cannot be written for it.
+    /// The URL is no longer allowed, or the message cannot be written for it.
     UrlRefused,
-    /// Its name has no address.
+    /// The host name has no address.
     NameNotFound,
-    /// Its address is private.
+    /// The address is private.
     AddressPrivate,
-    /// Nobody listens there, or it cannot be reached.
+    /// The address refuses connections, or cannot be reached.
     Unreachable,
-    /// No secure connection came about.
+    /// No TLS connection was established.
     TlsFailed,
-    /// The time ran out.
+    /// The attempt took too long.
     TimedOut,
-    /// It closed the connection, or what it said is not HTTP.
+    /// The receiver closed the connection, or its answer is not HTTP.
     NoAnswer,
-    /// What is to be told is not there any more.
+    /// The content of the event no longer exists.
     EventLost,
 }
 
@@ -95,19 +95,19 @@ const SECOND: i64 = 1_000;
 const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
 
-/// How long is waited after each attempt that failed, in milliseconds; after the last one it is
-/// given up.
+/// The pause after each failed attempt, in milliseconds. The attempt after the last pause is the
+/// last.
 const PAUSES: [i64; 7] =
     [5 * SECOND, MINUTE, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 8 * HOUR, 24 * HOUR];
 
-/// After so many failed attempts, about six minutes, later events of the same resource wait no
-/// longer for one that the receiver does not take.
+/// The number of failed attempts after which later events of the same resource no longer wait for
+/// this one. It is reached after about six minutes.
 pub const OVERTAKEN_AFTER: u32 = 4;
 
 impl DeliveryStatus {
-    /// When to try again what has failed so often since it was sent or sent anew; `None` gives up.
-    /// `jitter` is a random number below 1: so that what failed together does not come back
-    /// together, up to a tenth is added.
+    /// The time of the next attempt after `failures` failed ones, counted since the delivery was
+    /// sent or sent again; `None` when no attempt follows. `jitter` adds up to a tenth of the
+    /// pause, so that deliveries that failed together are not retried together.
     pub fn next_attempt(failures: u32, now: Timestamp, jitter: Jitter) -> Option<Timestamp> {
         let place = usize::try_from(failures.checked_sub(1)?).ok()?;
         let pause = *PAUSES.get(place)?;
@@ -116,12 +116,12 @@ impl DeliveryStatus {
     }
 }
 
-/// A random share.
+/// A random share, as a fraction of [`u16::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter(pub u16);
 
 impl Jitter {
-    /// A random one.
+    /// Generates a random share.
     pub fn random() -> Self {
         Self(rand::random())
     }

@@ -1,4 +1,5 @@
-//! What the merchant's systems are told. Events are written in the transaction that causes them.
+//! Events: facts that a merchant can subscribe to. An event is written in the transaction that
+//! causes it.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,24 +15,24 @@ use crate::time::Timestamp;
 use crate::wallet::Wallet;
 use crate::webhook::Webhook;
 
-/// Something that happened.
+/// A fact that a merchant can subscribe to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its id.
+    /// The id.
     pub event_id: EventId,
-    /// Whom it concerns.
+    /// The merchant that it concerns.
     pub merchant_id: MerchantId,
-    /// What happened.
+    /// The fact, with its resource.
     pub news: News,
-    /// When.
+    /// The time of the event.
     pub created_at: Timestamp,
 }
 
-/// What happened, with the resource as it was right after.
+/// The content of an event: a fact, with the resource as it was right after.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "data")]
 pub enum News {
-    /// A customer was made.
+    /// A customer was created.
     #[serde(rename = "connection.created")]
     ConnectionCreated {
         /// The customer.
@@ -49,7 +50,7 @@ pub enum News {
         /// The wallet.
         wallet: Box<Wallet>,
     },
-    /// Nothing is left of a balance and its overdraft.
+    /// A balance and its overdraft are used up.
     #[serde(rename = "wallet.balance_depleted")]
     WalletBalanceDepleted {
         /// The wallet.
@@ -60,23 +61,23 @@ pub enum News {
     SubscriptionCreated {
         /// The subscription.
         subscription: Box<SubscriptionState>,
-        /// What the merchant has to collect for the cycle.
+        /// The amount that the merchant has to collect for the cycle.
         amount_due: Amount,
     },
-    /// A cycle has ended and the next one begun.
+    /// A cycle has ended and the next one has begun.
     #[serde(rename = "subscription.renewed")]
     SubscriptionRenewed {
         /// The subscription.
         subscription: Box<SubscriptionState>,
-        /// What the merchant has to collect for the cycle.
+        /// The amount that the merchant has to collect for the cycle.
         amount_due: Amount,
     },
-    /// A subscription goes on under another configuration, in a new cycle.
+    /// A subscription continues under another configuration, in a new cycle.
     #[serde(rename = "subscription.changed")]
     SubscriptionChanged {
         /// The subscription.
         subscription: Box<SubscriptionState>,
-        /// What the merchant has to collect for the cycle.
+        /// The amount that the merchant has to collect for the cycle.
         amount_due: Amount,
     },
     /// A subscription has ended.
@@ -88,11 +89,11 @@ pub enum News {
     /// Credit was bought.
     #[serde(rename = "credit_bundle.purchased")]
     CreditBundlePurchased {
-        /// What was bought.
+        /// The bundle.
         credit_bundle: Box<CreditBundle>,
-        /// Whose it is now.
+        /// The subscription that the credit belongs to.
         subscription: Box<SubscriptionState>,
-        /// What the merchant has to collect for it.
+        /// The amount that the merchant has to collect for it.
         amount_due: Amount,
     },
     /// A share of a spend limit is used up, for the first time in its cycle.
@@ -109,36 +110,36 @@ pub enum News {
         /// The key.
         spend_key: Box<SpendKey>,
     },
-    /// A call needed a price that no list has, for the first time that day (UTC).
+    /// A call needed a price that is in no price list, for the first time on that day (UTC).
     #[serde(rename = "price.missing")]
     PriceMissing {
         /// The provider's name.
         provider: String,
         /// The model.
         model: String,
-        /// The unit that has none; absent where the model has no price at all.
+        /// The unit without a price; absent where the model has no price at all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unit: Option<String>,
     },
-    /// A call was answered and is booked.
+    /// A call was answered and is settled.
     #[serde(rename = "request.completed")]
     RequestCompleted {
-        /// The call; its record is read when the message is written, for it does not change any more.
+        /// The call. Its record is read when the message is written, because it no longer changes.
         request_id: RequestId,
     },
-    /// A call failed and is booked.
+    /// A call failed and is settled.
     #[serde(rename = "request.failed")]
     RequestFailed {
-        /// The call; its record is read when the message is written.
+        /// The call. Its record is read when the message is written.
         request_id: RequestId,
     },
-    /// A provider claimed far more than a call could use.
+    /// A provider reported far more usage than a call could have.
     #[serde(rename = "request.suspicious")]
     RequestSuspicious {
-        /// The call; its record is read when the message is written.
+        /// The call. Its record is read when the message is written.
         request_id: RequestId,
     },
-    /// Somebody wants to see whether a webhook works.
+    /// A merchant tests a webhook.
     #[serde(rename = "webhook.test")]
     WebhookTest {
         /// The webhook.
@@ -147,7 +148,7 @@ pub enum News {
 }
 
 impl News {
-    /// What kind of event it is.
+    /// The kind of the event.
     pub const fn kind(&self) -> EventKind {
         match self {
             Self::ConnectionCreated { .. } => EventKind::ConnectionCreated,
@@ -169,7 +170,7 @@ impl News {
         }
     }
 
-    /// The resource whose events are told in their order.
+    /// The resource of the event, as text. Events of one resource are sent in their order.
     pub fn resource(&self) -> String {
         match self {
             Self::ConnectionCreated { connection } | Self::ConnectionDeleted { connection } => {
@@ -197,9 +198,9 @@ impl News {
 }
 
 impl Wallet {
-    /// What is to be told when the balance was `before`: that it has fallen below its threshold,
-    /// and that nothing is left of it and its overdraft. Each is told when it comes to be so, not
-    /// while it stays so.
+    /// The events of a change of the balance from `before`: a fall below the threshold, and the use
+    /// of all money and overdraft. Each is reported when the balance crosses the line, not while it
+    /// stays beyond it.
     pub fn news_since(&self, before: Amount) -> impl Iterator<Item = News> {
         let has_fallen = |below: fn(Amount, Amount) -> bool, line: Option<Amount>| {
             line.is_some_and(|line| !below(before, line) && below(self.balance, line))
@@ -215,8 +216,8 @@ impl Wallet {
 }
 
 impl SpendKey {
-    /// Ends a call that was admitted at `admitted_at`: gives back what it held, counts what it cost
-    /// (the difference, where something was counted before), and answers what is to be told.
+    /// Settles a call that was admitted at `admitted_at`: releases its hold, counts its cost (for a
+    /// correction, the difference), and returns the events to write.
     ///
     /// # Errors
     /// As [`SpendCounters::settle`](crate::SpendCounters::settle).

@@ -10,16 +10,16 @@ macro_rules! kinds {
         )]
         pub enum EventKind {
             $( $(#[$doc])* #[serde(rename = $word)] $Kind, )*
-            /// Somebody wants to see whether a webhook works. It cannot be left out.
+            /// A merchant tests a webhook. No webhook can leave this kind out.
             #[serde(rename = "webhook.test")]
             WebhookTest,
         }
 
         impl EventKind {
-            /// All that a webhook can ask for.
+            /// All kinds that a webhook can select.
             pub const ALL: &'static [Self] = &[ $( Self::$Kind, )* ];
 
-            /// The word by which webhooks know it.
+            /// The name of the kind in the API.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $( Self::$Kind => $word, )*
@@ -31,13 +31,13 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A customer was made.
+    /// A customer was created.
     ConnectionCreated = "connection.created";
     /// A customer was deleted.
     ConnectionDeleted = "connection.deleted";
     /// A balance has fallen below its threshold.
     WalletBalanceLow = "wallet.balance_low";
-    /// Nothing is left of a balance and its overdraft.
+    /// A balance and its overdraft are used up.
     WalletBalanceDepleted = "wallet.balance_depleted";
     /// A share of a spend limit is used up.
     SpendKeyThresholdReached = "spend_key.threshold_reached";
@@ -45,27 +45,27 @@ kinds! {
     SpendKeyLimitReached = "spend_key.limit_reached";
     /// A subscription has begun.
     SubscriptionCreated = "subscription.created";
-    /// A cycle has ended and the next one begun.
+    /// A cycle has ended and the next one has begun.
     SubscriptionRenewed = "subscription.renewed";
-    /// A subscription goes on under another configuration.
+    /// A subscription continues under another configuration.
     SubscriptionChanged = "subscription.changed";
     /// A subscription has ended.
     SubscriptionCancelled = "subscription.cancelled";
     /// Credit was bought.
     CreditBundlePurchased = "credit_bundle.purchased";
-    /// A call needed a price that no list has.
+    /// A call needed a price that is in no price list.
     PriceMissing = "price.missing";
-    /// A call was answered and is booked.
+    /// A call was answered and is settled.
     RequestCompleted = "request.completed";
-    /// A call failed and is booked.
+    /// A call failed and is settled.
     RequestFailed = "request.failed";
-    /// A provider claimed far more than a call could use.
+    /// A provider reported far more usage than a call could have.
     RequestSuspicious = "request.suspicious";
 }
 
 impl EventKind {
-    /// Whether it tells of a single call. There are as many as calls, so they are written and told
-    /// only where a webhook asks for them by name.
+    /// Returns whether it concerns a single call. There are as many such events as calls, so they
+    /// are written and sent only where a webhook selects them by name.
     pub const fn is_of_a_request(self) -> bool {
         matches!(self, Self::RequestCompleted | Self::RequestFailed | Self::RequestSuspicious)
     }

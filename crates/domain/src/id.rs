@@ -1,4 +1,4 @@
-//! Ids: a prefix that names the kind and a ULID that grows with time.
+//! Ids: a prefix that names the kind, and a ULID that grows with time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use ulid::{Generator, Ulid};
 
 use crate::time::Timestamp;
 
-/// The text is not an id of the kind that was asked for.
+/// The error of a text that is not an id of the requested kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseIdError;
 
@@ -21,14 +21,15 @@ impl fmt::Display for ParseIdError {
 
 impl std::error::Error for ParseIdError {}
 
-/// Lists are ordered by id, so the ids of one process must grow even within a millisecond.
+/// The generator of all ids. Lists are ordered by id, so the ids of one process grow even within a
+/// millisecond.
 static GENERATOR: Mutex<Option<Generator>> = Mutex::new(None);
 
 fn next_ulid(now: Timestamp) -> Ulid {
     let at = SystemTime::UNIX_EPOCH + Duration::from_millis(millis(now));
     let mut generator = GENERATOR.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let generator = generator.get_or_insert_with(Generator::new);
-    // It fails only when 2⁸⁰ ids were made in one millisecond; a fresh random one is as good then.
+    // It fails only after 2⁸⁰ ids in one millisecond. A fresh random id serves then.
     generator.generate_from_datetime(at).unwrap_or_else(|_| Ulid::new())
 }
 
@@ -36,10 +37,11 @@ fn millis(at: Timestamp) -> u64 {
     u64::try_from(at.unix_micros().div_euclid(1_000)).unwrap_or(0)
 }
 
-/// A prefix of four letters and a ULID.
+/// The length of an id's text: a prefix of four characters and a ULID.
 const LENGTH: usize = 4 + ulid::ULID_LEN;
 
-/// The text of an id, in one piece: ids are written and compared for every call.
+/// The text of an id, built in `buffer` without an allocation: ids are written and compared for
+/// every call.
 fn text<'a>(prefix: &str, id: &[u8; 16], buffer: &'a mut [u8; LENGTH]) -> &'a str {
     let (ulid, mut letters) = (Ulid::from_bytes(*id), [0; ulid::ULID_LEN]);
     let text = prefix.bytes().chain(ulid.array_to_str(&mut letters).bytes());
@@ -47,12 +49,13 @@ fn text<'a>(prefix: &str, id: &[u8; 16], buffer: &'a mut [u8; LENGTH]) -> &'a st
     str::from_utf8(buffer).unwrap_or_default()
 }
 
-/// What every id is, of whatever kind: 16 bytes, whose order is that of the ids.
+/// The common part of all kinds of ids: 16 bytes, in the order of the ids.
 pub trait Id: Copy + Ord + fmt::Display {
-    /// The bytes, of which the first six are the milliseconds since 1970 when the id was made.
+    /// The 16 bytes. The first six are the milliseconds from 1970 to the creation of the id.
     fn as_bytes(&self) -> &[u8; 16];
 
-    /// The id with these bytes. Any are an id: what is none was never stored.
+    /// Returns the id with these bytes. Any bytes are accepted, because only bytes of ids are
+    /// stored.
     fn from_bytes(bytes: [u8; 16]) -> Self;
 }
 
@@ -65,13 +68,12 @@ macro_rules! ids {
         const _: () = assert!($prefix.len() + ulid::ULID_LEN == LENGTH, "a prefix has four letters");
 
         impl $Id {
-            /// A new id, greater than every id this process made before.
+            /// Generates an id, greater than all earlier ids of this process.
             pub fn generate(now: Timestamp) -> Self {
                 Self(next_ulid(now).to_bytes())
             }
 
-            /// The least id that can be made at this instant: all that are made then or later are
-            /// not less.
+            /// The least id of this instant. Ids that are made at `at` or later are not less.
             pub fn least(at: Timestamp) -> Self {
                 Self(Ulid::from_parts(millis(at), 0).to_bytes())
             }
@@ -105,7 +107,7 @@ macro_rules! ids {
             fn from_str(text: &str) -> Result<Self, ParseIdError> {
                 let ulid = text.strip_prefix($prefix).ok_or(ParseIdError)?;
                 let id = Ulid::from_string(ulid).map_err(|_| ParseIdError)?;
-                // One id has one spelling: lower case and look-alike letters are other texts.
+                // An id has one spelling: lower case and look-alike letters are refused.
                 let spelled = id.array_to_str(&mut [0; ulid::ULID_LEN]) == ulid;
                 spelled.then_some(Self(id.to_bytes())).ok_or(ParseIdError)
             }
@@ -129,33 +131,33 @@ macro_rules! ids {
 ids! {
     /// A merchant.
     MerchantId = "mch_";
-    /// A merchant's customer.
+    /// A customer of a merchant.
     ConnectionId = "con_";
-    /// An account that money is taken from.
+    /// The prepaid account of a customer, or of the merchant itself.
     WalletId = "wal_";
-    /// A fee model.
+    /// The markup of a merchant.
     MeterId = "mtr_";
-    /// One forwarded call.
+    /// A call.
     RequestId = "req_";
-    /// A restricted key.
+    /// A spend key.
     SpendKeyId = "spk_";
-    /// A merchant's API key.
+    /// A merchant's secret key.
     SecretKeyId = "sec_";
-    /// A movement of money.
+    /// A ledger line.
     TransactionId = "txn_";
-    /// What a merchant offers for a price per cycle.
+    /// A plan: the terms of a subscription.
     SubscriptionConfigId = "sbc_";
-    /// A connection's subscription.
+    /// A customer's subscription.
     SubscriptionId = "sub_";
     /// Credit that subscribers can buy.
     CreditBundleId = "cbn_";
-    /// Something that happened and is told.
+    /// An event that a merchant can subscribe to.
     EventId = "evt_";
-    /// A place that events are sent to.
+    /// A webhook: a URL that receives events.
     WebhookId = "whk_";
-    /// An event on its way to a webhook.
+    /// The delivery of one event to one webhook.
     DeliveryId = "dlv_";
-    /// One life of a serving process: it owns the records it has not settled yet.
+    /// A node: one run of a serving process, which owns the calls that it has not settled yet.
     NodeId = "nod_";
 }
 

@@ -1,16 +1,18 @@
+//! Issues: the errors of an input, as they are reported to a client.
+
 use serde::{Deserialize, Serialize};
 
-/// One thing that is wrong with an input: where, and what would be right.
+/// One error of an input, with its place and the rule for a valid value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Issue {
-    /// Field names and array positions from the outside in; empty for the input as a whole.
+    /// Field names and array positions, outermost first. Empty for the input as a whole.
     pub path: Vec<String>,
-    /// What is wrong and what would be right, for a person to read.
+    /// A message for people: the error, and the rule for a valid value.
     pub message: String,
 }
 
 impl Issue {
-    /// An issue with the field that `path` leads to.
+    /// Creates an issue of the field at `path`.
     pub fn at<const N: usize>(path: [&str; N], message: impl Into<String>) -> Self {
         Self { path: path.map(str::to_owned).to_vec(), message: message.into() }
     }

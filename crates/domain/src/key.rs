@@ -1,4 +1,4 @@
-//! Keys are credentials: a prefix, 32 random characters, and a checksum over both.
+//! Keys, as credentials: a prefix, 32 random characters, and a checksum over both.
 
 use std::fmt;
 
@@ -6,19 +6,19 @@ use rand::Rng;
 use rand::distr::Alphanumeric;
 use sha2::{Digest, Sha256};
 
-/// What a key opens.
+/// The kind of a key, by the access that it gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
-    /// A merchant's API key: everything of that merchant.
+    /// A merchant's secret key, for the whole API.
     Secret,
-    /// A restricted key: forwarding only.
+    /// A spend key, for calls alone.
     Spend,
 }
 
 impl KeyKind {
     const ALL: [Self; 2] = [Self::Secret, Self::Spend];
 
-    /// What keys of this kind begin with.
+    /// The prefix of keys of this kind.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Secret => "tgs_",
@@ -27,17 +27,17 @@ impl KeyKind {
     }
 }
 
-/// A key whose checksum is right. It is never printed but by [`Key::reveal`].
+/// A key whose checksum is right. Only [`Key::reveal`] returns its text in full.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     kind: KeyKind,
     text: String,
 }
 
-/// What is stored of a key.
+/// The stored form of a key: the SHA-256 of its text, 32 bytes.
 pub type KeyHash = [u8; 32];
 
-/// The text is not a key: wrong prefix, length, characters or checksum.
+/// The error of a text that is not a key: wrong prefix, length, characters or checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseKeyError;
 
@@ -47,7 +47,7 @@ const PREVIEW_CHARS: usize = 8;
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 impl Key {
-    /// A new random key.
+    /// Generates a random key.
     pub fn generate(kind: KeyKind) -> Self {
         let random = rand::rng().sample_iter(Alphanumeric).take(RANDOM_CHARS).map(char::from);
         let mut text = String::from(kind.prefix());
@@ -56,10 +56,10 @@ impl Key {
         Self { kind, text }
     }
 
-    /// A key from its text, by shape and checksum alone: whether it exists is the store's to say.
+    /// Parses a key by its shape and checksum alone. Only the store knows whether the key exists.
     ///
     /// # Errors
-    /// [`ParseKeyError`] when it cannot have been issued by us.
+    /// [`ParseKeyError`] when this service cannot have issued it.
     pub fn parse(text: &str) -> Result<Self, ParseKeyError> {
         let kind = KeyKind::ALL.into_iter().find(|kind| text.starts_with(kind.prefix()));
         let kind = kind.ok_or(ParseKeyError)?;
@@ -76,7 +76,7 @@ impl Key {
         Ok(Self { kind, text: text.to_owned() })
     }
 
-    /// What the key opens.
+    /// The kind of the key.
     pub const fn kind(&self) -> KeyKind {
         self.kind
     }
@@ -86,13 +86,13 @@ impl Key {
         Sha256::digest(self.text.as_bytes()).into()
     }
 
-    /// The first characters, for people to tell keys apart.
+    /// The prefix and the next 8 characters, by which people tell keys apart, and `****`.
     pub fn preview(&self) -> String {
         let shown = self.text.chars().take(self.kind.prefix().len() + PREVIEW_CHARS);
         shown.chain("****".chars()).collect()
     }
 
-    /// The key itself: shown once, at its creation.
+    /// The key itself. It is shown once, at its creation.
     pub fn reveal(&self) -> &str {
         &self.text
     }
@@ -112,8 +112,8 @@ impl fmt::Display for ParseKeyError {
 
 impl std::error::Error for ParseKeyError {}
 
-/// CRC-32 in six base-62 digits. It catches typing errors and lets scanners recognise a leaked
-/// key; it keeps no secret.
+/// CRC-32 in six base-62 digits. It catches typing errors and lets scanners recognise a leaked key.
+/// It protects no secret.
 fn checksum(text: &str) -> String {
     let mut rest = u64::from(crc32fast::hash(text.as_bytes()));
     let mut digits = [b'0'; CHECKSUM_CHARS];

@@ -1,9 +1,9 @@
-//! The business of Tollgate: ids, keys, merchants, connections, wallets, meters, request records,
-//! and the pure rules between them.
+//! The business rules of Tollgate: ids, keys, merchants, customers, wallets, meters, request
+//! records, and the pure functions between them.
 //!
-//! Nothing here does IO or asks for the time: a [`Clock`] is handed in. The two decisions that
-//! money depends on are functions of plain values, [`admission::decide`] and
-//! [`settlement::settle`], so that they can be read, and tested as tables, without a database.
+//! This crate does no I/O, and the time is passed in, from a [`Clock`]. The two decisions that
+//! money depends on, [`admission::decide`] and [`settlement::settle`], are functions of plain
+//! values. They can be read, and tested as tables, without a database.
 
 pub mod admission;
 mod billing_interval;

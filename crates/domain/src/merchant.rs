@@ -1,30 +1,32 @@
+//! Merchants and their secret keys.
+
 use crate::id::{MerchantId, SecretKeyId, WalletId};
 use crate::time::Timestamp;
 
-/// Who uses the service to resell or control AI calls.
+/// A business that uses the service to resell or control AI calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merchant {
-    /// Its id.
+    /// The id.
     pub merchant_id: MerchantId,
-    /// Its display name.
+    /// Display name.
     pub name: String,
-    /// Its running account.
+    /// The merchant's own wallet.
     pub wallet_id: WalletId,
-    /// When it was made.
+    /// The time of creation.
     pub created_at: Timestamp,
 }
 
-/// A merchant's API key, as it can be shown.
+/// A merchant's secret key, as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretKey {
-    /// Its id.
+    /// The id.
     pub secret_key_id: SecretKeyId,
-    /// Whose key it is.
+    /// The merchant that owns it.
     pub merchant_id: MerchantId,
-    /// Its display name.
+    /// Display name.
     pub name: String,
     /// The first characters of the key.
     pub key_preview: String,
-    /// When it was made.
+    /// The time of creation.
     pub created_at: Timestamp,
 }

@@ -1,3 +1,5 @@
+//! Metadata: pairs of strings from the merchant or the caller.
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Iter;
 
@@ -6,14 +8,16 @@ use serde_json::Value;
 
 use crate::issue::Issue;
 
-/// Up to 100 pairs of strings that travel with a request record and can be filtered by.
+/// Up to 100 pairs of strings, stored with a request record or a customer. Lists of records can
+/// filter by them.
 ///
-/// Keys and values have 1 to 255 characters; keys only ASCII letters, digits and underscores.
+/// Keys and values have 1 to 255 characters. Keys contain only ASCII letters, digits and
+/// underscores; values contain no NUL.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Metadata(BTreeMap<String, String>);
 
-/// Everything that is wrong with a metadata object, one issue per bad pair.
+/// The issues of a metadata object. The path of an issue is the key of its pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetadataError(pub Vec<Issue>);
 
@@ -21,10 +25,11 @@ const MAX_PAIRS: usize = 100;
 const MAX_CHARS: usize = 255;
 
 impl Metadata {
-    /// Metadata from the text of a JSON object.
+    /// Parses metadata from the text of a JSON object.
     ///
     /// # Errors
-    /// Every bad pair, with its key as the path.
+    /// [`MetadataError`] with every bad pair, with too many pairs, or with a text that is not an
+    /// object.
     pub fn parse(text: &str) -> Result<Self, MetadataError> {
         match serde_json::from_str(text) {
             Ok(value) => Self::from_json(&value),
@@ -32,7 +37,7 @@ impl Metadata {
         }
     }
 
-    /// Metadata from a JSON value, which must be an object.
+    /// Reads metadata from a JSON value, which must be an object.
     ///
     /// # Errors
     /// As [`Metadata::parse`].
@@ -60,7 +65,7 @@ impl Metadata {
         if issues.is_empty() { Ok(Self(metadata)) } else { Err(MetadataError(issues)) }
     }
 
-    /// Whether `key` can be a metadata key.
+    /// Returns whether `key` is a valid metadata key.
     pub fn is_key(key: &str) -> bool {
         check_key(key).is_ok()
     }
@@ -75,7 +80,7 @@ impl Metadata {
         self.0.get(key)
     }
 
-    /// Whether there is no pair.
+    /// Returns whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -86,7 +91,7 @@ fn not_an_object() -> MetadataError {
 }
 
 fn has_good_length(text: &str) -> bool {
-    // A character has at most four bytes, so most texts are judged without counting.
+    // A text has at least as many bytes as characters, so most texts need no count.
     !text.is_empty() && (text.len() <= MAX_CHARS || text.chars().nth(MAX_CHARS).is_none())
 }
 

@@ -1,3 +1,5 @@
+//! Meters: the markup of a merchant.
+
 use rand::Rng;
 use rand::distr::Alphanumeric;
 use serde::{Deserialize, Serialize};
@@ -6,19 +8,20 @@ use tollgate_pricing::{Meter, Payer, Tier, TokenBasis};
 use crate::id::{MerchantId, MeterId};
 use crate::time::Timestamp;
 
-/// When a meter's counters start anew.
+/// The period after which a meter's counters start again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TierPeriod {
-    /// Never.
+    /// All time: the counters do not start again.
     #[default]
     Lifetime,
-    /// With each calendar month, UTC.
+    /// One calendar month, in UTC.
     Month,
 }
 
 impl TierPeriod {
-    /// The name of the period that `at` falls into: empty, or such as `2026-11`.
+    /// The name of the period that contains `at`: empty for [`TierPeriod::Lifetime`], else such as
+    /// `2026-11`.
     pub fn key(self, at: Timestamp) -> String {
         match self {
             Self::Lifetime => String::new(),
@@ -30,56 +33,57 @@ impl TierPeriod {
     }
 }
 
-/// A merchant's meter: the fee model and what surrounds it.
+/// A merchant's meter: the fee model with its name and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MerchantMeter {
-    /// Its id.
+    /// The id.
     pub meter_id: MeterId,
-    /// Whose meter it is.
+    /// The merchant that owns it.
     pub merchant_id: MerchantId,
-    /// How a forward credential names it, unique per merchant.
+    /// The name in a forward credential, unique per merchant.
     pub slug: String,
     /// Display name.
     pub name: String,
-    /// When its counters start anew.
+    /// The period of its counters.
     pub tier_period: TierPeriod,
-    /// Grows with every change of what it charges; a pending call keeps the version it began with.
+    /// The version, which grows with every change of the fee model. A pending call keeps the
+    /// version of its admission.
     pub version: i32,
     /// The fee model.
     pub model: Meter,
-    /// When it was made.
+    /// The time of creation.
     pub created_at: Timestamp,
 }
 
-/// What a merchant states of a new meter.
+/// The fields of a new meter, as the merchant states them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMeter {
     /// Display name.
     pub name: String,
-    /// Its slug; made from the name when absent.
+    /// The slug; derived from the name when absent.
     pub slug: Option<String>,
-    /// When its counters start anew.
+    /// The period of its counters.
     pub tier_period: TierPeriod,
     /// The fee model.
     pub model: Meter,
 }
 
-/// What changes in a meter: `None` leaves a field as it is.
+/// The changes of a meter. `None` keeps a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MeterChanges {
     /// Display name.
     pub name: Option<String>,
-    /// All tiers, replaced as a whole; they must be valid.
+    /// All tiers, replaced as a whole. They must be valid.
     pub tiers: Option<Vec<Tier>>,
-    /// Which tokens count.
+    /// The tokens that count.
     pub token_basis: Option<TokenBasis>,
-    /// Who pays the base cost.
+    /// The payer of the base cost.
     pub base_cost_payer: Option<Payer>,
-    /// Who pays the service charge.
+    /// The payer of the service charge.
     pub service_charge_payer: Option<Payer>,
 }
 
-/// A slug made from a name and a short random part, such as `standard-plan-x7k2p9`.
+/// Derives a slug from a name, with a short random part, such as `standard-plan-x7k2p9`.
 pub fn slug_of(name: &str) -> String {
     const NAME_CHARS: usize = 40;
     const RANDOM_CHARS: usize = 6;

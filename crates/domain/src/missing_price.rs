@@ -1,13 +1,15 @@
+//! Missing prices: models and units without a price row.
+
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{PerUnit, PriceSource, Priced, Usage};
 
 use crate::event::News;
 use crate::record::PricedUsage;
 
-/// A price that a call needed and no list has.
+/// A price that a call needed and that is in no price list.
 ///
-/// Callers and providers choose the names, so they are made fit to be kept: no longer than
-/// [`MissingPrice::MAX_NAME`] bytes, and without control characters.
+/// Callers and providers choose the names, so a name is cut to [`MissingPrice::MAX_NAME`] bytes,
+/// and its control characters are replaced.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MissingPrice {
     provider: String,
@@ -17,16 +19,16 @@ pub struct MissingPrice {
 }
 
 impl MissingPrice {
-    /// How many bytes of a name are kept.
+    /// The most bytes of a name that are kept.
     pub const MAX_NAME: usize = 200;
 
-    /// A model without any price at a provider. A call that names no model has the empty one.
+    /// A model without any price at a provider. The name is empty for a call without a model.
     pub fn of_model(provider: &str, model: &str) -> Self {
         Self { provider: kept(provider), model: kept(model), unit: None }
     }
 
-    /// What is missing of a call that was priced so; nothing where the provider stated the cost
-    /// itself, or where nothing was used.
+    /// The price that a call lacks; `None` where all prices were found, where the provider stated
+    /// the cost, or where nothing was used.
     pub fn of(provider: &str, model: &str, usage: &Usage, priced: &Priced) -> Option<Self> {
         let missing = || Self::of_model(provider, model);
         match priced.source {
@@ -40,7 +42,7 @@ impl MissingPrice {
         }
     }
 
-    /// The same of an estimate, of which no more is kept than where its price came from.
+    /// As [`MissingPrice::of`], for an estimate, of which only the source of its price is kept.
     pub(crate) fn of_estimate(provider: &str, model: &str, estimate: &PricedUsage) -> Option<Self> {
         let is_missing =
             estimate.price_source == PriceSource::Unpriced && !is_nothing(&estimate.usage);
@@ -52,12 +54,12 @@ impl MissingPrice {
         &self.provider
     }
 
-    /// The model: the one that served the call, else the one asked for.
+    /// The model that served the call, else the requested one.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// What is told of it.
+    /// The event that reports it.
     pub fn news(&self) -> News {
         let Self { provider, model, unit } = self.clone();
         News::PriceMissing { provider, model, unit }
@@ -68,7 +70,7 @@ fn is_nothing(usage: &Usage) -> bool {
     usage.quantities == PerUnit::default()
 }
 
-/// As much of a name as is kept.
+/// The part of a name that is kept.
 fn kept(name: &str) -> String {
     let mut kept = String::new();
     for one in name.chars() {

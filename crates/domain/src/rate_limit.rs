@@ -1,23 +1,25 @@
+//! The rate limit of a spend key.
+
 use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// A token bucket by the generic cell rate algorithm: one instant is all its state.
+/// A token bucket by the generic cell rate algorithm. Its whole state is one instant.
 ///
 /// It refills at `per_minute` calls per 60 s and holds `burst` of them, so in any 60 s at most
 /// `per_minute + burst` calls pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Gcra {
-    /// When the bucket will be full again, in nanoseconds since 1970: at a million calls a minute
-    /// the interval between two has no whole number of microseconds.
+    /// The instant at which the bucket is full, in nanoseconds since 1970. Near a million calls a
+    /// minute, the interval between two calls is not a whole number of microseconds.
     full_at_nanos: i64,
 }
 
-/// The bucket is empty.
+/// The error of an empty bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooSoon {
-    /// Until the next call passes, in microseconds.
+    /// The time until the next call passes, in microseconds.
     pub wait_micros: i64,
 }
 
@@ -25,20 +27,21 @@ const NANOS_PER_MINUTE: u64 = 60_000_000_000;
 const NANOS_PER_MICRO: i64 = 1_000;
 
 impl Gcra {
-    /// A bucket that will be full at this instant, in nanoseconds since 1970.
+    /// Creates a bucket that is full at an instant, in nanoseconds since 1970.
     pub const fn from_full_at_nanos(full_at_nanos: i64) -> Self {
         Self { full_at_nanos }
     }
 
-    /// When the bucket will be full again, in nanoseconds since 1970.
+    /// The instant at which the bucket is full, in nanoseconds since 1970.
     pub const fn full_at_nanos(self) -> i64 {
         self.full_at_nanos
     }
 
-    /// Takes one call from the bucket, or tells how long to wait. Neither rate may be zero.
+    /// Takes one call from the bucket. `per_minute` and `burst` must be at least 1.
     ///
     /// # Errors
-    /// [`TooSoon`] when the bucket is empty; it is unchanged then.
+    /// [`TooSoon`] with the time to wait, when the bucket is empty. The bucket does not change
+    /// then.
     pub fn take(&mut self, now: Timestamp, per_minute: u32, burst: u32) -> Result<(), TooSoon> {
         let (interval, capacity) = interval_and_capacity(per_minute, burst);
         let now = nanos(now);
@@ -52,8 +55,7 @@ impl Gcra {
         Ok(())
     }
 
-    /// The bucket under another rate: as many calls are missing from it as under the old one, or
-    /// all that it holds.
+    /// The bucket under another rate. The same number of calls is missing from it, up to `burst`.
     #[must_use]
     pub fn under_new_rate(
         self,
@@ -70,7 +72,7 @@ impl Gcra {
         Self { full_at_nanos: nanos(now).saturating_add(missing.saturating_mul(interval)) }
     }
 
-    /// Whether the bucket is full at `now`, so that forgetting it changes nothing.
+    /// Returns whether the bucket is full at `now`. A full bucket can be forgotten.
     pub const fn is_full(&self, now: Timestamp) -> bool {
         self.full_at_nanos <= nanos(now)
     }
@@ -80,7 +82,8 @@ const fn nanos(at: Timestamp) -> i64 {
     at.unix_micros().saturating_mul(NANOS_PER_MICRO)
 }
 
-/// Between two calls, and for a whole bucket. Rounded up, so that never more pass than may.
+/// The interval between two calls, and the time to fill a bucket, in nanoseconds. Both are rounded
+/// up, so that no more calls pass than the rate allows.
 fn interval_and_capacity(per_minute: u32, burst: u32) -> (i64, i64) {
     let interval = NANOS_PER_MINUTE.div_ceil(u64::from(per_minute.max(1)));
     let capacity = interval.saturating_mul(u64::from(burst.max(1)));

@@ -1,3 +1,5 @@
+//! Records of calls, pending and settled.
+
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{
     Amount, AppliedPrices, BaseCost, PriceSource, Quote, Rate, RateType, TokenBasis, Usage,
@@ -9,7 +11,7 @@ use crate::metadata::Metadata;
 use crate::spend_key::Enforcement;
 use crate::time::Timestamp;
 
-/// Where a call stands.
+/// The status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestStatus {
@@ -21,14 +23,14 @@ pub enum RequestStatus {
     Error,
 }
 
-/// Whose provider key was used.
+/// The owner of the provider key of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProviderKeyType {
-    /// The operator's.
+    /// The operator: a managed key.
     #[default]
     Managed,
-    /// The caller's own.
+    /// The caller: a provider key of its own.
     Unmanaged,
 }
 
@@ -42,61 +44,61 @@ const fn yes() -> bool {
     true
 }
 
-/// How a usage came to be known.
+/// The source of a usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UsageSource {
-    /// The provider stated it.
+    /// Stated by the provider.
     Reported,
-    /// The answer was cut: what passed until then.
+    /// Counted up to the point at which the answer was cut.
     Partial,
-    /// The provider did not state it, or not readably.
+    /// Estimated, because the provider stated none that can be read.
     Estimated,
-    /// There was none.
+    /// No usage.
     #[default]
     None,
 }
 
-/// What is forwarded where, as it goes into the record. Serialized without what most calls have in common: it is
-/// stored for every call.
+/// The provider's side of a call, as it is recorded. The serialized form is stored for every call,
+/// so it leaves out the usual values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forwarded {
     /// The provider's name.
     pub provider: String,
     /// Method and URL, without secrets.
     pub endpoint: String,
-    /// Whether the endpoint is one that is billed for; model lists and the like are not.
+    /// Whether the endpoint is billed; model lists and the like are not.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub metered: bool,
-    /// Whose provider key is used.
+    /// The owner of the provider key.
     #[serde(default, skip_serializing_if = "ProviderKeyType::is_managed")]
     pub provider_key_type: ProviderKeyType,
-    /// The model that was asked for.
+    /// The requested model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Free pairs of the caller.
+    /// Metadata from the caller.
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
-    /// What the input alone is estimated at, should no answer ever tell.
+    /// The estimate of the input alone, for a call whose answer reports no usage.
     #[serde(default = "PricedUsage::nothing", skip_serializing_if = "PricedUsage::is_nothing")]
     pub input_estimate: PricedUsage,
 }
 
-/// A usage, how it came to be known, and what the provider charges for it.
+/// A usage with its source and its base cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PricedUsage {
-    /// What was used.
+    /// The usage.
     pub usage: Usage,
-    /// How that is known.
+    /// The source of the usage.
     pub usage_source: UsageSource,
-    /// What it costs at the provider.
+    /// The provider's price of the usage.
     pub base: BaseCost,
-    /// Where the prices came from.
+    /// The source of the prices.
     pub price_source: PriceSource,
 }
 
 impl PricedUsage {
-    /// Nothing used, nothing to price.
+    /// No usage, at no cost.
     pub fn nothing() -> Self {
         Self {
             usage: Usage::default(),
@@ -106,53 +108,54 @@ impl PricedUsage {
         }
     }
 
-    /// Whether it is [nothing](PricedUsage::nothing).
+    /// Returns whether it equals [`PricedUsage::nothing`].
     pub fn is_nothing(&self) -> bool {
         *self == Self::nothing()
     }
 }
 
-/// A call from its admission on: what is stored before a byte goes to the provider, and all that
-/// is needed to end it, by whoever ends it.
+/// A call from its admission on. It is stored before a byte goes to the provider, and contains all
+/// that any process needs to end the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingRecord {
-    /// The call.
+    /// The id of the call.
     pub request_id: RequestId,
-    /// Whose call it is.
+    /// The merchant that owns it.
     pub merchant_id: MerchantId,
-    /// The merchant's own id of it, if it was reported and not forwarded.
+    /// The merchant's own id of reported usage; absent for a forwarded call.
     pub reference_id: Option<String>,
-    /// The customer who made it.
+    /// The customer of the call.
     pub connection_id: Option<ConnectionId>,
-    /// The spend key it was made with.
+    /// The spend key of the call.
     pub spend_key_id: Option<SpendKeyId>,
     /// The wallet of the request.
     pub wallet_id: Option<WalletId>,
     /// The merchant's own wallet.
     pub merchant_wallet_id: WalletId,
-    /// The meter that prices it and the version it had at admission.
+    /// The meter and its version at admission.
     pub meter: Option<MeterVersion>,
-    /// Whether the credential asked not to bill the customer.
+    /// Whether the credential requests that the customer is not billed.
     pub disable_billing: bool,
-    /// What is forwarded where.
+    /// The provider's side of the call.
     pub forwarded: Forwarded,
-    /// What is held on the spend key, whoever pays.
+    /// The amount held on the spend key, whichever wallet pays.
     pub spend_hold: Amount,
-    /// What is held on the balance of the request's wallet.
+    /// The amount held on the balance of the request's wallet.
     pub wallet_hold: Amount,
-    /// What is reserved of that wallet's credit; none for a call that may not draw on it.
+    /// The credit reserved on that wallet; `None` for a call that may not draw on credit.
     pub credit_hold: Option<CreditHold>,
-    /// What is held on the merchant's own wallet.
+    /// The amount held on the merchant's own wallet.
     pub merchant_hold: Amount,
-    /// How its spend key keeps limits on money. Known to the process that admitted it, and not kept.
+    /// The enforcement of its spend key. It is not stored: only the process that admitted the call
+    /// knows it.
     #[serde(skip)]
     pub enforcement: Option<Enforcement>,
-    /// When it was admitted.
+    /// The time of admission.
     pub created_at: Timestamp,
 }
 
 impl PendingRecord {
-    /// The call when it has ended: it holds nothing any more.
+    /// The call after its end: without holds.
     #[must_use]
     pub fn without_holds(self) -> Self {
         let none =
@@ -167,70 +170,70 @@ impl PendingRecord {
     }
 }
 
-/// A meter as it was when a call began.
+/// A meter at the version of a call's admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MeterVersion {
     /// The meter.
     pub meter_id: MeterId,
-    /// Its version then.
+    /// Its version at that time.
     pub version: i32,
 }
 
-/// A call as it is shown: pending, or with what it used and cost.
+/// A call as it is shown: pending, or settled with usage and cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestRecord {
-    /// The call.
+    /// The id of the call.
     pub request_id: RequestId,
-    /// Whose call it is.
+    /// The merchant that owns it.
     pub merchant_id: MerchantId,
-    /// The merchant's own id of it, if it was reported and not forwarded.
+    /// The merchant's own id of reported usage; absent for a forwarded call.
     pub reference_id: Option<String>,
-    /// The customer who made it.
+    /// The customer of the call.
     pub connection_id: Option<ConnectionId>,
-    /// The spend key it was made with.
+    /// The spend key of the call.
     pub spend_key_id: Option<SpendKeyId>,
-    /// The meter it was priced with.
+    /// The meter of the call.
     pub meter_id: Option<MeterId>,
-    /// Its number among the settled calls of its wallet, or else of the merchant's own: 1, 2, 3, … without gaps.
-    /// Absent while it is pending.
+    /// The number of the call among the settled calls of its wallet, or else of the merchant's own
+    /// wallet: 1, 2, 3, … without gaps. Absent while the call is pending.
     pub sequence: Option<u64>,
-    /// Where it stands.
+    /// The status.
     pub status: RequestStatus,
     /// The provider's name.
     pub provider: String,
     /// Method and URL, without secrets.
     pub endpoint: String,
-    /// Whose provider key was used.
+    /// The owner of the provider key.
     pub provider_key_type: ProviderKeyType,
-    /// The model that served it; the one asked for while that is not known.
+    /// The model that served the call; the requested model until that is known.
     pub model: Option<String>,
-    /// The provider's id of its answer.
+    /// The provider's id of the answer.
     pub response_id: Option<String>,
-    /// HTTP status of the provider.
+    /// The HTTP status of the provider.
     pub provider_status: Option<u16>,
-    /// The provider's time of its answer, or when the answer ended.
+    /// The provider's time of the answer, or the end of the answer.
     pub timestamp: Option<Timestamp>,
-    /// What was used, and what the provider charges for it.
+    /// The usage and its base cost.
     pub priced: PricedUsage,
-    /// The prices that were applied.
+    /// The applied prices.
     pub applied: Vec<AppliedPrices>,
-    /// What it cost and who paid.
+    /// The cost and its payers.
     pub quote: Quote,
-    /// The operator's charge as a fraction of the fee; absent where that was not kept, or nothing was
-    /// charged by it.
+    /// The service charge as a fraction of the fee. Absent where it was not recorded, or where
+    /// nothing was charged by it.
     pub service_charge_rate: Option<Rate>,
-    /// How the fee was reckoned.
+    /// The rate type of the fee.
     pub rate_type: RateType,
-    /// Which tokens the fee counted.
+    /// The tokens that the fee counts.
     pub token_basis: TokenBasis,
-    /// Free pairs of the caller.
+    /// Metadata from the caller.
     pub metadata: Metadata,
-    /// When it was admitted.
+    /// The time of admission.
     pub created_at: Timestamp,
-    /// When it was settled. Absent while it is pending, and where it was not kept yet.
+    /// The time of settlement. Absent while the call is pending, and where it was not recorded yet.
     pub settled_at: Option<Timestamp>,
-    /// Whether it was ended for a process that died, so that nothing is known of its end.
+    /// Whether the sweeper ended it after its process had died. Its real end is then unknown.
     pub swept: bool,
-    /// Whether the provider claimed far more than the call could use.
+    /// Whether the provider reported far more usage than the call could have.
     pub suspicious: bool,
 }

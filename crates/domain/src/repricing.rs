@@ -1,8 +1,10 @@
-//! What a settled call would have cost at other prices, and what has to be moved so that its payers
-//! stand as if it had. Pure: the store locks record and wallets, asks here, and writes what comes back.
+//! Repricing: the cost of a settled call at other prices, and the amounts to move so that its
+//! payers have paid that cost.
 //!
-//! The record never changes. Everything is reckoned from it, and never from an earlier repricing, so
-//! that going back to the prices it was priced with comes back to what it cost, exactly.
+//! Pure: the store locks record and wallets, calls this module and writes the result.
+//!
+//! A record never changes. Each repricing is computed from the record, and not from an earlier
+//! repricing. A return to the first prices therefore gives exactly the first cost.
 
 use tollgate_pricing::{
     Amount, BaseCost, Overflow, Part, Payer, PriceBook, PriceSource, Priced, RateType, Served,
@@ -10,22 +12,22 @@ use tollgate_pricing::{
 
 use crate::record::{PendingRecord, ProviderKeyType, RequestRecord, RequestStatus};
 
-/// What a call costs each of those who pay for it.
+/// The cost of a call for each payer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
-    /// The wallet of the request.
+    /// The part of the wallet of the request.
     pub wallet: Amount,
-    /// The merchant's own wallet.
+    /// The part of the merchant's own wallet.
     pub merchant: Amount,
 }
 
 impl Shares {
-    /// What a record says.
+    /// The shares of a record.
     pub const fn of(record: &RequestRecord) -> Self {
         Self { wallet: record.quote.total_wallet_cost, merchant: record.quote.total_merchant_cost }
     }
 
-    /// The sum of both, side by side.
+    /// The sum with `other`, share by share.
     ///
     /// # Errors
     /// [`Overflow`] when a share is beyond the range of an [`Amount`].
@@ -36,7 +38,7 @@ impl Shares {
         })
     }
 
-    /// How much more they are than others.
+    /// The difference to `other`, share by share.
     ///
     /// # Errors
     /// As [`Shares::plus`].
@@ -47,7 +49,7 @@ impl Shares {
         })
     }
 
-    /// Whether nobody pays anything.
+    /// Returns whether both shares are zero.
     pub const fn is_nothing(self) -> bool {
         self.wallet.is_zero() && self.merchant.is_zero()
     }
@@ -56,14 +58,14 @@ impl Shares {
 /// A call at other prices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repriced {
-    /// What each pays then.
+    /// The cost for each payer at these prices.
     pub shares: Shares,
-    /// Whether the service charge had to stay as it is: there was no fee to tell its rate from.
+    /// Whether the service charge was kept, because there is no fee from which its rate follows.
     pub service_charge_kept: bool,
 }
 
-/// Whether prices decide what the base of a record is: it is settled, something was used, and it was
-/// not the provider that stated the cost.
+/// Returns whether price lists decide the base cost of a record: it is settled, its usage is not
+/// empty, and the provider did not state the cost.
 pub fn is_priced_by_list(record: &RequestRecord) -> bool {
     let usage = &record.priced.usage;
     record.status != RequestStatus::Pending
@@ -72,9 +74,8 @@ pub fn is_priced_by_list(record: &RequestRecord) -> bool {
         && usage.quantities != tollgate_pricing::PerUnit::default()
 }
 
-/// Prices a record by `book`, at the prices of the moment at which it was admitted: its parts in its
-/// tiers, as the prices that were applied tell. Of one without a price neither was kept: then it is
-/// its model at the standard price.
+/// Prices a record by `book`, at the prices of its admission. The applied prices name its parts and
+/// tiers. A record without applied prices is priced by its model, at the standard price.
 ///
 /// # Errors
 /// [`Overflow`] when the cost is beyond the range of an [`Amount`].
@@ -98,8 +99,8 @@ pub fn price_again(
     })
 }
 
-/// What wallet and merchant pay of a record whose base is another: by its payers, the lines of its
-/// fee and its service charge. Percentages follow the base, fixed fees stay.
+/// Computes the cost for wallet and merchant at another base cost, by the record's payers, fee
+/// lines and service charge. Percentages follow the base cost; fixed fees stay.
 ///
 /// # Errors
 /// [`Overflow`] when a line or a share is beyond the range of an [`Amount`].
@@ -121,7 +122,7 @@ pub fn reprice(
         Some(rate) => Some(rate.of(fee)?),
         None => fee.in_proportion(charge, fee_before)?,
     };
-    // A fee there is only of a call that was delivered: then who pays it was settled at admission.
+    // Only a delivered call has a fee. Its payer was decided at admission.
     let wallet_pays = pending.wallet_id.is_some() && !pending.disable_billing;
     let base_due = record.provider_key_type == ProviderKeyType::Managed;
     let parts = [

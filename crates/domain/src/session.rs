@@ -11,24 +11,24 @@ use crate::id::SecretKeyId;
 use crate::merchant::Merchant;
 use crate::time::Timestamp;
 
-/// What a browser keeps of a session: random, and nothing else. It is never printed but by
-/// [`SessionToken::reveal`].
+/// The browser's part of a session: random letters and digits. Only [`SessionToken::reveal`] shows
+/// it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionToken(String);
 
-/// What is stored of a token.
+/// The stored form of a token: the SHA-256 of its text, 32 bytes.
 pub type SessionHash = [u8; 32];
 
-/// As many random letters and digits as a key has: 190 bits.
+/// The number of random letters and digits, as in a key: 190 bits.
 const CHARS: usize = 32;
 
 impl SessionToken {
-    /// A new random token.
+    /// Generates a random token.
     pub fn generate() -> Self {
         Self(rand::rng().sample_iter(Alphanumeric).take(CHARS).map(char::from).collect())
     }
 
-    /// A token from its text, by its shape alone: whether it opens anything is the store's to say.
+    /// Parses a token by its shape alone. Only the store knows whether it opens a session.
     pub fn parse(text: &str) -> Option<Self> {
         let has_shape = text.len() == CHARS && text.bytes().all(|b| b.is_ascii_alphanumeric());
         has_shape.then(|| Self(text.to_owned()))
@@ -39,16 +39,16 @@ impl SessionToken {
         Sha256::digest(self.0.as_bytes()).into()
     }
 
-    /// A token for the forms of one page of this session, so that no other page can send them, and a
-    /// page only once. It follows from the session's token and a random part; the session's token does
-    /// not follow from it, nor from what is stored.
+    /// A token for the forms of one page of this session. No other page can send them, and a page
+    /// can send them only once. It follows from the session's token and a random part. The
+    /// session's token follows neither from it nor from the stored hash.
     pub fn form_token(&self) -> String {
         let random = Self::generate().0;
         let seal = self.seal(&random);
         format!("{random}{seal}")
     }
 
-    /// The random part of a form's token, if a page of this session has it.
+    /// The random part of a form's token; `None` unless a page of this session has it.
     pub fn opened(&self, form_token: &str) -> Option<String> {
         let (random, shown) = form_token.split_at_checked(CHARS)?;
         let is_ours = bool::from(shown.as_bytes().ct_eq(self.seal(random).as_bytes()));
@@ -76,21 +76,21 @@ impl fmt::Debug for SessionToken {
     }
 }
 
-/// A session that is open.
+/// An open session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Whose data it shows.
+    /// The merchant whose data it shows.
     pub merchant: Merchant,
-    /// The key that it was opened with, and ends with.
+    /// The key that opened it. The session ends with the key.
     pub secret_key_id: SecretKeyId,
-    /// What people tell that key by.
+    /// The first characters of that key.
     pub key_preview: String,
-    /// When it ends.
+    /// The end of the session.
     pub expires_at: Timestamp,
 }
 
 impl Session {
-    /// How long a session is open: a working day.
+    /// The duration of a session, in milliseconds: 12 hours.
     pub const LASTS_MILLIS: i64 = 12 * 60 * 60 * 1_000;
 }
 

@@ -1,5 +1,7 @@
-//! How a call ends: what it used becomes what it cost, and who pays. Pure: the store locks the
-//! counter and the wallets, asks here, and writes what comes back in one transaction.
+//! Settlement: the booking of a call at its end, with its usage, cost and payers.
+//!
+//! Pure: the store locks the counter and the wallets, calls this module and writes the result in
+//! one transaction.
 
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{
@@ -10,28 +12,28 @@ use crate::missing_price::MissingPrice;
 use crate::record::{PendingRecord, PricedUsage, ProviderKeyType, RequestRecord, RequestStatus};
 use crate::time::Timestamp;
 
-/// How a call ended. Every call ends in one of these ways.
+/// The way in which a call ended. Every call has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// The provider accepted it and answered to the end, whether or not the client stayed.
+    /// The provider accepted it and answered to the end, even if the client left.
     Answered,
-    /// The client left and the provider was not read to the end.
+    /// The client left, and the answer was not read to the end.
     Abandoned,
     /// The provider accepted it and then broke off or sent an error.
     Broken,
     /// The provider answered with an error status.
     Rejected,
-    /// It never reached the provider.
+    /// The call did not reach the provider.
     NotSent,
-    /// It was sent, and no answer came.
+    /// The call was sent, and no answer came.
     Unanswered,
-    /// The service died before it could settle; it may have been sent.
+    /// The service died before the settlement. The call may have been sent.
     Lost,
 }
 
 impl Ending {
-    /// The status of a record that ended so.
+    /// The status of a record with this ending.
     pub const fn status(self) -> RequestStatus {
         match self {
             Self::Answered | Self::Abandoned => RequestStatus::Completed,
@@ -41,46 +43,46 @@ impl Ending {
         }
     }
 
-    /// Whether the provider accepted the call, so that the meter charges.
+    /// Returns whether the provider accepted the call, so that the meter charges.
     const fn accepted(self) -> bool {
         matches!(self, Self::Answered | Self::Abandoned | Self::Broken)
     }
 
-    /// Whether anything of the answer reached the client: the wallet pays for what it received,
-    /// what the provider may bill for an answer that never arrived is the merchant's.
+    /// Returns whether the wallet pays for the answer. If no answer arrived, the merchant pays what
+    /// the provider may bill.
     const fn delivered(self) -> bool {
         !matches!(self, Self::Unanswered | Self::Lost)
     }
 }
 
-/// What became of a call, as the forward path saw it.
+/// The outcome of a call, as the forward path saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// How it ended.
+    /// The ending.
     pub ending: Ending,
-    /// HTTP status of the provider, if one came.
+    /// The HTTP status of the provider, if there is one.
     pub provider_status: Option<u16>,
-    /// The model that served it, if the answer says.
+    /// The model that served the call, if the answer names it.
     pub model: Option<String>,
-    /// The provider's id of its answer.
+    /// The provider's id of the answer.
     pub response_id: Option<String>,
-    /// What was used, and what the provider charges for it.
+    /// The usage and its base cost.
     pub priced: PricedUsage,
-    /// The prices that were applied.
+    /// The applied prices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applied: Vec<AppliedPrices>,
-    /// The price that it needed and no list has.
+    /// The price that the call needed and that is in no price list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<MissingPrice>,
-    /// The provider's time of its answer, or when the answer ended.
+    /// The provider's time of the answer, or the end of the answer.
     pub timestamp: Timestamp,
-    /// Whether the provider claimed far more than the call could use.
+    /// Whether the provider reported far more usage than the call could have.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspicious: bool,
 }
 
 impl Report {
-    /// The report of a call that was perhaps sent and of which nothing is known.
+    /// The report of a call of which nothing is known, and which may have been sent.
     pub fn unknown(pending: &PendingRecord, ending: Ending, now: Timestamp) -> Self {
         let forwarded = &pending.forwarded;
         let (provider, model) = (&forwarded.provider, forwarded.model.as_deref());
@@ -98,7 +100,7 @@ impl Report {
         }
     }
 
-    /// The report of a call that never reached the provider.
+    /// The report of a call that did not reach the provider.
     pub fn not_sent(now: Timestamp) -> Self {
         Self {
             ending: Ending::NotSent,
@@ -114,22 +116,22 @@ impl Report {
     }
 }
 
-/// A settled call: its record, and what moves with it.
+/// A settled call: its record, and the move of its tier counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// The record in its final state.
+    /// The final record.
     pub record: RequestRecord,
-    /// How far the tier counter moves.
+    /// The number of units to add to the tier counter.
     pub counter_moves: u64,
-    /// Whether the cost did not fit an amount, and the call was let go unpriced.
+    /// Whether the cost was beyond the range of an amount. The call is then free and unpriced.
     pub overflowed: bool,
 }
 
-/// Ends `pending` as `report` says. `meter` is the version it was admitted with, `counter` where
-/// that meter's counter stands now.
+/// Settles `pending` by `report`. `meter` is the version of its admission, `counter` the present
+/// value of that meter's tier counter.
 ///
-/// It cannot fail: a cost beyond the range of an amount (a price mistyped by nine digits) leaves
-/// the call unpriced and says so.
+/// It cannot fail. A cost beyond the range of an amount (a price mistyped by nine digits) leaves
+/// the call unpriced and sets [`Settled::overflowed`].
 pub fn settle(
     pending: &PendingRecord,
     report: &Report,
@@ -148,14 +150,14 @@ pub fn settle(
     Settled { record, counter_moves, overflowed: false }
 }
 
-/// Ends `pending` at no cost: for one whose cost an amount has no room for.
+/// Settles `pending` at no cost, because its cost is beyond the range of an amount.
 fn let_go(pending: &PendingRecord, report: &Report, meter: Option<&Meter>) -> Settled {
     let free = Quote::free(&terms(pending, report, meter, 0, Rate::ZERO));
     let record = record(pending, report, unpriced(report.priced), free, meter);
     Settled { record, counter_moves: 0, overflowed: true }
 }
 
-/// Under which terms a call that ended so is priced.
+/// The terms by which the call is priced.
 fn terms<'a>(
     pending: &PendingRecord,
     report: &Report,
@@ -175,7 +177,7 @@ fn terms<'a>(
     }
 }
 
-/// The record of a call that ended so and is charged so.
+/// The record of a call with this report and quote.
 fn record(
     pending: &PendingRecord,
     report: &Report,
@@ -214,14 +216,14 @@ fn record(
     }
 }
 
-/// The same usage, which costs nothing.
+/// As `priced`, at no cost.
 fn unpriced(priced: PricedUsage) -> PricedUsage {
     let price_source = PriceSource::Unpriced;
     PricedUsage { base: BaseCost::default(), price_source, ..priced }
 }
 
-/// Whether the merchant's own wallet may have to pay for a call that ended so: if not, its row need
-/// not be locked.
+/// Returns whether the merchant's own wallet may pay for a call with this ending. If not, its row
+/// need not be locked.
 pub fn merchant_may_pay(
     has_wallet: bool,
     disable_billing: bool,
@@ -235,7 +237,7 @@ pub fn merchant_may_pay(
         || payers.is_some_and(|payers| payers.contains(&Payer::Merchant))
 }
 
-/// The record of a call that is still on its way.
+/// The record of a call in flight.
 pub fn in_flight(pending: &PendingRecord, meter: Option<&Meter>) -> RequestRecord {
     let mut record =
         settle(pending, &Report::not_sent(pending.created_at), meter, 0, Rate::ZERO).record;

@@ -9,45 +9,45 @@ use time::{Date, Duration, OffsetDateTime, UtcOffset};
 
 use crate::time::{ParseTimestampError, Timestamp};
 
-/// An instant as it was written: with the offset of whoever wrote it.
+/// An instant with the UTC offset in which it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalTime(OffsetDateTime);
 
 impl LocalTime {
-    /// The same instant in UTC.
+    /// The instant `at`, with the offset of UTC.
     pub fn in_utc(at: Timestamp) -> Self {
         Self(at.to_datetime())
     }
 
-    /// The instant.
+    /// The instant, without the offset.
     pub fn instant(self) -> Timestamp {
         let micros = self.0.unix_timestamp_nanos() / 1_000;
         Timestamp::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
     }
 
-    /// An instant in the offset of `self`.
+    /// The instant `at`, in the offset of `self`.
     pub fn same_offset(self, at: Timestamp) -> Self {
         Self(at.to_datetime().to_offset(self.0.offset()))
     }
 
-    /// The time so many days earlier.
+    /// The time `days` days earlier.
     pub fn minus_days(self, days: i64) -> Self {
         Self(self.0 - Duration::days(days))
     }
 
-    /// Whether its offset is of whole quarters of an hour, as those of all time zones are.
+    /// Returns whether its offset is a whole number of quarter hours, as in all time zones.
     fn has_usual_offset(self) -> bool {
         i64::from(self.0.offset().whole_seconds()) % QUARTER_SECONDS == 0
     }
 
-    /// The last quarter of an hour that is not after it.
+    /// The last quarter hour that is not after it.
     fn quarter_before(self) -> OffsetDateTime {
         let past = self.0.unix_timestamp().rem_euclid(QUARTER_SECONDS);
         let nanoseconds = i64::from(self.0.nanosecond());
         self.0 - Duration::seconds(past) - Duration::nanoseconds(nanoseconds)
     }
 
-    /// The first quarter of an hour that is not before it.
+    /// The first quarter hour that is not before it.
     fn quarter_after(self) -> OffsetDateTime {
         let before = self.quarter_before();
         if before == self.0 { before } else { before + Duration::seconds(QUARTER_SECONDS) }
@@ -59,7 +59,8 @@ impl FromStr for LocalTime {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| ParseTimestampError)?;
-        // A year and more away from what can be written, whatever the offset.
+        // The year stays more than a year away from the ends of what can be written, whatever the
+        // offset.
         Some(at).filter(|at| (1..=9_997).contains(&at.year())).map(Self).ok_or(ParseTimestampError)
     }
 }
@@ -76,48 +77,48 @@ impl Serialize for LocalTime {
     }
 }
 
-/// The quarter hours from one instant to another, and the days they lie in.
+/// The quarter hours from one instant to another, with the days that they lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     start: OffsetDateTime,
     end: OffsetDateTime,
 }
 
-/// A day of a [`Span`], as far as it lies in it.
+/// A day of a [`Span`], clipped to the span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Day {
     /// The date in the span's offset.
     pub date: Date,
     /// Its first instant in the span.
     pub start: LocalTime,
-    /// Where it ends in the span; not part of it.
+    /// Its end in the span, exclusive.
     pub end: LocalTime,
 }
 
-/// Why there is no such [`Span`].
+/// An error in the ends of a [`Span`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanError {
-    /// The offset of the start is not of whole quarters of an hour.
+    /// The offset of the start is not a whole number of quarter hours.
     Offset,
-    /// It ends before it begins, or at once.
+    /// The end is not after the start.
     Empty,
-    /// It is longer than [`Span::MAX_DAYS`].
+    /// The span is longer than [`Span::MAX_DAYS`].
     TooLong,
 }
 
 const QUARTER_SECONDS: i64 = 15 * 60;
-/// Quarters of an hour in a day.
+/// The number of quarter hours in a day.
 const QUARTERS_PER_DAY: i64 = 96;
 
 impl Span {
     /// The longest span, in days.
     pub const MAX_DAYS: i64 = 366;
 
-    /// From `start` to before `end`, in the days of the offset of `start`; widened to whole quarters of
-    /// an hour.
+    /// Creates the span from `start` to `end`, exclusive, in the days of the offset of `start`.
+    /// Both ends are widened to whole quarter hours.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors of the two ends, at once.
     pub fn new(start: LocalTime, end: LocalTime) -> Result<Self, Vec<SpanError>> {
         let mut errors = Vec::new();
         if !start.has_usual_offset() {
@@ -139,22 +140,22 @@ impl Span {
         LocalTime(self.start)
     }
 
-    /// Where it ends; not part of it.
+    /// Its end, exclusive.
     pub fn end(&self) -> LocalTime {
         LocalTime(self.end)
     }
 
-    /// The quarter hours of the span, counted since 1970: the first one, and the first after it.
+    /// Its quarter hours, numbered from 1970: the first one, and the first after the span.
     pub fn quarters(&self) -> (i64, i64) {
         (quarter(self.start), quarter(self.end))
     }
 
-    /// The quarter hour that the first day begins with, be it before the span.
+    /// The quarter hour in which the first day begins. It may lie before the span.
     pub fn first_midnight(&self) -> i64 {
         quarter(midnight(self.start.date(), self.start.offset()))
     }
 
-    /// The quarter hours that the days begin with, the first day's aside.
+    /// The quarter hours in which the days begin, except the first day.
     pub fn midnights(&self) -> impl Iterator<Item = i64> + use<> {
         let (first, (_, end)) = (self.first_midnight(), self.quarters());
         (1..).map(move |day| first + day * QUARTERS_PER_DAY).take_while(move |&at| at < end)

@@ -1,4 +1,4 @@
-//! What was done with a spend key so far, in the cycles of its last use.
+//! Counters of spend keys: spend, holds and calls in the cycles of the last use.
 
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{Amount, Overflow};
@@ -7,49 +7,50 @@ use crate::cycle::{Cycle, PerCycle};
 use crate::rate_limit::Gcra;
 use crate::time::Timestamp;
 
-/// How much may be spent in a cycle.
+/// The most that may be spent in a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpendLimit {
-    /// Above zero, in USD.
+    /// The amount in USD, above zero.
     pub amount: Amount,
-    /// When it begins anew.
+    /// The cycle after which it starts again.
     pub cycle: Cycle,
 }
 
-/// The counters of a key. They are those of the cycles that its last use lies in: whatever looks
-/// at them later first brings them [up to then](SpendCounters::at), and a cycle that has ended
-/// meanwhile counts from nothing.
+/// The counters of a key, in the cycles of its last use.
 ///
-/// A call belongs to the cycles in which it was admitted, also when it ends after them: it then
-/// moves the totals only. All cycles are counted at once, so a limit may change its cycle at any
+/// A later reader first brings them [up to its time](SpendCounters::at): a cycle that has ended
+/// since counts from zero.
+///
+/// A call counts in the cycles of its admission, also when it ends later. Cycles that have begun
+/// since do not count it. All cycles are counted at once, so the cycle of a limit can change at any
 /// time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpendCounters {
-    /// What the calls of the cycle cost that have ended.
+    /// The cost of the calls of the cycle that have ended.
     pub spent: PerCycle<Amount>,
-    /// What the calls of the cycle that are on their way can cost at most.
+    /// The holds of the calls of the cycle that are in flight.
     pub held: PerCycle<Amount>,
-    /// How many calls were admitted.
+    /// The number of admitted calls.
     pub requests: PerCycle<u64>,
-    /// The highest threshold of the spend limit, in percent, that was told of in the cycle.
+    /// The highest threshold of the spend limit, in percent, that was reported in the cycle.
     pub told_percent: PerCycle<u8>,
-    /// When the next call may follow.
+    /// The state of the rate limit.
     pub bucket: Gcra,
-    /// When a call was last admitted.
+    /// The time of the last admission.
     pub last_used_at: Option<Timestamp>,
 }
 
-/// Shares of a spend limit, in percent, at which the merchant is told: once each per cycle.
+/// The shares of a spend limit, in percent, that are reported to the merchant: each once per cycle.
 const THRESHOLDS: [u8; 3] = [80, 95, 100];
 
 impl SpendCounters {
-    /// When a call that comes in at `now` counts as admitted: time does not go back for a key, even
-    /// if a node's clock does.
+    /// The admission time of a call that arrives at `now`. Time does not go back for a key, even if
+    /// the clock of a node does.
     pub fn admitted_at(&self, now: Timestamp) -> Timestamp {
         self.last_used_at.map_or(now, |last| last.max(now))
     }
 
-    /// The counters as they stand at `now`.
+    /// The counters at `now`.
     #[must_use]
     pub fn at(mut self, now: Timestamp) -> Self {
         let Some(last) = self.last_used_at else { return self };
@@ -68,11 +69,12 @@ impl SpendCounters {
         self
     }
 
-    /// Counts a call that is admitted at `at`, which [`SpendCounters::admitted_at`] told, and holds
-    /// what it can cost.
+    /// Counts a call that is admitted at `at`, a result of [`SpendCounters::admitted_at`], and adds
+    /// its hold.
     ///
     /// # Errors
-    /// [`Overflow`] when so much cannot be held: what is given back later must be what was held.
+    /// [`Overflow`] when the holds leave the range of an [`Amount`]: a hold must be released later
+    /// exactly as it was added.
     pub fn admit(&mut self, at: Timestamp, hold: Amount) -> Result<(), Overflow> {
         *self = self.at(at);
         for (_, held) in self.held.each_mut() {
@@ -85,14 +87,14 @@ impl SpendCounters {
         Ok(())
     }
 
-    /// Ends a call that was admitted at `admitted_at`: gives back what it held and counts what it
-    /// cost; the difference, where something was counted before.
+    /// Ends a call that was admitted at `admitted_at`: releases `hold` and counts `cost`. For a
+    /// correction, `cost` is the difference.
     ///
-    /// A sum of what was spent that has reached the end of the range stays there: nothing more is
-    /// admitted then, and what was admitted before must end all the same.
+    /// A sum of spend that has reached the end of the range of an [`Amount`] stays there. No new
+    /// call is admitted then, but earlier calls must still end.
     ///
     /// # Errors
-    /// [`Overflow`] when so much was not held.
+    /// [`Overflow`] when the holds leave the range of an [`Amount`].
     pub fn settle(
         &mut self,
         admitted_at: Timestamp,
@@ -113,8 +115,8 @@ impl SpendCounters {
         Ok(())
     }
 
-    /// The thresholds of `limit` that are reached and were not told of in this cycle, in percent
-    /// and ascending. They count as told of from now on.
+    /// Returns the thresholds of `limit` that are reached and were not reported in this cycle, in
+    /// percent and ascending. They count as reported from now on.
     pub fn tell(&mut self, limit: SpendLimit) -> impl Iterator<Item = u8> + use<> {
         let spent = i128::from(self.spent.get(limit.cycle).units());
         let whole = i128::from(limit.amount.units());

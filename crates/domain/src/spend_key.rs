@@ -1,4 +1,4 @@
-//! Spend keys: what a restricted key may do, and what was done with it.
+//! Spend keys: keys for calls alone, with limits.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,42 +7,42 @@ use crate::id::{MerchantId, MeterId, SpendKeyId, WalletId};
 use crate::spend_counters::{SpendCounters, SpendLimit};
 use crate::time::Timestamp;
 
-/// Whether a key may be used.
+/// The status of a spend key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpendKeyStatus {
-    /// It may.
+    /// In use.
     #[default]
     Active,
-    /// Not until it is active again.
+    /// Refused until it is active again.
     Paused,
 }
 
-/// The format of a request: each of the two is known from the provider that made it common.
+/// One of the two common request formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RequestFormat {
-    /// That of `/v1/chat/completions` and its siblings.
+    /// The format of `/v1/chat/completions` and related endpoints.
     #[default]
     ShapeA,
-    /// That of `/v1/messages`.
+    /// The format of `/v1/messages`.
     ShapeB,
 }
 
-/// The formats of requests that a key accepts.
+/// The request formats that a key accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestShape {
     /// Both formats, and every other one.
     #[default]
     Any,
-    /// That of `/v1/chat/completions` and its siblings alone.
+    /// Only the format of `/v1/chat/completions` and related endpoints.
     ShapeA,
-    /// That of `/v1/messages` alone.
+    /// Only the format of `/v1/messages`.
     ShapeB,
 }
 
 impl RequestShape {
-    /// Whether requests of a format are accepted; none is another format than the two.
+    /// Returns whether requests of a format are accepted. `None` is any format except the two.
     pub fn accepts(self, format: Option<RequestFormat>) -> bool {
         match self {
             Self::Any => true,
@@ -52,61 +52,61 @@ impl RequestShape {
     }
 }
 
-/// How a limit on money is kept when calls cost what is known only afterwards.
+/// The mode of a limit on money, for calls whose cost is known only afterwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enforcement {
-    /// A call is admitted while anything is left: the limit is passed by less than the cost of one
+    /// A call is admitted while anything is left. The limit is passed by less than the cost of one
     /// call.
     #[default]
     Bounded,
-    /// A call is admitted if the most it can cost is left: the limit is never passed.
+    /// A call is admitted if the most that it can cost is left. The limit is never passed.
     Strict,
 }
 
-/// How many calls may be admitted in a cycle.
+/// The most calls that are admitted in a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestLimit {
-    /// At least 1.
+    /// The number of calls, at least 1.
     pub count: u64,
-    /// When it begins anew.
+    /// The cycle after which it starts again.
     pub cycle: Cycle,
 }
 
-/// How fast calls may follow each other: see [`Gcra`](crate::Gcra).
+/// The rate limit of a key: see [`Gcra`](crate::Gcra).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateLimit {
     /// Calls per 60 seconds, at least 1.
     pub rpm: u32,
-    /// How many may come at once, at least 1.
+    /// The number of calls that may come at once, at least 1.
     pub burst: u32,
 }
 
-/// What a key may do.
+/// The rules of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpendRules {
-    /// Whether it may be used.
+    /// The status.
     pub status: SpendKeyStatus,
-    /// The format of requests it accepts.
+    /// The accepted request formats.
     pub request_shape: RequestShape,
-    /// Model ids, or beginnings of ids with a `*` behind; `None` allows all.
+    /// Model ids, or prefixes of ids followed by `*`; `None` allows all.
     pub allowed_models: Option<Vec<String>>,
-    /// Names of providers; `None` allows all.
+    /// Provider names; `None` allows all.
     pub allowed_providers: Option<Vec<String>>,
-    /// How much may be spent.
+    /// The spend limit.
     pub spend_limit: Option<SpendLimit>,
-    /// How many calls may be made.
+    /// The request limit.
     pub request_limit: Option<RequestLimit>,
-    /// How fast.
+    /// The rate limit.
     pub rate_limit: Option<RateLimit>,
-    /// How limits on money are kept.
+    /// The mode of limits on money.
     pub enforcement: Enforcement,
-    /// From when on it may not be used any more.
+    /// The time of expiry.
     pub expires_at: Option<Timestamp>,
 }
 
 impl SpendRules {
-    /// Whether calls of `model` are allowed.
+    /// Returns whether calls of `model` are allowed.
     pub fn allows_model(&self, model: &str) -> bool {
         let matches = |pattern: &String| match pattern.strip_suffix('*') {
             Some(beginning) => model.starts_with(beginning),
@@ -115,29 +115,29 @@ impl SpendRules {
         self.allowed_models.as_ref().is_none_or(|allowed| allowed.iter().any(matches))
     }
 
-    /// Whether calls to `provider` are allowed.
+    /// Returns whether calls to `provider` are allowed.
     pub fn allows_provider(&self, provider: &str) -> bool {
         let allowed = self.allowed_providers.as_ref();
         allowed.is_none_or(|allowed| allowed.iter().any(|name| name == provider))
     }
 
-    /// The cycle by which spend is shown: that of its limit, or the day.
+    /// The cycle by which spend is shown: the cycle of the spend limit, or the day.
     pub fn spend_cycle(&self) -> Cycle {
         self.spend_limit.map_or(Cycle::Daily, |limit| limit.cycle)
     }
 
-    /// The cycle by which calls are shown: that of their limit, or the day.
+    /// The cycle by which calls are shown: the cycle of the request limit, or the day.
     pub fn request_cycle(&self) -> Cycle {
         self.request_limit.map_or(Cycle::Daily, |limit| limit.cycle)
     }
 }
 
-/// A restricted key: it forwards within its rules, at the cost of its wallet.
+/// A key for calls alone: it has rules, and its wallet pays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpendKey {
-    /// Its id.
+    /// The id.
     pub spend_key_id: SpendKeyId,
-    /// Whose key it is.
+    /// The merchant that owns it.
     pub merchant_id: MerchantId,
     /// The wallet that pays.
     pub wallet_id: WalletId,
@@ -147,15 +147,15 @@ pub struct SpendKey {
     pub name: String,
     /// The first characters of the key.
     pub key_preview: String,
-    /// What it may do.
+    /// The rules.
     pub rules: SpendRules,
-    /// What was done with it.
+    /// The counters.
     pub counters: SpendCounters,
-    /// When it was made.
+    /// The time of creation.
     pub created_at: Timestamp,
 }
 
-/// What a merchant states of a new key.
+/// The fields of a new key, as the merchant states them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSpendKey {
     /// Display name.
@@ -164,34 +164,34 @@ pub struct NewSpendKey {
     pub wallet_id: Option<WalletId>,
     /// The meter that prices its calls.
     pub meter_id: Option<MeterId>,
-    /// What it may do.
+    /// The rules.
     pub rules: SpendRules,
 }
 
-/// What changes in a key: `None` leaves a field as it is, `Some(None)` clears it.
+/// The changes of a key. `None` keeps a field, `Some(None)` clears it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpendKeyChanges {
     /// Display name.
     pub name: Option<String>,
     /// The meter that prices its calls.
     pub meter_id: Option<Option<MeterId>>,
-    /// Whether it may be used.
+    /// The status.
     pub status: Option<SpendKeyStatus>,
-    /// The format of requests it accepts.
+    /// The accepted request formats.
     pub request_shape: Option<RequestShape>,
-    /// Which models.
+    /// The allowed models.
     pub allowed_models: Option<Option<Vec<String>>>,
-    /// Which providers.
+    /// The allowed providers.
     pub allowed_providers: Option<Option<Vec<String>>>,
-    /// How much may be spent.
+    /// The spend limit.
     pub spend_limit: Option<Option<SpendLimit>>,
-    /// How many calls may be made.
+    /// The request limit.
     pub request_limit: Option<Option<RequestLimit>>,
-    /// How fast.
+    /// The rate limit.
     pub rate_limit: Option<Option<RateLimit>>,
-    /// How limits on money are kept.
+    /// The mode of limits on money.
     pub enforcement: Option<Enforcement>,
-    /// From when on it may not be used any more.
+    /// The time of expiry.
     pub expires_at: Option<Option<Timestamp>>,
 }
 

@@ -1,8 +1,8 @@
-//! Subscriptions: credit that a connection is granted cycle by cycle.
+//! Subscriptions: credit that a customer receives cycle by cycle.
 //!
-//! Nothing has to run when a cycle ends. Whatever reads or draws on a subscription first
-//! [brings it up to now](Subscription::bring_up_to), through as many cycles as have passed, and
-//! what comes out is the same as if it had been done on time.
+//! No job runs at the end of a cycle. Each read or draw first
+//! [brings the subscription up to now](Subscription::bring_up_to), through all cycles that have
+//! passed. The result is the same as if each cycle had been ended on time.
 
 use tollgate_pricing::{Amount, Overflow};
 
@@ -16,76 +16,76 @@ use crate::subscription_state::{
 use crate::time::Timestamp;
 use crate::wallet::TransactionKind;
 
-/// What happens when the present cycle ends.
+/// A change at the end of the present cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PendingChange {
     /// The subscription ends.
     Cancellation,
-    /// It goes on under another configuration.
+    /// The subscription continues under another configuration.
     Downgrade(Box<SubscriptionConfig>),
 }
 
-/// A connection's subscription. Its credit lies on the connection's wallet.
+/// A customer's subscription. Its credit lies on the customer's wallet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// Its id.
+    /// The id.
     pub subscription_id: SubscriptionId,
-    /// Whose customer has it.
+    /// The merchant of the customer.
     pub merchant_id: MerchantId,
-    /// Who has it.
+    /// The customer.
     pub connection_id: ConnectionId,
-    /// The wallet that its credit lies on.
+    /// The wallet with its credit.
     pub wallet_id: WalletId,
-    /// What was subscribed to.
+    /// The plan.
     pub config: SubscriptionConfig,
-    /// Whether it goes on.
+    /// The status.
     pub status: SubscriptionStatus,
-    /// Since when.
+    /// The start of the subscription.
     pub started_at: Timestamp,
-    /// When it ended.
+    /// The end of a cancelled subscription.
     pub cancelled_at: Option<Timestamp>,
-    /// From when its cycles are counted.
+    /// The instant from which its cycles are counted.
     pub anchor_at: Timestamp,
-    /// Which cycle from there it is in: 1, 2, 3, …
+    /// The number of the present cycle from there: 1, 2, 3, …
     pub cycle: i64,
-    /// When that began.
+    /// The start of the present cycle.
     pub cycle_start_at: Timestamp,
-    /// When it ends.
+    /// The end of the present cycle.
     pub cycle_end_at: Timestamp,
-    /// What happens then.
+    /// The change at that end.
     pub pending_change: Option<PendingChange>,
 }
 
-/// A movement of credit, already made.
+/// A movement of credit that has been made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreditMovement {
-    /// What it moved.
+    /// The account.
     pub account: LedgerAccount,
-    /// Why.
+    /// The reason.
     pub kind: TransactionKind,
-    /// By how much; negative takes out.
+    /// The amount; negative takes out.
     pub amount: Amount,
-    /// What it left.
+    /// The account's credit after it.
     pub balance_after: Amount,
-    /// No wallet books the same one twice; absent where a repeated order is caught elsewhere.
+    /// The idempotency key, unique per wallet. Absent where a repeated order is caught elsewhere.
     pub idempotency_key: Option<String>,
 }
 
-/// Something that a subscription went through.
+/// A change of a subscription, with its movements and its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When it took effect.
+    /// The time of effect.
     pub at: Timestamp,
-    /// What it moved.
+    /// The movements of credit.
     pub movements: Vec<CreditMovement>,
-    /// What is told of it.
+    /// The event.
     pub news: News,
 }
 
-/// Who subscribes.
+/// A customer that subscribes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscriber {
-    /// Whose customer.
+    /// The merchant.
     pub merchant_id: MerchantId,
     /// The customer.
     pub connection_id: ConnectionId,
@@ -94,7 +94,7 @@ pub struct Subscriber {
 }
 
 impl Subscription {
-    /// Begins a subscription: its first cycle begins at once.
+    /// Begins a subscription and, at once, its first cycle.
     pub fn start(
         subscriber: Subscriber,
         config: SubscriptionConfig,
@@ -125,17 +125,18 @@ impl Subscription {
         (begun, Step { at: now, movements, news })
     }
 
-    /// Whether a cycle has ended that was not ended yet.
+    /// Returns whether a cycle has passed that is not ended yet.
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.status == SubscriptionStatus::Active && self.cycle_end_at <= now
     }
 
-    /// Whether calls under a meter draw on its credit from now on.
+    /// Returns whether calls under a meter draw on its credit from now on.
     pub fn lets_draw(&self, meter_id: MeterId) -> bool {
         self.status == SubscriptionStatus::Active && self.config.terms().let_draw(meter_id)
     }
 
-    /// Ends every cycle that has passed, each by the terms of its time.
+    /// Ends every cycle that has passed, each by the terms of its time. Returns the steps, oldest
+    /// first.
     pub fn bring_up_to(&mut self, now: Timestamp, credits: &mut Credits) -> Vec<Step> {
         let mut steps = Vec::new();
         while self.is_due(now) {
@@ -144,7 +145,7 @@ impl Subscription {
         steps
     }
 
-    /// What happens at the end of the present cycle.
+    /// Ends the present cycle, by the pending change or with a renewal.
     fn end_of_cycle(&mut self, credits: &mut Credits) -> Step {
         let at = self.cycle_end_at;
         let pending = self.pending_change.take();
@@ -169,12 +170,12 @@ impl Subscription {
         Step { at, movements, news }
     }
 
-    /// Ends the subscription when its cycle ends. Asked twice, it ends once.
+    /// Lets the subscription end with its present cycle. A second call changes nothing.
     pub fn cancel(&mut self) {
         self.pending_change = Some(PendingChange::Cancellation);
     }
 
-    /// Ends the subscription at once: all credit that no call has reserved expires.
+    /// Ends the subscription at once. All credit that no call has reserved expires.
     pub fn end(&mut self, credits: &mut Credits, at: Timestamp) -> Step {
         let mut movements = Vec::new();
         let cycle = credits.cycles;
@@ -188,8 +189,9 @@ impl Subscription {
         Step { at, movements, news }
     }
 
-    /// Changes to another configuration: to a dearer one at once, with a new cycle; to any other
-    /// when the cycle ends. To change to the present one undoes what is pending.
+    /// Changes to another configuration. A change to a more expensive one takes effect at once,
+    /// with a new cycle, and returns its step. Any other change takes effect when the cycle ends. A
+    /// change to the present configuration cancels the pending change.
     pub fn change(
         &mut self,
         to: SubscriptionConfig,
@@ -215,17 +217,17 @@ impl Subscription {
         Some(Step { at: now, movements, news })
     }
 
-    /// Adds bought credit.
+    /// Adds the credit of a bought bundle.
     ///
     /// # Errors
-    /// [`Overflow`] when the credit would leave the range of an amount.
+    /// [`Overflow`] when the credit leaves the range of an [`Amount`].
     pub fn buy(
         &self,
         bundle: &CreditBundle,
         credits: &mut Credits,
         now: Timestamp,
     ) -> Result<Step, Overflow> {
-        // Both credits together are an amount, too.
+        // The sum of both credits must be an amount, too.
         credits.remaining().checked_add(bundle.credit_amount)?;
         credits.bundle.remaining = credits.bundle.remaining.checked_add(bundle.credit_amount)?;
         let movements = vec![CreditMovement {
@@ -249,12 +251,12 @@ impl Subscription {
         self.cycle_end_at = anchor;
     }
 
-    /// Begins the next cycle where the last one ended, and grants its credit.
+    /// Begins the next cycle at the end of the last one, and grants its credit.
     fn begin_cycle(&mut self, credits: &mut Credits) -> Option<CreditMovement> {
         self.cycle_start_at = self.cycle_end_at;
         self.cycle = self.cycle.saturating_add(1);
         self.cycle_end_at = self.config.billing_interval.end_of(self.anchor_at, self.cycle);
-        // Credit that rolls over for ever ends at what an amount can hold.
+        // Credit that always rolls over is capped at the range of an amount.
         let room = Amount::MAX.saturating_sub(credits.remaining());
         let amount = self.config.terms_at(self.cycle_start_at).included_credit.min(room);
         credits.cycle.remaining = credits.cycle.remaining.saturating_add(amount);
@@ -267,12 +269,12 @@ impl Subscription {
         })
     }
 
-    /// The subscription as it can be shown beside the credits of its wallet.
+    /// The subscription as it is shown, with the credits of its wallet.
     pub fn state(&self, credits: &Credits) -> SubscriptionState {
         let terms = self.config.terms();
         let of_active = |amount| match self.status {
             SubscriptionStatus::Active => amount,
-            // What may be left there is another subscription's, or its calls'.
+            // Credit on the wallet belongs to another subscription then, or to its calls.
             SubscriptionStatus::Cancelled => Amount::ZERO,
         };
         let pending = |kind, config: &SubscriptionConfig| PendingState {
@@ -302,7 +304,8 @@ impl Subscription {
     }
 }
 
-/// Ends a cycle of credit: each of the two rolls over or expires, and the next cycle is counted.
+/// Ends a cycle of credit. Each of the two accounts rolls over or expires, and the next cycle is
+/// counted.
 fn end_cycle(credits: &mut Credits, terms: &ConfigTerms) -> Vec<CreditMovement> {
     let cycle = credits.cycles;
     let each = [
@@ -320,7 +323,7 @@ fn end_cycle(credits: &mut Credits, terms: &ConfigTerms) -> Vec<CreditMovement> 
     movements
 }
 
-/// Takes credit out of the cycle that ends and into the next, as two lines that add up to nothing.
+/// Moves credit from the cycle that ends into the next, as two lines with the sum zero.
 fn roll_over(
     account: LedgerAccount,
     credit: &Credit,
@@ -339,7 +342,7 @@ fn roll_over(
     both.into_iter().filter(move |_| whole.is_positive())
 }
 
-/// Lets credit expire that no call has reserved.
+/// Lets the credit expire that no call has reserved.
 fn expire(account: LedgerAccount, credit: &mut Credit, cycle: i64) -> Option<CreditMovement> {
     let unused = credit.free();
     credit.remaining = credit.held;

@@ -1,4 +1,4 @@
-//! Subscription configurations: what a merchant offers for a price per cycle.
+//! Subscription configurations, or plans: the terms that a merchant offers for a price per cycle.
 
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::Amount;
@@ -8,60 +8,60 @@ use crate::credit::Rollover;
 use crate::id::{CreditBundleId, MerchantId, MeterId, SubscriptionConfigId};
 use crate::time::Timestamp;
 
-/// What of a configuration can change. A change counts from the next cycle of each subscription;
-/// which meters draw on credit, from the next call.
+/// The terms of a configuration that can change. A change counts from the next cycle of each
+/// subscription; a change of `meter_ids` counts from the next call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigTerms {
-    /// Credit granted at the start of each cycle.
+    /// The credit granted at the start of each cycle.
     pub included_credit: Amount,
-    /// What becomes of it when the cycle ends.
+    /// The rollover of that credit at the end of the cycle.
     pub rollover_type: Rollover,
-    /// What becomes of bought credit then.
+    /// The rollover of bought credit at the end of the cycle.
     pub bundle_rollover_type: Rollover,
-    /// The meters whose calls draw on credit; every meter's do when there is none.
+    /// The meters whose calls draw on credit. Empty means all meters.
     pub meter_ids: Vec<MeterId>,
 }
 
 impl ConfigTerms {
-    /// Whether calls under a meter draw on the credit.
+    /// Returns whether calls under a meter draw on the credit.
     pub fn let_draw(&self, meter_id: MeterId) -> bool {
         self.meter_ids.is_empty() || self.meter_ids.contains(&meter_id)
     }
 }
 
-/// Terms from one change to the next; never changed themselves.
+/// The terms from one change to the next, written once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigVersion {
-    /// From when on.
+    /// The instant from which the terms count.
     pub since: Timestamp,
-    /// What held from then.
+    /// The terms.
     pub terms: ConfigTerms,
 }
 
-/// A subscription configuration with all its versions, so that a cycle that ended unseen can be
-/// ended later by the terms of its time.
+/// A subscription configuration with all its versions. The versions let a cycle be ended later by
+/// the terms of its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionConfig {
-    /// Its id.
+    /// The id.
     pub subscription_config_id: SubscriptionConfigId,
-    /// Whose it is.
+    /// The merchant that offers it.
     pub merchant_id: MerchantId,
     /// Display name.
     pub name: String,
-    /// What a cycle costs; collected by the merchant.
+    /// The price of a cycle, collected by the merchant.
     pub period_amount: Amount,
-    /// How long a cycle is.
+    /// The length of a cycle.
     pub billing_interval: BillingInterval,
-    /// Its first terms.
+    /// The first terms.
     pub first_version: ConfigVersion,
-    /// Its later terms, in order.
+    /// The later terms, in order of time.
     pub later_versions: Vec<ConfigVersion>,
-    /// When it was made.
+    /// The time of creation.
     pub created_at: Timestamp,
 }
 
 impl SubscriptionConfig {
-    /// The terms that held at an instant.
+    /// The terms at an instant.
     pub fn terms_at(&self, at: Timestamp) -> &ConfigTerms {
         let version = self.later_versions.iter().rfind(|version| version.since <= at);
         &version.unwrap_or(&self.first_version).terms
@@ -73,82 +73,82 @@ impl SubscriptionConfig {
     }
 }
 
-/// Credit that subscribers can buy.
+/// Credit that subscribers can buy beside the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreditBundle {
-    /// Its id.
+    /// The id.
     pub credit_bundle_id: CreditBundleId,
-    /// Whose subscribers can buy it.
+    /// The configuration whose subscribers can buy it.
     pub subscription_config_id: SubscriptionConfigId,
     /// Display name.
     pub name: String,
-    /// What it costs; collected by the merchant.
+    /// The price, collected by the merchant.
     pub cost: Amount,
-    /// The credit it brings.
+    /// The credit that it adds.
     pub credit_amount: Amount,
-    /// When it was made.
+    /// The time of creation.
     pub created_at: Timestamp,
 }
 
-/// What a merchant states of a new bundle.
+/// The fields of a new bundle, as the merchant states them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewCreditBundle {
     /// Display name.
     pub name: String,
-    /// What it costs.
+    /// The price.
     pub cost: Amount,
-    /// The credit it brings.
+    /// The credit that it adds.
     pub credit_amount: Amount,
 }
 
-/// What a merchant states of a new configuration.
+/// The fields of a new configuration, as the merchant states them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSubscriptionConfig {
     /// Display name.
     pub name: String,
-    /// What a cycle costs.
+    /// The price of a cycle.
     pub period_amount: Amount,
-    /// How long a cycle is.
+    /// The length of a cycle.
     pub billing_interval: BillingInterval,
-    /// Its terms.
+    /// The first terms.
     pub terms: ConfigTerms,
-    /// The bundles it begins with.
+    /// The bundles that are created with it.
     pub credit_bundles: Vec<NewCreditBundle>,
 }
 
-/// What becomes of a bundle when its configuration is changed.
+/// A change of one bundle, as a part of a change of its configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BundleChange {
-    /// A new one.
+    /// Creates a bundle.
     Create(NewCreditBundle),
-    /// A known one, with what is given replaced.
+    /// Replaces the given fields of a bundle.
     Update {
-        /// Which.
+        /// The bundle.
         credit_bundle_id: CreditBundleId,
         /// Display name.
         name: Option<String>,
-        /// What it costs.
+        /// The price.
         cost: Option<Amount>,
-        /// The credit it brings.
+        /// The credit that it adds.
         credit_amount: Option<Amount>,
     },
-    /// It is offered no more.
+    /// Ends the offer of a bundle.
     Delete(CreditBundleId),
 }
 
-/// What changes in a configuration: `None` leaves a field as it is.
+/// The changes of a configuration. `None` keeps a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubscriptionConfigChanges {
     /// Display name.
     pub name: Option<String>,
-    /// Credit granted at the start of each cycle.
+    /// The credit granted at the start of each cycle.
     pub included_credit: Option<Amount>,
-    /// What becomes of it when the cycle ends.
+    /// The rollover of that credit at the end of the cycle.
     pub rollover_type: Option<Rollover>,
-    /// What becomes of bought credit then.
+    /// The rollover of bought credit at the end of the cycle.
     pub bundle_rollover_type: Option<Rollover>,
-    /// All linked meters.
+    /// All linked meters, replaced as a whole.
     pub meter_ids: Option<Vec<MeterId>>,
-    /// Bundles that change; those not named stay.
+    /// The bundles that change. Others stay.
     pub credit_bundles: Vec<BundleChange>,
 }

@@ -1,4 +1,4 @@
-//! A subscription as it is shown.
+//! The shown form of a subscription.
 
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::Amount;
@@ -9,59 +9,59 @@ use crate::id::{ConnectionId, SubscriptionConfigId, SubscriptionId};
 use crate::subscription_config::SubscriptionConfig;
 use crate::time::Timestamp;
 
-/// Whether a subscription goes on.
+/// The status of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SubscriptionStatus {
-    /// It does.
+    /// In force.
     Active,
-    /// It has ended for good.
+    /// Ended for good.
     Cancelled,
 }
 
-/// A subscription as it can be shown: with its configuration and credit as they stood.
+/// A subscription as it is shown, with its configuration and credit at that time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriptionState {
-    /// Its id.
+    /// The id.
     pub subscription_id: SubscriptionId,
-    /// Who has it.
+    /// The customer.
     pub connection_id: ConnectionId,
-    /// What was subscribed to.
+    /// The plan.
     pub plan: Plan,
-    /// Whether it goes on.
+    /// The status.
     pub status: SubscriptionStatus,
-    /// How long a cycle is.
+    /// The length of a cycle.
     pub billing_interval: BillingInterval,
-    /// Since when.
+    /// The start of the subscription.
     pub started_at: Timestamp,
-    /// When it ended.
+    /// The end of a cancelled subscription.
     pub cancelled_at: Option<Timestamp>,
-    /// When the cycle began.
+    /// The start of the present cycle.
     pub cycle_start_at: Timestamp,
-    /// When it ends.
+    /// The end of the present cycle.
     pub cycle_end_at: Timestamp,
-    /// What is left of what cycles included.
+    /// The remaining credit that cycles included.
     pub cycle_remaining: Amount,
-    /// What is left of what was bought.
+    /// The remaining credit that was bought.
     pub bundle_remaining: Amount,
-    /// What becomes of the first when the cycle ends.
+    /// The rollover of included credit at the end of the cycle.
     pub cycle_rollover: Rollover,
-    /// What becomes of the second.
+    /// The rollover of bought credit at the end of the cycle.
     pub bundle_rollover: Rollover,
-    /// What happens when the cycle ends.
+    /// The change at the end of the cycle.
     pub pending_change: Option<PendingState>,
 }
 
-/// What is shown of a configuration with its subscriptions.
+/// The part of a configuration that is shown with its subscriptions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Its id.
+    /// The id.
     pub subscription_config_id: SubscriptionConfigId,
     /// Display name.
     pub name: String,
-    /// What a cycle costs.
+    /// The price of a cycle.
     pub period_amount: Amount,
-    /// Credit granted at the start of each cycle.
+    /// The credit granted at the start of each cycle.
     pub included_credit: Amount,
 }
 
@@ -76,14 +76,14 @@ impl Plan {
     }
 }
 
-/// A pending change as it can be shown.
+/// A pending change as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingState {
-    /// What kind it is.
+    /// The kind.
     pub kind: PendingKind,
-    /// When it takes effect.
+    /// The time of effect.
     pub effective_at: Timestamp,
-    /// The configuration from then on; for a cancellation the present one.
+    /// The configuration from then on; for a cancellation, the present one.
     pub plan: Plan,
 }
 
@@ -93,6 +93,6 @@ pub struct PendingState {
 pub enum PendingKind {
     /// The subscription ends.
     Cancellation,
-    /// It goes on under a configuration that costs as much or less.
+    /// The subscription continues under a configuration that costs the same or less.
     Downgrade,
 }

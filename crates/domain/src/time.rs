@@ -1,3 +1,5 @@
+//! Instants and clocks.
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,23 +10,23 @@ use time::format_description::well_known::Rfc3339;
 use time::{Date, OffsetDateTime, Time};
 use tollgate_pricing::Moment;
 
-/// An instant in UTC, to the microsecond. Written as ISO 8601, and where nobody reads it as microseconds
-/// since 1970.
+/// An instant in UTC, to the microsecond. It is written as ISO 8601, and in binary formats as
+/// microseconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// An instant from microseconds since 1970-01-01T00:00:00Z.
+    /// The instant of a number of microseconds since 1970-01-01T00:00:00Z.
     pub const fn from_unix_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since 1970-01-01T00:00:00Z.
+    /// The microseconds since 1970-01-01T00:00:00Z.
     pub const fn unix_micros(self) -> i64 {
         self.0
     }
 
-    /// An instant from whole seconds since 1970, if it is one that can be written.
+    /// The instant of a number of whole seconds since 1970; `None` if it cannot be written.
     pub fn from_unix_seconds(seconds: i64) -> Option<Self> {
         OffsetDateTime::from_unix_timestamp(seconds).ok()?;
         seconds.checked_mul(1_000_000).map(Self)
@@ -46,7 +48,7 @@ impl Timestamp {
         Self(seconds.saturating_mul(1_000_000))
     }
 
-    /// Whole days since 1970-01-01T00:00:00Z.
+    /// The whole days since 1970-01-01T00:00:00Z.
     pub const fn days_since_1970(self) -> i64 {
         self.0.div_euclid(24 * 60 * 60 * 1_000_000)
     }
@@ -74,7 +76,7 @@ impl From<Timestamp> for Moment {
     }
 }
 
-/// The longest date-time: to the nanosecond, in UTC.
+/// The length of the longest date-time: to the nanosecond, in UTC.
 const LONGEST: usize = "2026-11-21T12:00:00.123456789Z".len();
 
 impl Timestamp {
@@ -82,7 +84,7 @@ impl Timestamp {
     fn text(self, buffer: &mut [u8; LONGEST]) -> Option<&str> {
         let mut room = &mut buffer[..];
         self.to_datetime().format_into(&mut room, &Rfc3339).ok()?;
-        // What it answers is less than what it has written.
+        // `format_into` returns a smaller count than it has written.
         let length = LONGEST - room.len();
         str::from_utf8(buffer.get(..length)?).ok()
     }
@@ -94,7 +96,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// The text is no instant that can be written back.
+/// The error of a text that is no instant, or no instant that can be written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseTimestampError;
 
@@ -113,8 +115,8 @@ impl std::str::FromStr for Timestamp {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| ParseTimestampError)?;
-        // An offset may lead out of the years that have four digits, and what was read could not
-        // be written again.
+        // An offset can lead out of the years with four digits. Such an instant could not be
+        // written again.
         let at = at.checked_to_utc().filter(|at| (0..=9_999).contains(&at.year()));
         let micros = at.ok_or(ParseTimestampError)?.unix_timestamp_nanos() / 1_000;
         i64::try_from(micros).map(Self).map_err(|_| ParseTimestampError)
@@ -141,7 +143,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// Where the time comes from: the system's clock, or one that a test moves.
+/// The source of the time: the system's clock, or one that a test moves.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
@@ -157,7 +159,7 @@ impl Clock {
         Self(Source::System)
     }
 
-    /// A clock that stands at `start` until it is moved; clones move together.
+    /// A clock that shows `start` until it is moved. Clones move together.
     pub fn manual(start: Timestamp) -> Self {
         Self(Source::Manual(Arc::new(AtomicI64::new(start.0))))
     }
@@ -173,7 +175,7 @@ impl Clock {
         }
     }
 
-    /// Moves a manual clock forward; the system's clock is nobody's to move and stays.
+    /// Moves a manual clock forward. The system's clock does not change.
     pub fn advance_millis(&self, millis: i64) {
         if let Source::Manual(at) = &self.0 {
             at.fetch_add(millis.saturating_mul(1_000), Ordering::SeqCst);

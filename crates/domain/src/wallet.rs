@@ -1,3 +1,5 @@
+//! Wallets and their ledger lines.
+
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::Amount;
 
@@ -5,107 +7,109 @@ use crate::credit::{Credits, LedgerAccount};
 use crate::id::{ConnectionId, MerchantId, RequestId, TransactionId, WalletId};
 use crate::time::Timestamp;
 
-/// An account. Its balance equals the sum of its transactions; `held` that of its open holds.
+/// A prepaid account. `balance` is the sum of its ledger lines, `held` the sum of its open holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wallet {
-    /// Its id.
+    /// The id.
     pub wallet_id: WalletId,
-    /// Whose wallet it is.
+    /// The merchant that owns it.
     pub merchant_id: MerchantId,
-    /// The connection it belongs to; absent for the merchant's own.
+    /// The customer that it belongs to; absent for the merchant's own wallet.
     pub connection_id: Option<ConnectionId>,
-    /// What is on it; may be negative.
+    /// The money in the wallet. It may be negative.
     pub balance: Amount,
-    /// What admitted calls may still take of it.
+    /// The holds of admitted calls.
     pub held: Amount,
-    /// What subscriptions granted, to be drawn before the balance.
+    /// The credit from subscriptions, drawn before the balance.
     pub credits: Credits,
-    /// How far below zero it may be drawn; `None` is without limit.
+    /// The overdraft limit: how far the balance may go below zero. `None` is unlimited.
     pub overdraft_limit: Option<Amount>,
-    /// Below this balance the merchant is told.
+    /// The balance below which the merchant is notified.
     pub low_balance_threshold: Option<Amount>,
-    /// When it was made.
+    /// The time of creation.
     pub created_at: Timestamp,
 }
 
 impl Wallet {
-    /// To here a debit may take a balance, and no further: the rest of the range of an amount is for
-    /// calls that were admitted before.
+    /// The lowest balance that a debit may leave. The rest of the range of an amount is for calls
+    /// that were admitted before.
     pub const LEAST_BALANCE: Amount = Amount::from_units(-400_000_000 * 10_000_000_000);
-    /// To here a credit may.
+    /// The highest balance that a credit may leave.
     pub const MOST_BALANCE: Amount = Amount::from_units(400_000_000 * 10_000_000_000);
 
-    /// Whether the balance can say what is owed if `hold` and all that is held are spent.
+    /// Returns whether the balance stays in the range of an amount if `hold` and all present holds
+    /// are spent.
     pub fn has_room_for(&self, hold: Amount) -> bool {
         let without = self.balance.checked_sub(self.held);
         without.and_then(|left| left.checked_sub(hold)).is_ok()
     }
 
-    /// `balance + overdraft − held`: what a new call may draw on that may not draw on credit. A
-    /// wallet without limit shows `balance − held`.
+    /// The money for a new call that may not draw on credit: `balance + overdraft − held`. A wallet
+    /// without a limit shows `balance − held`.
     pub fn available_balance(&self) -> Amount {
         let limit = self.overdraft_limit.unwrap_or(Amount::ZERO);
         self.balance.saturating_add(limit).saturating_sub(self.held)
     }
 
-    /// The same with credit: what a new call may draw on.
+    /// The money for a new call that may draw on credit: [`Wallet::available_balance`] and the free
+    /// credit.
     pub fn available(&self) -> Amount {
         self.available_balance().saturating_add(self.credits.free())
     }
 }
 
-/// What changes in a wallet: `None` leaves a field as it is, `Some(None)` clears it.
+/// The changes of a wallet. `None` keeps a field, `Some(None)` clears it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalletChanges {
-    /// How far below zero it may be drawn.
+    /// The overdraft limit.
     pub overdraft_limit: Option<Option<Amount>>,
-    /// Below this balance the merchant is told.
+    /// The balance below which the merchant is notified.
     pub low_balance_threshold: Option<Option<Amount>>,
 }
 
-/// Why money moved.
+/// The reason of a ledger line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TransactionKind {
-    /// Put in by the merchant or the operator.
+    /// The merchant or the operator put money in.
     Credit,
-    /// Taken out by the merchant or the operator.
+    /// The merchant or the operator took money out.
     Debit,
     /// A call was paid.
     Usage,
     /// A cycle of a subscription began and brought credit.
     CreditGrant,
-    /// Credit that was not used in time is gone.
+    /// Credit that was not used in time expired.
     CreditExpiry,
-    /// Credit that was not used in its cycle is taken into the next: out of the one, into the other.
+    /// Unused credit moved from its cycle into the next: one line out, one line in.
     Rollover,
     /// Credit was bought.
     BundlePurchase,
-    /// Something booked before was put right.
+    /// An earlier booking was corrected.
     Correction,
 }
 
-/// One movement of money: written once, never changed.
+/// A ledger line: one movement of money or credit, written once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
-    /// Its id.
+    /// The id.
     pub transaction_id: TransactionId,
-    /// The wallet it moved.
+    /// The wallet.
     pub wallet_id: WalletId,
-    /// Which of the wallet's movements it is: 1, 2, 3, …
+    /// The number of the line in its wallet: 1, 2, 3, …
     pub number: i64,
-    /// What of the wallet it moved.
+    /// The account of the wallet.
     pub account: LedgerAccount,
-    /// Why.
+    /// The reason.
     pub kind: TransactionKind,
-    /// By how much; negative takes out.
+    /// The amount; negative takes out.
     pub amount: Amount,
-    /// What it left of what it moved.
+    /// The account's balance after it.
     pub balance_after: Amount,
-    /// The call it was for, if it was for one.
+    /// The call that it belongs to, if any.
     pub request_id: Option<RequestId>,
-    /// The merchant's words.
+    /// The merchant's description.
     pub description: Option<String>,
-    /// When.
+    /// The time of booking.
     pub created_at: Timestamp,
 }

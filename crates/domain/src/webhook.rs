@@ -1,4 +1,4 @@
-//! Webhooks: where a merchant wants to be told of events, of which, and how it knows that it is us.
+//! Webhooks: the URL and the secrets of a receiver, and the kinds of events that it gets.
 
 use std::fmt;
 
@@ -13,25 +13,25 @@ use crate::event_kind::EventKind;
 use crate::id::{MerchantId, WebhookId};
 use crate::time::Timestamp;
 
-/// A place that events are sent to.
+/// A URL that receives events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhook {
-    /// Its id.
+    /// The id.
     pub webhook_id: WebhookId,
-    /// Whose it is.
+    /// The merchant that owns it.
     pub merchant_id: MerchantId,
-    /// What people call it.
+    /// Display name.
     pub name: String,
-    /// Where events are sent.
+    /// The URL that events are sent to.
     pub url: String,
-    /// The events that are sent; `None` for all but those of single calls.
+    /// The kinds of events that are sent; `None` for all except events of single calls.
     pub events: Option<Vec<EventKind>>,
-    /// When it was made.
+    /// The time of creation.
     pub created_at: Timestamp,
 }
 
 impl Webhook {
-    /// Whether it is told of events of this kind.
+    /// Returns whether it receives events of this kind.
     pub fn wants(&self, kind: EventKind) -> bool {
         match &self.events {
             Some(events) => events.contains(&kind),
@@ -40,30 +40,30 @@ impl Webhook {
     }
 }
 
-/// What a merchant says of a new webhook. The URL has been judged.
+/// The fields of a new webhook, as the merchant states them. The URL has been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewWebhook {
-    /// What people call it.
+    /// Display name.
     pub name: String,
-    /// Where events are sent.
+    /// The URL that events are sent to.
     pub url: String,
-    /// The events that are sent.
+    /// The kinds of events that are sent.
     pub events: Option<Vec<EventKind>>,
 }
 
-/// What changes of a webhook; `None` keeps.
+/// The changes of a webhook. `None` keeps a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebhookChanges {
-    /// Its name.
+    /// Display name.
     pub name: Option<String>,
-    /// Where events are sent.
+    /// The URL that events are sent to.
     pub url: Option<String>,
-    /// The events that are sent; `Some(None)` for all but those of single calls.
+    /// The kinds of events that are sent; `Some(None)` for all except events of single calls.
     pub events: Option<Option<Vec<EventKind>>>,
 }
 
 impl Webhook {
-    /// Makes changes.
+    /// Applies changes.
     pub fn change(&mut self, changes: WebhookChanges) {
         let WebhookChanges { name, url, events } = changes;
         if let Some(name) = name {
@@ -78,33 +78,33 @@ impl Webhook {
     }
 }
 
-/// Between the 24 and 64 that the standard allows.
+/// The length of a secret. The standard allows 24 to 64 bytes.
 const SECRET_BYTES: usize = 32;
 const SECRET_PREFIX: &str = "whsec_";
 
-/// A key that messages are signed with. It is never printed but by [`WebhookSecret::reveal`]; serde
-/// is for the store alone.
+/// A key that signs messages. Only [`WebhookSecret::reveal`] shows it; its serialized form is for
+/// the store alone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebhookSecret(Vec<u8>);
 
 impl WebhookSecret {
-    /// A new random secret.
+    /// Generates a random secret.
     pub fn generate() -> Self {
         Self(rand::rng().random::<[u8; SECRET_BYTES]>().to_vec())
     }
 
-    /// The secret itself, as a merchant gives it to a Standard Webhooks library: shown once.
+    /// The secret as text, in the form that Standard Webhooks libraries take. It is shown once.
     pub fn reveal(&self) -> String {
         format!("{SECRET_PREFIX}{}", STANDARD.encode(&self.0))
     }
 
-    /// A secret from its text.
+    /// Parses a secret.
     fn parse(text: &str) -> Option<Self> {
         STANDARD.decode(text.strip_prefix(SECRET_PREFIX)?).ok().map(Self)
     }
 
-    /// The signature of a message, as Standard Webhooks 1.0 has it: HMAC-SHA256 over
-    /// `id.timestamp.body`, where the timestamp is that of the attempt, in seconds since 1970.
+    /// The signature of a message by Standard Webhooks 1.0: HMAC-SHA256 over `id.timestamp.body`.
+    /// The timestamp is the time of the attempt, in seconds since 1970.
     fn sign(&self, message_id: &str, timestamp: i64, body: &[u8]) -> Option<String> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(format!("{message_id}.{timestamp}.").as_bytes());
@@ -132,12 +132,12 @@ impl<'de> Deserialize<'de> for WebhookSecret {
     }
 }
 
-/// For how long messages are signed with a secret beside the one that has replaced it.
+/// The time for which a replaced secret still signs messages, in milliseconds.
 const OLD_SECRET_MILLIS: i64 = 24 * 60 * 60 * 1_000;
-/// How many old secrets are kept at most; the signatures of a message are one header.
+/// The most replaced secrets that are kept: all signatures of a message are one header.
 const MAX_OLD_SECRETS: usize = 4;
 
-/// The secrets of a webhook: the newest, and those that it has replaced a short time ago.
+/// The secrets of a webhook: the newest, and the ones that it replaced a short time ago.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookSecrets {
     newest: WebhookSecret,
@@ -152,17 +152,17 @@ struct OldSecret {
 }
 
 impl WebhookSecrets {
-    /// One new secret.
+    /// Generates one secret.
     pub fn generate() -> Self {
         Self { newest: WebhookSecret::generate(), old: Vec::new() }
     }
 
-    /// The secret that is valid until it is replaced.
+    /// The newest secret, valid until it is replaced.
     pub const fn newest(&self) -> &WebhookSecret {
         &self.newest
     }
 
-    /// Replaces the newest secret; messages are signed with both for 24 hours.
+    /// Replaces the newest secret. Messages are signed with both for 24 hours.
     pub fn rotate(&mut self, now: Timestamp) {
         let secret = std::mem::replace(&mut self.newest, WebhookSecret::generate());
         let until = now.plus_millis(OLD_SECRET_MILLIS);
@@ -171,8 +171,8 @@ impl WebhookSecrets {
         self.old.truncate(MAX_OLD_SECRETS);
     }
 
-    /// The signatures of a message, one with each secret that is valid, as the header
-    /// `webhook-signature` has them. `timestamp` is that of the header, in seconds since 1970.
+    /// The signatures of a message, one with each valid secret, as the value of the header
+    /// `webhook-signature`. `timestamp` is the header's time, in seconds since 1970.
     pub fn signatures(
         &self,
         message_id: &str,

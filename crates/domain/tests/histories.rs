@@ -1,5 +1,5 @@
-//! Random histories of a spend key by a simulated clock, across days, weeks, months and leap days,
-//! with calls open across the boundary.
+//! Random histories of a spend key under a simulated clock, across days, weeks, months and leap
+//! days, with calls open across the boundary.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use crate::desk::{Desk, at, call, cost, spend_limit};
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A call of at most so many tokens in and out.
+    /// A call of at most `input` tokens in and `output` tokens out.
     Call {
         input: u64,
         output: u64,
@@ -23,7 +23,7 @@ enum Step {
         which: usize,
         percent: u64,
     },
-    /// One that has ended is corrected.
+    /// One of the ended calls is corrected.
     Correct {
         which: usize,
         percent: u64,
@@ -72,7 +72,7 @@ fn cycles() -> impl Strategy<Value = Cycle> {
     proptest::sample::select(vec![Cycle::Daily, Cycle::Weekly, Cycle::Monthly, Cycle::Total])
 }
 
-/// Plays `steps`; after each, `check` looks at the desk.
+/// Plays `steps`, and calls `check` after each.
 fn play(desk: &mut Desk, start: Timestamp, steps: &[Step], check: impl Fn(&Desk)) {
     let (mut now, mut behind) = (start, 0);
     for step in steps {
@@ -101,7 +101,7 @@ fn settle(desk: &mut Desk, which: usize, percent: u64, ended: bool) {
     desk.settle(index, Amount::from_units(part));
 }
 
-/// The instants of all cycles in which a call was admitted, one each.
+/// One instant of each cycle in which a call was admitted.
 fn cycles_of(desk: &Desk, cycle: Cycle) -> Vec<Timestamp> {
     let mut instants: Vec<Timestamp> = Vec::new();
     for call in &desk.calls {

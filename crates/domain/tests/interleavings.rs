@@ -10,17 +10,17 @@ enum State {
     Waiting,
     Refused,
     Open(usize),
-    /// Ended by the sweeper, who knew only the input.
+    /// Ended by the sweeper, which knew only the input.
     Lost(usize),
     Ended,
 }
 
 const CALLS: usize = 4;
-/// At most 40: 10 in, 30 out.
+/// At most 40 tokens: 10 in, 30 out.
 const INPUT: u64 = 10;
 const OUTPUT: u64 = 30;
 
-/// How many different histories were gone through, and the most that were ever admitted at once.
+/// The number of different histories, and the most calls that were in flight at once.
 #[derive(Default)]
 struct Seen {
     histories: usize,
@@ -46,7 +46,7 @@ fn explore(desk: &Desk, states: [State; CALLS], check: &impl Fn(&Desk), seen: &m
             explore(&desk, states, check, seen);
         };
         match state {
-            // The calls are alike: which of those that wait comes next makes no difference.
+            // The calls are alike, so the order of the waiting calls makes no difference.
             State::Waiting
                 if states.iter().position(|one| *one == State::Waiting) != Some(position) =>
             {
@@ -59,7 +59,7 @@ fn explore(desk: &Desk, states: [State; CALLS], check: &impl Fn(&Desk), seen: &m
                 go(next, &|desk| *desk = after.clone());
             }
             State::Open(index) => {
-                // In full, in part, and never heard of again.
+                // The call ends in full, in part, or is lost.
                 go(State::Ended, &|desk| desk.settle(index, cost(INPUT + OUTPUT)));
                 go(State::Ended, &|desk| desk.settle(index, cost(INPUT)));
                 go(State::Lost(index), &|desk| desk.settle(index, cost(INPUT)));

@@ -1,4 +1,4 @@
-//! Who pays what: admission and settlement as tables, without a database.
+//! The payers of a call: admission and settlement as tables, without a database.
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
@@ -63,7 +63,7 @@ fn meter(base_cost_payer: Payer) -> MerchantMeter {
     }
 }
 
-/// A usage of `tokens` that costs the provider's `base`.
+/// A usage of `tokens` with the base cost `base`.
 fn priced(tokens: u64, base: &str) -> PricedUsage {
     PricedUsage {
         usage: Usage::tokens(tokens, 0),
@@ -85,7 +85,7 @@ fn forwarded(provider_key_type: ProviderKeyType) -> Forwarded {
     }
 }
 
-/// A call that can use a million tokens, which cost the provider 2 USD.
+/// A call that can use a million tokens, with a base cost of 2 USD.
 fn call() -> Call {
     Call {
         request_id: RequestId::generate(NOW),
@@ -286,8 +286,8 @@ fn settled(
     settle(pending, &report, Some(&meter(base_payer).model), 0, Rate::ZERO)
 }
 
-/// The table of outcomes: a call of 100,000 tokens that cost the provider 2 USD, under a meter of
-/// 10 USD per million; its input alone was estimated at 0.25 USD.
+/// The table of outcomes: a call of 100,000 tokens with a base cost of 2 USD, under a meter of 10
+/// USD per million. Its input alone was estimated at 0.25 USD.
 #[test]
 fn every_ending_charges_as_the_table_says() {
     use RequestStatus::{Completed, Error};
@@ -299,7 +299,7 @@ fn every_ending_charges_as_the_table_says() {
         (Ending::Abandoned, used, Completed, Reported, "3", "0", 100_000),
         (Ending::Broken, used, Error, Reported, "3", "0", 100_000),
         (Ending::Rejected, nothing, Error, UsageSource::None, "0", "0", 0),
-        // An error that reports usage is billed by the provider; the meter charges nothing.
+        // The provider bills an error that reports usage. The meter charges nothing.
         (Ending::Rejected, used, Error, Reported, "2", "0", 0),
         (Ending::NotSent, nothing, Error, UsageSource::None, "0", "0", 0),
         (Ending::Unanswered, nothing, Error, Estimated, "0", "0.25", 0),
@@ -327,7 +327,7 @@ fn the_merchant_pays_what_the_meter_or_the_lack_of_a_wallet_says() {
         (&with_wallet, Payer::Merchant, "1", "2", Payer::Merchant, 100_000),
         (&pending(None), Payer::Wallet, "0", "3", Payer::Merchant, 100_000),
         (&unbilled, Payer::Wallet, "0", "3", Payer::Merchant, 0),
-        // With the caller's own key the base cost is shown and owed to the provider, not to us.
+        // With the caller's own key the base cost is shown, and owed to the provider.
         (&own_key, Payer::Wallet, "1", "0", Payer::Wallet, 100_000),
     ] {
         let settled = settled(pending, Ending::Answered, used, base_payer);

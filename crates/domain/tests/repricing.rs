@@ -1,4 +1,4 @@
-//! A record at other prices: always what the settlement would have said of them.
+//! Repricing of records: it always equals a settlement at the new prices.
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
@@ -22,7 +22,7 @@ fn base(units: i64) -> BaseCost {
     BaseCost { input: Amount::from_units(units), output: Amount::ZERO }
 }
 
-/// A call of a connection with a meter, with the operator's key.
+/// A call of a customer with a meter and a managed key.
 fn pending() -> PendingRecord {
     PendingRecord {
         request_id: RequestId::generate(NOW),
@@ -93,7 +93,7 @@ fn a_record_that_does_not_say_its_service_charge_rate_tells_it_by_charge_and_fee
     let pending = pending();
     let mut record =
         settle(&pending, &report(10, base(400)), Some(&meter), 0, rate("0.019")).record;
-    // 1.9 % of 200 units are 3.8, booked as 4: 4 of 200 are what can be told.
+    // 1.9 % of 200 units are 3.8, booked as 4. The rate that follows from the record is 4 of 200.
     assert_eq!(record.quote.service_charge.amount, Amount::from_units(4));
     record.service_charge_rate = None;
     let now = reprice(&pending, &record, base(4_000)).unwrap();
@@ -261,7 +261,7 @@ impl Terms {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// The one law: repriced is what it would have been settled at.
+    /// A repriced call costs what a settlement at the new prices would have cost.
     #[test]
     fn a_repriced_call_costs_each_what_it_would_have_cost_at_those_prices(
         terms in terms(),

@@ -14,8 +14,8 @@ fn now() -> Timestamp {
     at(NOW)
 }
 
-/// A rule that the call breaks, and the refusal it brings: each is broken together with all that
-/// come after it, so that the first in the order is what is said.
+/// Each broken rule and its refusal. A rule is broken together with all rules that come after it,
+/// so that the first in the order is reported.
 #[test]
 fn refusals_come_in_their_order() {
     let everything_wrong = || {
@@ -33,7 +33,7 @@ fn refusals_come_in_their_order() {
             },
             "0",
         );
-        // One call has been made, a moment ago.
+        // One call was made a moment ago.
         let hour = now().plus_millis(-1);
         desk.key.counters.admit(hour, cost(1)).unwrap();
         desk.key.counters.bucket.take(hour, 1, 1).unwrap();
@@ -135,7 +135,7 @@ fn a_key_expires_at_its_instant_and_not_before() {
     );
 }
 
-/// What is left, what is held and what is said, by mode: a limit of 100, calls of up to 40.
+/// The number of admitted calls by enforcement: a limit of 100, calls of up to 40.
 #[test]
 fn a_bounded_limit_lets_the_last_call_cross_and_a_strict_one_does_not() {
     for (enforcement, admitted) in [(Enforcement::Bounded, 3), (Enforcement::Strict, 2)] {
@@ -217,7 +217,8 @@ fn a_call_that_costs_nothing_is_not_refused_for_money() {
     assert!(desk.admit(&free).is_ok());
 }
 
-/// A spend key may draw on the merchant's own wallet: it pays both parts there, so both must be left.
+/// A spend key can draw on the merchant's own wallet. That wallet pays both parts, so both must be
+/// left.
 #[test]
 fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
     use tollgate_domain::admission::{Account, Facts, decide};
@@ -254,7 +255,7 @@ fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
     }
 }
 
-/// A maximum beyond all sense is refused; it must neither wrap a counter nor crowd out others.
+/// An absurd maximum is refused. It must neither wrap a counter nor crowd out other calls.
 #[test]
 fn one_call_may_not_hold_more_than_a_million() {
     let mut desk = Desk::new(SpendRules::default(), "0");
@@ -283,7 +284,7 @@ fn counters_show_the_cycle_that_it_is_and_limits_may_change_theirs() {
     assert_eq!(*desk.key.counters.at(saturday).spent.get(Cycle::Weekly), cost(60));
     let second = desk.admit(&call(60, 0, saturday)).unwrap();
     desk.settle(second, cost(60));
-    // A limit of the week sees both days at once.
+    // A weekly limit counts both days at once.
     desk.key.rules.spend_limit = spend_limit(100, Cycle::Weekly);
     assert!(desk.admit(&call(1, 0, saturday)).is_err());
     let monday = at("2026-11-23T00:00:00Z");
@@ -310,7 +311,7 @@ fn a_call_that_ends_after_its_cycle_moves_the_totals_only() {
     desk.assert_counted();
 }
 
-/// Calls of another node may come in by a clock that is a little behind.
+/// Calls of another node can carry the time of a clock that is a little behind.
 #[test]
 fn time_does_not_go_back_for_a_key() {
     let mut desk = Desk::new(SpendRules::default(), "1");
@@ -336,7 +337,7 @@ fn each_threshold_is_told_once_a_cycle() {
     assert_eq!(spend(&mut desk, 14, today), [0; 0]);
     assert_eq!(spend(&mut desk, 1, today), [95]);
     assert_eq!(spend(&mut desk, 30, today), [100]);
-    // Raised and reached again: it was told of in this cycle.
+    // Raised and reached again. The threshold was reported in this cycle already.
     desk.key.rules.spend_limit = spend_limit(130, Cycle::Daily);
     assert_eq!(spend(&mut desk, 10, today), [0; 0]);
     let tomorrow = today.plus_millis(24 * 60 * 60 * 1_000);

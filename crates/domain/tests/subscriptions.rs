@@ -1,4 +1,4 @@
-//! Subscriptions by the calendar: what is granted, what rolls over, what expires, and when.
+//! Subscriptions by the calendar: grants, rollovers and expiries, with their times.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! How instants and ids are written and read.
+//! The text forms of instants and ids.
 
 use tollgate_domain::{MerchantId, Timestamp, WalletId};
 
@@ -28,7 +28,7 @@ fn an_id_has_one_spelling() {
     assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{text}\""));
     assert!(text.to_lowercase().parse::<MerchantId>().is_err());
     assert!("mch_01NFTWKERCGAPNQTV22REZ7MYPX".parse::<MerchantId>().is_err());
-    // An I is read as a 1 by others.
+    // Other readers take an I for a 1.
     assert!("mch_0INFTWKERCGAPNQTV22REZ7MYP".parse::<MerchantId>().is_err());
     assert!(text.parse::<WalletId>().is_err());
 }

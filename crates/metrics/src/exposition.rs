@@ -5,16 +5,16 @@ use std::sync::atomic::Ordering;
 
 use crate::instruments::{Histogram, Seconds, Unit};
 
-/// What a family of series is.
+/// The type of a family of series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// A number that only grows.
     Counter,
-    /// Rises and falls.
+    /// A number that rises and falls.
     Gauge,
-    /// Buckets, sum and count.
+    /// Buckets, a sum and a count.
     Histogram,
-    /// Labels that say something; its value is 1.
+    /// Labels that carry information; the value is 1.
     Info,
 }
 
@@ -28,7 +28,7 @@ impl Kind {
         }
     }
 
-    /// What the name of a sample has after that of its family.
+    /// The part of a sample's name after the name of its family.
     const fn suffix(self) -> &'static str {
         match self {
             Self::Counter => "_total",
@@ -38,14 +38,14 @@ impl Kind {
     }
 }
 
-/// A text that is being written.
+/// An OpenMetrics text, while it is written.
 #[derive(Debug)]
 pub struct Exposition {
     prefix: &'static str,
     text: String,
 }
 
-/// A family whose samples are being written.
+/// A family of series, while its samples are written.
 #[derive(Debug)]
 pub struct Family<'a> {
     text: &'a mut String,
@@ -54,17 +54,17 @@ pub struct Family<'a> {
 }
 
 impl Exposition {
-    /// The text's media type.
+    /// The media type of the text.
     pub const MEDIA_TYPE: &'static str =
         "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    /// An empty text of families whose names begin with `prefix` and an underscore.
+    /// Creates an empty text. The names of its families begin with `prefix` and an underscore.
     pub const fn new(prefix: &'static str) -> Self {
         Self { prefix, text: String::new() }
     }
 
-    /// Begins a family. It is told of although it may have no sample, so that all names are known from the
-    /// beginning.
+    /// Begins a family. Its type and help are written even without samples, so that all names are
+    /// known from the start.
     pub fn family(&mut self, kind: Kind, name: &str, help: &str) -> Family<'_> {
         let name = format!("{}_{name}", self.prefix);
         write(&mut self.text, format_args!("# TYPE {name} {}\n", kind.name()));
@@ -72,12 +72,12 @@ impl Exposition {
         Family { text: &mut self.text, name, kind }
     }
 
-    /// A family that is one number.
+    /// Writes a gauge with one sample and no labels.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(Kind::Gauge, name, help).sample(&[], value);
     }
 
-    /// The whole text.
+    /// Ends the text and returns it.
     pub fn end(mut self) -> String {
         self.text.push_str("# EOF\n");
         self.text
@@ -85,12 +85,12 @@ impl Exposition {
 }
 
 impl Family<'_> {
-    /// A sample.
+    /// Writes a sample.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.line(self.kind.suffix(), labels, None, value);
     }
 
-    /// The samples of a histogram.
+    /// Writes the samples of a histogram.
     pub fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
         let shown = |value: u64| match histogram.unit {
             Unit::Microseconds => Seconds(value).to_string(),
@@ -125,7 +125,7 @@ impl Family<'_> {
     }
 }
 
-/// A text in which nothing ends a label or a line.
+/// A text with escapes for the characters that would end a label or a line.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {

@@ -9,19 +9,19 @@ use std::time::Duration;
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Adds one.
     pub fn inc(&self) {
         self.add(1);
     }
 
-    /// So many more.
+    /// Adds `more`.
     pub fn add(&self, more: u64) {
         if more > 0 {
             self.0.fetch_add(more, Ordering::Relaxed);
         }
     }
 
-    /// How many there are.
+    /// The present value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -32,51 +32,51 @@ impl Counter {
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    /// From now on it is so much.
+    /// Sets the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// One more.
+    /// Adds one.
     pub fn inc(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One less.
+    /// Subtracts one.
     pub fn dec(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How much it is.
+    /// The present value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What a histogram counts.
+/// The unit of a histogram's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Microseconds,
     Each,
 }
 
-/// How often something was how large.
+/// The number of values in each of a row of buckets.
 #[derive(Debug)]
 pub struct Histogram {
     pub(crate) unit: Unit,
-    /// The largest value of each bucket; what is larger than all is in the last.
+    /// The largest value of each bucket. Values above all bounds are in the last bucket.
     pub(crate) bounds: &'static [u64],
     pub(crate) buckets: Box<[AtomicU64]>,
     pub(crate) sum: AtomicU64,
 }
 
 impl Histogram {
-    /// Of times, with these buckets in microseconds, which ascend.
+    /// Creates a histogram of times. `bounds` are in microseconds and ascend.
     pub fn of_times(bounds: &'static [u64]) -> Self {
         Self::new(Unit::Microseconds, bounds)
     }
 
-    /// Of numbers, with these buckets, which ascend.
+    /// Creates a histogram of numbers. `bounds` ascend.
     pub fn of_numbers(bounds: &'static [u64]) -> Self {
         Self::new(Unit::Each, bounds)
     }
@@ -86,7 +86,7 @@ impl Histogram {
         Self { unit, bounds, buckets: buckets.collect(), sum: AtomicU64::new(0) }
     }
 
-    /// Counts a number.
+    /// Counts a value, in the unit of the bounds.
     pub fn observe(&self, value: u64) {
         let place = self.bounds.iter().take_while(|bound| value > **bound).count();
         if let Some(bucket) = self.buckets.get(place) {
@@ -100,13 +100,13 @@ impl Histogram {
         self.observe(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// How many were counted.
+    /// The number of counted values.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 }
 
-/// Microseconds, written as seconds.
+/// A number of microseconds, written as seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seconds(pub u64);
 

@@ -1,8 +1,8 @@
-//! Counters and histograms that cost next to nothing to move, and the [text](Exposition) in which
-//! Prometheus reads them.
+//! Counters, gauges and histograms that cost little to update, and their [text](Exposition) for
+//! Prometheus.
 //!
-//! Everything is a whole number, in memory and in the text: times are counted in microseconds and written as
-//! exact decimals of a second. To move one takes an addition or two, without a lock and without memory.
+//! All values are whole numbers. Times are counted in microseconds and written as exact decimals of
+//! a second. An update takes one or two additions, without a lock or an allocation.
 
 mod exposition;
 mod instruments;

@@ -1,4 +1,4 @@
-//! How long one quote takes; the target stands in its name.
+//! The duration of one quote; the name of the benchmark has the target.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;

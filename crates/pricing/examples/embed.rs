@@ -1,17 +1,17 @@
-//! Prices one call and prints why it costs what it costs.
+//! Prices one call and prints its quote line by line.
 
 use tollgate_pricing::{
     BaseCost, Meter, Quote, Rate, RateType, Terms, Tier, TierUnit, UnitPrices, Usage,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Your own price list; `Catalog::embedded()` has the providers'.
+    // Your own prices; `Catalog::embedded()` has the providers' prices.
     let prices = UnitPrices {
         input: Some("0.15".parse()?),
         output: Some("0.60".parse()?),
         ..UnitPrices::default()
     };
-    // 5 USD per million tokens, 3 from the second million, 1 from the eleventh.
+    // 5 USD per million tokens, 3 from the second million on, 1 from the eleventh on.
     let tier = |start, rate: &str| {
         Ok::<_, Box<dyn std::error::Error>>(Tier { start, rate: rate.parse()? })
     };

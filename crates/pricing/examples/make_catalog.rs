@@ -1,8 +1,8 @@
-//! Makes `catalog.json` from the price lists of others:
-//! `make_catalog GENAI_PRICES.json LITELLM.json DAY SOURCE… > catalog.json`.
+//! Makes `catalog.json` from the price lists of other projects.
 //!
-//! The first list counts, the second fills in what it lacks. What was decided on the way goes to
-//! standard error.
+//! Usage: `make_catalog GENAI_PRICES.json LITELLM.json DAY SOURCE… > catalog.json`.
+//!
+//! The first list counts; the second adds what it lacks. Notes on decisions go to standard error.
 
 use std::error::Error;
 
@@ -10,7 +10,7 @@ use time::Date;
 use tollgate_pricing::PriceRow;
 use tollgate_pricing::import::Format;
 
-/// The largest answers of models that neither list states any more.
+/// The largest answers, in tokens, of models for which neither list states them any more.
 const LARGEST_ANSWERS: [(&str, &str, u64); 1] = [("openai", "o1-preview", 100_000)];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         eprintln!("genai-prices: {note}");
     }
     let mut file = first.into_file();
-    // Other makers' models cost something else at Azure than at their makers.
+    // Models of other makers have other prices at Azure than at their makers.
     if let Some(others) = file.fallbacks.get_mut("azure") {
         others.retain(|other| ["openai", "anthropic"].contains(&other.as_str()));
     }

@@ -1,9 +1,10 @@
-//! Prices one call a line: JSON in, JSON out, by the prices that ship with this crate or those of
-//! a catalogue file named as the argument.
+//! Prices one call per line, JSON in and JSON out.
+//!
+//! The prices are those of this crate, or of a price list file that is named as the argument.
 //!
 //! `{"provider": "openai", "model": "gpt-4o", "on": "2026-11-21", "time": "02:00:00.0", "tiers": [], "quantities":
-//! {"input": 10}}` gives `{"input": "0.0000250000", "output": "0.0000000000", "pattern": "gpt-4o"}`,
-//! and `{}` where there is no price.
+//! {"input": 10}}` returns `{"input": "0.0000250000", "output": "0.0000000000", "pattern": "gpt-4o",
+//! "unlisted_tiers": []}`, and `{}` if there is no price.
 
 use std::error::Error;
 use std::io::{BufRead, Write};

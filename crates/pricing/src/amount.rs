@@ -1,3 +1,5 @@
+//! Amounts of money: exact sums of US dollars.
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -5,11 +7,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::exact::{Overflow, units_of_ratio};
 
-/// An exact sum of US dollars, counted in units of 10⁻¹⁰ USD.
+/// An exact sum of US dollars, in units of 10⁻¹⁰ USD.
 ///
-/// The range is ±922,337,203.6854775807 USD. An amount is written as a string with exactly ten
-/// decimals and read from a decimal with at most ten; more decimals are an error, never rounded. Formats
-/// that nobody reads ([`Serializer::is_human_readable`]) have the count of units instead.
+/// The range is -922,337,203.6854775808 to 922,337,203.6854775807 USD. An amount is written as a
+/// string with exactly ten decimals and read from a string with at most ten. More decimals are an
+/// error; they are not rounded. Formats that are not human-readable
+/// ([`Serializer::is_human_readable`]) store the number of units.
 ///
 /// ```
 /// use tollgate_pricing::Amount;
@@ -22,63 +25,74 @@ use crate::exact::{Overflow, units_of_ratio};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(i64);
 
-/// How many decimals an amount has.
+/// The number of decimals of an amount.
 const DECIMALS: usize = 10;
-/// Units in one dollar.
+/// The units in one US dollar.
 const UNITS_PER_USD: i64 = 10_000_000_000;
 const USD_UNITS: u64 = UNITS_PER_USD.unsigned_abs();
 
 impl Amount {
-    /// Nothing.
+    /// Zero USD.
     pub const ZERO: Self = Self(0);
-    /// The largest amount that can be held: 922,337,203.6854775807 USD.
+    /// The largest amount: 922,337,203.6854775807 USD.
     pub const MAX: Self = Self(i64::MAX);
     /// One US dollar.
     pub const USD: Self = Self(UNITS_PER_USD);
 
-    /// An amount from a count of 10⁻¹⁰ USD.
+    /// An amount of `units` × 10⁻¹⁰ USD.
     pub const fn from_units(units: i64) -> Self {
         Self(units)
     }
 
-    /// The count of 10⁻¹⁰ USD.
+    /// The amount in units of 10⁻¹⁰ USD.
     pub const fn units(self) -> i64 {
         self.0
     }
 
-    /// The sum, or [`Overflow`] outside the range of an amount.
+    /// The sum of both amounts.
+    ///
+    /// # Errors
+    /// [`Overflow`] outside the range of an amount.
     pub fn checked_add(self, other: Self) -> Result<Self, Overflow> {
         self.0.checked_add(other.0).map(Self).ok_or(Overflow)
     }
 
-    /// The difference, or [`Overflow`] outside the range of an amount.
+    /// The difference, `self - other`.
+    ///
+    /// # Errors
+    /// [`Overflow`] outside the range of an amount.
     pub fn checked_sub(self, other: Self) -> Result<Self, Overflow> {
         self.0.checked_sub(other.0).map(Self).ok_or(Overflow)
     }
 
-    /// The same sum with the other sign, or [`Overflow`] for the one value that has none.
+    /// The amount with the opposite sign.
+    ///
+    /// # Errors
+    /// [`Overflow`] for the smallest amount, which has no opposite.
     pub fn checked_neg(self) -> Result<Self, Overflow> {
         self.0.checked_neg().map(Self).ok_or(Overflow)
     }
 
-    /// The sum, held at the ends of the range: for bounds and displays, never for bookkeeping.
+    /// The sum, clamped to the range of an amount. For bounds and displays, not for bookkeeping.
     pub fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The difference, held at the ends of the range: for bounds and displays, never for
-    /// bookkeeping.
+    /// The difference, clamped to the range of an amount. For bounds and displays, not for bookkeeping.
     pub fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The exact sum of `amounts`, or [`Overflow`] outside the range of an amount.
+    /// The exact sum of `amounts`.
+    ///
+    /// # Errors
+    /// [`Overflow`] outside the range of an amount.
     pub fn sum(amounts: impl IntoIterator<Item = Self>) -> Result<Self, Overflow> {
         amounts.into_iter().try_fold(Self::ZERO, Self::checked_add)
     }
 
-    /// `self × part ÷ whole`, exact and then rounded half-even once, of amounts that are not negative;
-    /// `None` where `whole` is nothing.
+    /// `self × part ÷ whole`, calculated exactly and rounded half-even once. Negative amounts count as
+    /// zero; `None` if `whole` is zero or negative.
     ///
     /// # Errors
     /// [`Overflow`] outside the range of an amount.
@@ -90,23 +104,23 @@ impl Amount {
         }
     }
 
-    /// Whether this is exactly nothing.
+    /// Whether the amount is exactly zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether this is above nothing.
+    /// Whether the amount is above zero.
     pub const fn is_positive(self) -> bool {
         self.0 > 0
     }
 }
 
-/// The longest amount: a sign, nine digits, a point, ten digits.
+/// The longest text of an amount: a sign, nine digits, a point, ten digits.
 const LONGEST: usize = 21;
 
 impl Amount {
-    /// The text of the amount, made in `buffer` from its end. Records of calls are full of amounts, and
-    /// the formatting machinery takes many times as long.
+    /// The text of the amount, written into `buffer` from its end. Records of calls contain many
+    /// amounts, and the formatting machinery takes many times as long.
     fn text(self, buffer: &mut [u8; LONGEST]) -> &str {
         let units = self.0.unsigned_abs();
         let (mut whole, mut fraction) = (units / USD_UNITS, units % USD_UNITS);
@@ -117,7 +131,7 @@ impl Amount {
         }
         *point = b'.';
         let mut front = front.iter_mut().rev();
-        // At least one digit stands before the point.
+        // At least one digit precedes the point.
         for place in front.by_ref() {
             *place = digit(whole % 10);
             whole /= 10;
@@ -135,7 +149,7 @@ impl Amount {
     }
 }
 
-/// Of a number below ten.
+/// The ASCII digit of a number below ten.
 fn digit(number: u64) -> u8 {
     u8::try_from(number).map_or(b'?', |number| b'0' + number)
 }
@@ -146,15 +160,15 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Why a text is not an [`Amount`].
+/// The reason why a text is not an [`Amount`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseAmountError {
-    /// Not an optional minus, digits, and at most one point with digits on both sides.
+    /// Anything but an optional minus, digits, and at most one point with digits on both sides.
     Malformed,
     /// More than ten decimals.
     TooPrecise,
-    /// Beyond ±922,337,203.6854775807 USD.
+    /// Below -922,337,203.6854775808 or above 922,337,203.6854775807 USD.
     OutOfRange,
 }
 
@@ -203,7 +217,7 @@ impl FromStr for Amount {
     }
 }
 
-/// `Π numerators / Π denominators`, in units, exact and then rounded half-even once.
+/// `Π numerators / Π denominators` in units of 10⁻¹⁰ USD, rounded half-even once.
 pub(crate) fn round_ratio(numerators: &[u128], denominators: &[u128]) -> Result<Amount, Overflow> {
     units_of_ratio(numerators, denominators).map(Amount)
 }

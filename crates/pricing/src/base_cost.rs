@@ -1,3 +1,5 @@
+//! The base cost of a call: usage times unit prices.
+
 use serde::{Deserialize, Serialize};
 
 use crate::amount::Amount;
@@ -5,25 +7,26 @@ use crate::amount::round_ratio;
 use crate::exact::Overflow;
 use crate::usage::{Scale, Side, Unit, UnitPrices, Usage};
 
-/// What the provider charges for a call, in two lines.
+/// The provider's price of a call, in two lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseCost {
-    /// The cost of what was sent.
+    /// The cost of the input units.
     pub input: Amount,
-    /// The cost of what came back, and of whatever is neither (tools, images, per-request prices).
+    /// The cost of the output units and of all others (tools, images, per-request prices).
     pub output: Amount,
 }
 
-/// Exact costs are summed in units of 10⁻²⁴ USD: 18 decimals of a price and 6 of "per million".
+/// The units of an exact sum in one unit of an [`Amount`].
+///
+/// An exact sum is in 10⁻²⁴ USD: 18 decimals of a price, 6 of "per million".
 const SUM_UNITS_PER_AMOUNT_UNIT: u128 = 10_u128.pow(14);
 
 impl BaseCost {
-    /// Prices `usage`: each side is summed exactly and rounded half-even once.
+    /// The cost of `usage`: each side is summed exactly and rounded half-even once.
     ///
-    /// A unit without a price of its own takes its parent's; one without any costs nothing, and
-    /// [`BaseCost::unpriced_unit`] tells which.
-    /// Where the provider reports its own total, that is the total: the input keeps its catalogue
-    /// price (at most the total) and the output is what remains.
+    /// A unit without a price takes its parent's. A unit without either costs nothing, and
+    /// [`BaseCost::unpriced_unit`] names it. If the provider reports its own total, that is the total:
+    /// the input keeps its listed price (at most the total), and the output is the rest.
     ///
     /// # Errors
     /// [`Overflow`] when a side is beyond the range of an [`Amount`].
@@ -35,8 +38,10 @@ impl BaseCost {
         }
     }
 
-    /// The cost of a call whose total the provider reports, and whose input costs `input` by the
-    /// catalogue (zero when it has no price there).
+    /// The cost of a call whose total the provider reports.
+    ///
+    /// `input` is the listed cost of the input, or zero without a price; at most `total` of it counts.
+    /// The output is the rest.
     pub fn from_total(input: Amount, total: Amount) -> Self {
         let input = input.min(total);
         Self { input, output: total.saturating_sub(input) }
@@ -50,8 +55,9 @@ impl BaseCost {
         self.input.checked_add(self.output)
     }
 
-    /// The first unit that was used and has no price, counted calls aside: a price list that
-    /// names no price per request charges none.
+    /// The first unit that was used and has no price.
+    ///
+    /// [`Unit::Request`] is skipped: a price list without a price per request charges none.
     pub fn unpriced_unit(usage: &Usage, prices: &UnitPrices) -> Option<Unit> {
         Unit::ALL.iter().copied().find(|&unit| {
             unit != Unit::Request && *usage.quantities.get(unit) > 0 && prices.price(unit).is_none()
@@ -71,8 +77,8 @@ fn side_cost(usage: &Usage, prices: &UnitPrices, side: Side) -> Result<Amount, O
             Scale::PerMillion => 1,
             Scale::Each => 1_000_000,
         };
-        // Every factor below is a part of the exact value in 10⁻²⁴ USD, so what overflows 128 bits
-        // is far beyond the range of an amount.
+        // Every factor divides the exact value in 10⁻²⁴ USD, so a product beyond 128 bits is far beyond
+        // the range of an amount.
         sum = u128::from(quantity)
             .checked_mul(price.attos())
             .and_then(|cost| cost.checked_mul(per_price))

@@ -1,3 +1,5 @@
+//! Price lists, and how the price row of a model is found.
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -9,13 +11,13 @@ use crate::hours::{Hours, Moment};
 use crate::model::{ModelPattern, forms, lower_case};
 use crate::price_row::PriceRow;
 
-/// A price list: rows, and which providers' lists stand in for another's.
+/// A price list: price rows, and the providers whose rows stand in for another's.
 ///
-/// A model is looked up by its id as it stands, then by its other forms (without a path, a region or
-/// the date of a snapshot), then by patterns, longer ones before shorter. A pattern that says more than
-/// the id that was found without its date or region goes before it. Of the rows that hold at a moment,
-/// the one that took effect last counts, and of those of one day the one for some hours goes before the
-/// one for all others. Clones share the list.
+/// A model is looked up by its exact id, then by its other forms (without a path, a region or the
+/// date of a snapshot), then by patterns, longer ones before shorter. If only a form without date or
+/// region is listed, a pattern that matches a fuller form and is longer than it goes first. Of the
+/// rows that hold at a moment, the latest `effective_from` counts; of those with the same day, a row
+/// for some hours goes before the row for the rest of the day. Clones share the list.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog(Arc<Lists>);
 
@@ -23,34 +25,34 @@ pub struct Catalog(Arc<Lists>);
 struct Lists {
     file: CatalogFile,
     providers: HashMap<String, ProviderPrices>,
-    /// When the hours begin that rows are for.
+    /// The times at which the hours of rows begin.
     begins: BTreeSet<Time>,
 }
 
-/// Places in the rows, newest first, those for some hours before those for all.
+/// Indices of rows, newest first; rows for some hours before the row for the whole day.
 #[derive(Debug, Default)]
 struct ProviderPrices {
-    /// By ids in lower case.
+    /// By id in lower case.
     exact: HashMap<String, Vec<usize>>,
-    /// Longest first.
+    /// By pattern, longest first.
     patterns: Vec<(ModelPattern, usize)>,
 }
 
-/// A price list as it stands in a file.
+/// The content of a price list file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogFile {
-    /// Where the figures come from, and of which day they are.
+    /// The sources of the figures, and their days.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
-    /// For a provider, those whose prices hold where it lists none of its own.
+    /// Per provider, the providers whose prices apply to models that it does not list.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fallbacks: BTreeMap<String, Vec<String>>,
-    /// The rows.
+    /// The price rows.
     pub rows: Vec<PriceRow>,
 }
 
-/// Why a catalogue file was refused.
+/// The reason why a price list file does not parse.
 #[derive(Debug)]
 pub struct CatalogError(serde_json::Error);
 
@@ -66,22 +68,22 @@ impl std::error::Error for CatalogError {
     }
 }
 
-/// A row that prices a model, and by which of its patterns.
+/// A price row found for a model, and the pattern that matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
     /// The row.
     pub row: &'a PriceRow,
-    /// The pattern of it that matched.
+    /// The pattern of the row that matched.
     pub pattern: &'a ModelPattern,
-    /// Whose row it is.
+    /// The list that the row is from.
     pub source: PriceSource,
 }
 
 impl CatalogFile {
-    /// A file from its JSON.
+    /// Reads a file from its JSON.
     ///
     /// # Errors
-    /// [`CatalogError`] when the text is no such file.
+    /// [`CatalogError`] when the text is not the JSON of a [`CatalogFile`].
     pub fn from_json(text: &str) -> Result<Self, CatalogError> {
         serde_json::from_str(text).map_err(CatalogError)
     }
@@ -119,23 +121,25 @@ impl From<CatalogFile> for Catalog {
 }
 
 impl Catalog {
-    /// A catalogue of these rows.
+    /// A price list of these rows, without sources or fallbacks.
     pub fn new(rows: impl IntoIterator<Item = PriceRow>) -> Self {
         CatalogFile { rows: rows.into_iter().collect(), ..CatalogFile::default() }.into()
     }
 
-    /// A catalogue from JSON: a [`CatalogFile`].
+    /// Reads a price list from JSON, in the format of [`CatalogFile`].
     ///
     /// # Errors
-    /// [`CatalogError`] when the text is no such file.
+    /// [`CatalogError`] when the text is not the JSON of a [`CatalogFile`].
     pub fn from_json(text: &str) -> Result<Self, CatalogError> {
         CatalogFile::from_json(text).map(Self::from)
     }
 
-    /// The prices that ship with this crate. It names its sources.
+    /// The price list that ships with this crate.
+    ///
+    /// Its sources are in [`CatalogFile::sources`]. It is parsed once per process.
     ///
     /// # Errors
-    /// None in a released crate: a test reads every row.
+    /// [`CatalogError`] when the list does not parse; a test of this crate reads every row.
     pub fn embedded() -> Result<Self, CatalogError> {
         static EMBEDDED: OnceLock<Catalog> = OnceLock::new();
         if let Some(catalog) = EMBEDDED.get() {
@@ -145,13 +149,14 @@ impl Catalog {
         Ok(EMBEDDED.get_or_init(|| catalog).clone())
     }
 
-    /// The list as a file has it.
+    /// The list in the form of its file.
     pub fn file(&self) -> &CatalogFile {
         &self.0.file
     }
 
-    /// The ids that are listed as they stand for `provider` on the UTC day `on`, in their order, with
-    /// the day on which their prices took effect. What only a pattern matches is not among them.
+    /// The exact ids listed for `provider` on the UTC day `on`, in alphabetical order.
+    ///
+    /// The value is the first day of their prices. Ids that only a pattern matches are not included.
     pub fn models(&self, provider: &str, on: Date) -> BTreeMap<&str, Option<Date>> {
         let rows = self.0.file.rows.iter().filter(|row| row.provider == provider && row.holds(on));
         let mut models = BTreeMap::new();
@@ -164,8 +169,9 @@ impl Catalog {
         models
     }
 
-    /// The rows by which anything is priced on the UTC day `on`, in their order: those that hold and
-    /// whose place no later one has taken for each of their models.
+    /// The rows in effect on the UTC day `on`, in their order.
+    ///
+    /// A row is left out if later rows replace it for each of its models.
     pub fn rows_on(&self, on: Date) -> impl Iterator<Item = &PriceRow> {
         let held = || self.0.file.rows.iter().filter(move |row| row.holds(on));
         let mut latest: HashMap<(&str, &str, Option<Hours>), Option<Date>> = HashMap::new();
@@ -179,14 +185,16 @@ impl Catalog {
             row.models.iter().any(|model| {
                 let latest = |hours| latest.get(&(&*row.provider, model.as_str(), hours)).copied();
                 latest(row.hours) == Some(row.effective_from)
-                    // A later row for the whole day takes the place of one for some hours, too.
+                    // A later row for the whole day also replaces one for some hours.
                     && latest(None).is_none_or(|since| since <= row.effective_from)
             })
         })
     }
 
-    /// The row for `model` at `provider` at a moment; without a time of the day, the one for the hours
-    /// that no other row is for.
+    /// The price row for `model` at `provider` at a moment; `None` without one.
+    ///
+    /// Without a time of the day, rows for some hours are skipped. A provider without a row for the
+    /// model falls back to the providers of [`CatalogFile::fallbacks`].
     pub fn find(&self, provider: &str, model: &str, at: impl Into<Moment>) -> Option<Listed<'_>> {
         let at = at.into();
         self.find_at(provider, model, at).or_else(|| {
@@ -203,7 +211,7 @@ impl Catalog {
             let named = |model: &&ModelPattern| model.as_str().eq_ignore_ascii_case(form);
             Some((row, row.models.iter().find(named)?))
         };
-        // Most ids are listed as they stand, and nothing goes before that.
+        // Most ids are listed exactly, and an exact id goes before everything else.
         if let Some((row, pattern)) = exactly(&lower_case(model.trim())) {
             return Some(Listed { row, pattern, source: PriceSource::Catalog });
         }
@@ -211,8 +219,8 @@ impl Catalog {
         let exact = forms.iter().enumerate().find_map(|(place, form)| {
             exactly(form).map(|(row, named)| (place, form.len(), row, named))
         });
-        // An id that is listed exactly counts, but what it is listed without (the date of a snapshot,
-        // a region) a pattern may name: one that says more than the listed id goes before it.
+        // An exact match counts. But if it matched without the date of a snapshot or a region, a pattern
+        // that matches a fuller form of the id and is longer than the listed id goes before it.
         let (particular, at_least) = match exact {
             Some((place, length, ..)) => (forms.get(..place).unwrap_or_default(), length + 1),
             None => (forms.as_slice(), 0),
@@ -230,64 +238,66 @@ impl Catalog {
     }
 }
 
-/// Where a price came from.
+/// The source of a price.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PriceSource {
-    /// The provider stated the cost itself.
+    /// The provider, which reported the cost itself.
     Provider,
-    /// The catalogue.
+    /// The price list of the catalogue.
     Catalog,
-    /// The operator's own prices.
+    /// The operator's own price list.
     Custom,
-    /// There is no price.
+    /// No price was found.
     #[default]
     Unpriced,
 }
 
-/// The operator's own prices before the catalogue's.
+/// Two price lists: the operator's own, and the catalogue behind it.
 #[derive(Clone, Debug, Default)]
 pub struct PriceBook {
     custom: Catalog,
     catalog: Catalog,
-    /// For a provider, the one whose prices hold where it has none of its own.
+    /// Per provider, the provider whose prices apply to models that it does not list.
     stand_ins: Arc<BTreeMap<String, String>>,
 }
 
 impl PriceBook {
-    /// A book of two lists; `custom` is looked up first.
+    /// A book of two lists; `custom` is searched first.
     pub fn new(custom: Catalog, catalog: Catalog) -> Self {
         Self { custom, catalog, stand_ins: Arc::default() }
     }
 
-    /// The book with providers, by name, whose prices another provider's take the place of where they
-    /// have none of their own.
+    /// Sets the stand-ins of providers, by name.
+    ///
+    /// The prices of a stand-in apply to models that the provider does not list.
     #[must_use]
     pub fn with_stand_ins(mut self, stand_ins: BTreeMap<String, String>) -> Self {
         self.stand_ins = Arc::new(stand_ins);
         self
     }
 
-    /// The provider whose prices hold for `provider` where it has none of its own.
+    /// The provider whose prices apply to models that `provider` does not list.
     pub fn stand_in(&self, provider: &str) -> Option<&str> {
         self.stand_ins.get(provider).map(String::as_str).filter(|other| *other != provider)
     }
 
-    /// The names that have a stand-in.
+    /// The names of the providers that have a stand-in.
     pub fn stood_in_for(&self) -> impl Iterator<Item = &str> {
         self.stand_ins.keys().map(String::as_str)
     }
 
-    /// Under which names the prices of a provider may be listed, its own first.
+    /// The names under which a provider's prices may be listed, its own first.
     fn names<'a>(&'a self, provider: &'a str) -> impl DoubleEndedIterator<Item = &'a str> + Clone {
         [Some(provider), self.stand_in(provider)].into_iter().flatten()
     }
 
-    /// The ids that either list has as they stand for `provider` or its stand-in on the UTC day `on`,
-    /// in their order, with the day on which their prices took effect.
+    /// The exact ids that either list has for `provider` or its stand-in on the UTC day `on`.
+    ///
+    /// They are in alphabetical order; the value is the first day of their prices.
     pub fn models<'a>(&'a self, provider: &str, on: Date) -> BTreeMap<&'a str, Option<Date>> {
         let mut models = BTreeMap::new();
-        // What is looked up first comes last and stays.
+        // The list that is searched first is added last, so its days stay.
         for list in [&self.catalog, &self.custom] {
             for name in self.names(provider).rev() {
                 models.extend(list.models(name, on));
@@ -296,22 +306,23 @@ impl PriceBook {
         models
     }
 
-    /// Every row: the operator's own, then the catalogue's.
+    /// Every price row: the operator's own, then the catalogue's.
     pub fn rows(&self) -> impl Iterator<Item = (&PriceRow, PriceSource)> {
         let custom = self.custom.file().rows.iter().map(|row| (row, PriceSource::Custom));
         custom.chain(self.catalog.file().rows.iter().map(|row| (row, PriceSource::Catalog)))
     }
 
-    /// The rows by which anything is priced on the UTC day `on`: the operator's own, then the
-    /// catalogue's.
+    /// The rows in effect on the UTC day `on`: the operator's own, then the catalogue's.
     pub fn rows_on(&self, on: Date) -> impl Iterator<Item = (&PriceRow, PriceSource)> {
         let custom = self.custom.rows_on(on).map(|row| (row, PriceSource::Custom));
         custom.chain(self.catalog.rows_on(on).map(|row| (row, PriceSource::Catalog)))
     }
 
-    /// The row for `model` at `provider` at a moment; without a time of the day, the one for the hours
-    /// that no other row is for. The operator's own prices of the provider go before those of its
-    /// stand-in, and these before the catalogue's of the one and then of the other.
+    /// The price row for `model` at `provider` at a moment; `None` without one.
+    ///
+    /// Without a time of the day, rows for some hours are skipped. The search order is: the operator's
+    /// list for the provider, then for its stand-in; the catalogue for the provider, then for its
+    /// stand-in.
     pub fn find(&self, provider: &str, model: &str, at: impl Into<Moment>) -> Option<Listed<'_>> {
         let at = at.into();
         let names = self.names(provider);
@@ -320,8 +331,9 @@ impl PriceBook {
         custom.or_else(|| names.clone().find_map(|name| self.catalog.find(name, model, at)))
     }
 
-    /// Every row that prices `model` at `provider` at some hour of the UTC day `on`: the one for most
-    /// of the day, then those for some hours.
+    /// Every row for `model` at `provider` at some hour of the UTC day `on`.
+    ///
+    /// The row for most of the day is first, then those for some hours.
     pub fn find_all(&self, provider: &str, model: &str, on: Date) -> Vec<Listed<'_>> {
         let mut all: Vec<_> = self.find(provider, model, on).into_iter().collect();
         let begins = self.custom.0.begins.union(&self.catalog.0.begins);

@@ -1,10 +1,10 @@
-//! The one place where a product becomes whole units of money, and so the one place that rounds.
+//! The rounding of products to whole units of money. All amounts are rounded here.
 
 use std::fmt;
 
 use bigdecimal::num_bigint::BigUint;
 
-/// The result does not fit an [`Amount`](crate::Amount).
+/// The error of a result outside the range of an [`Amount`](crate::Amount).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow;
 
@@ -16,10 +16,10 @@ impl fmt::Display for Overflow {
 
 impl std::error::Error for Overflow {}
 
-/// `Π numerators / Π denominators` as units of 10⁻¹⁰ USD, exact and then rounded half-even once.
+/// `Π numerators / Π denominators` in units of 10⁻¹⁰ USD, rounded half-even once.
 ///
-/// Nearly every call fits 128 bits; the rare one that does not is computed with big integers and
-/// gives the same answer. The denominators must not be zero.
+/// The product is exact. Nearly every one fits 128 bits; the others are calculated with big integers,
+/// with the same result. The denominators must not be zero.
 pub(crate) fn units_of_ratio(numerators: &[u128], denominators: &[u128]) -> Result<i64, Overflow> {
     let product =
         |factors: &[u128]| factors.iter().try_fold(1_u128, |all, &one| all.checked_mul(one));
@@ -42,7 +42,7 @@ pub(crate) fn units_of_ratio(numerators: &[u128], denominators: &[u128]) -> Resu
     units.and_then(|units| i64::try_from(units).ok()).ok_or(Overflow)
 }
 
-/// Half-even: above half goes up, below goes down, exactly half goes to the even neighbour.
+/// Whether half-even rounding goes up: above half, or at exactly half from an odd quotient.
 fn round_up<T: Ord>(below: &T, above: &T, odd: bool) -> bool {
     below > above || (below == above && odd)
 }
@@ -60,7 +60,7 @@ mod tests {
     }
 
     proptest! {
-        /// Scaling both sides by the same factor forces the big path and must change nothing.
+        /// Scaling by a common factor forces the path of big integers. The result must not change.
         #[test]
         fn both_paths_agree(n in 0_u128..1 << 60, d in 1_u128..1 << 60) {
             let scale = 1_u128 << 100;

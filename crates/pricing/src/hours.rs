@@ -1,4 +1,4 @@
-//! Hours of the day: prices that hold only at some, and the moment at which a price is asked for.
+//! Hours of the day for price rows, and the moment for which a price is looked up.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +6,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use time::{Date, Time};
 
-/// Minutes of a day.
+/// The minutes of a day.
 pub(crate) const DAY: u16 = 24 * 60;
 
-/// When a price is asked for: a UTC day, and the time of the day where it is known. Without it the
-/// rows for some hours are passed over.
+/// The moment for which a price is looked up: a UTC day, and its time if known.
+///
+/// Without a time, rows for some hours are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// The UTC day.
@@ -31,8 +32,10 @@ impl From<(Date, Time)> for Moment {
     }
 }
 
-/// Hours of every day (UTC), to the minute: `{"from": "01:00", "to": "04:00"}`. The end is not part
-/// of them; one before the begin is that of the next day.
+/// A range of hours of every day in UTC, to the minute.
+///
+/// It is written as `{"from": "01:00", "to": "04:00"}`. `to` is exclusive; a `to` before `from` is on
+/// the next day. Equal values are an error.
 ///
 /// ```
 /// use tollgate_pricing::Hours;
@@ -47,11 +50,11 @@ impl From<(Date, Time)> for Moment {
 pub struct Hours {
     /// The first minute of the day.
     from: Minute,
-    /// The minute behind the last.
+    /// The minute after the last.
     to: Minute,
 }
 
-/// Hours as they are written.
+/// The serialized form of hours.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -65,7 +68,7 @@ struct Written {
 pub(crate) struct Minute(u16);
 
 impl Minute {
-    /// So many minutes after midnight, were the days one after the other.
+    /// The minute at this number of minutes after a midnight, modulo one day.
     pub(crate) fn new(minutes: u16) -> Self {
         Self(minutes % DAY)
     }
@@ -75,7 +78,7 @@ impl Minute {
         Time::from_hms(part(self.0 / 60), part(self.0 % 60), 0).unwrap_or(Time::MIDNIGHT)
     }
 
-    /// How many minutes after midnight.
+    /// The number of minutes after midnight.
     pub(crate) const fn after_midnight(self) -> u16 {
         self.0
     }
@@ -133,27 +136,27 @@ impl From<Hours> for Written {
 }
 
 impl Hours {
-    /// The hours between two minutes; `None` where they are one.
+    /// The hours between two minutes; `None` if they are equal.
     pub(crate) fn new(from: Minute, to: Minute) -> Option<Self> {
         (from != to).then_some(Self { from, to })
     }
 
-    /// Whether a time of the day (UTC) is among them.
+    /// Whether a time of the day (UTC) is within the hours.
     pub fn contain(self, time: Time) -> bool {
         self.contain_minute(u16::from(time.hour()) * 60 + u16::from(time.minute()))
     }
 
-    /// When they begin.
+    /// The time of the day (UTC) at which the hours begin.
     pub fn begin(self) -> Time {
         self.from.time()
     }
 
-    /// The first time of the day behind them.
+    /// The time of the day (UTC) at which the hours end, exclusive.
     pub fn end(self) -> Time {
         self.to.time()
     }
 
-    /// Whether some minute is among these and among others.
+    /// Whether both hours share a minute.
     pub fn overlap(self, other: Self) -> bool {
         self.contain_minute(other.from.0) || other.contain_minute(self.from.0)
     }
@@ -166,8 +169,8 @@ impl Hours {
         }
     }
 
-    /// The longest runs of minutes for which `value` says the same, midnight being no end; no hours
-    /// where it says the same all day.
+    /// The longest runs of minutes for which `value` is the same. A run may pass midnight. If `value` is
+    /// the same all day, the one run has no hours.
     pub(crate) fn runs<T: PartialEq>(value: impl Fn(u16) -> T) -> Vec<(Option<Self>, T)> {
         let ends: Vec<u16> =
             (0..DAY).filter(|&at| value(at) != value((at + DAY - 1) % DAY)).collect();

@@ -1,3 +1,5 @@
+//! Meters: the markup of a merchant in tiers, and the fee that it gives for a call.
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -8,37 +10,38 @@ use crate::exact::Overflow;
 use crate::rate::Rate;
 use crate::usage::Usage;
 
-/// How a tier's rate becomes a fee.
+/// The meaning of a tier's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RateType {
     /// The rate is USD per unit.
     Fixed,
-    /// The rate is a percentage of the provider's base cost: `"20"` is 20 %, `"0.2"` a fifth of a
-    /// percent. The fee comes on top of the base cost.
+    /// The rate is a percentage of the base cost: `"20"` is 20 %, `"0.2"` is 0.2 %. The fee is added to
+    /// the base cost.
     Percentage,
 }
 
-/// What a meter counts.
+/// The unit that a meter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TierUnit {
-    /// Tokens; a fixed rate is for a million.
+    /// Tokens; a fixed rate is USD per million.
     #[serde(rename = "tokens_1m")]
     Tokens,
-    /// Characters (Unicode scalar values); a fixed rate is for a million.
+    /// Characters (Unicode scalar values); a fixed rate is USD per million.
     #[serde(rename = "characters_1m")]
     Characters,
-    /// Minutes of audio or video, exact to the microsecond; a fixed rate is for one minute.
+    /// Minutes of audio or video, counted in microseconds; a fixed rate is USD per minute.
     #[serde(rename = "minutes")]
     Minutes,
-    /// Calls that the provider accepted; a fixed rate is for each.
+    /// Calls that the provider accepted; a fixed rate is USD per call.
     #[serde(rename = "requests")]
     Requests,
 }
 
 impl TierUnit {
-    /// How many counted units stand in one unit of a tier's `start`: minutes are counted in
-    /// microseconds, all else as it is.
+    /// The counted units in one unit of a tier's `start`.
+    ///
+    /// It is 60,000,000 for minutes, which are counted in microseconds, else 1.
     pub const fn counted_per_start(self) -> u64 {
         match self {
             Self::Minutes => 60_000_000,
@@ -46,7 +49,7 @@ impl TierUnit {
         }
     }
 
-    /// How many counted units one fixed rate is for.
+    /// The counted units that a fixed rate is for.
     const fn counted_per_rate(self) -> u128 {
         match self {
             Self::Tokens | Self::Characters => 1_000_000,
@@ -56,39 +59,39 @@ impl TierUnit {
     }
 }
 
-/// Which tokens a token meter counts. It bears on tokens only.
+/// The tokens that a token meter counts. Other meters ignore it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenBasis {
-    /// Prompt and answer; cached, cache-write and reasoning tokens are part of those.
+    /// Prompt and answer, including cached, cache-write and reasoning tokens.
     #[default]
     #[serde(rename = "input+output")]
     InputOutput,
-    /// The answer, reasoning included.
+    /// The answer, including reasoning tokens.
     #[serde(rename = "output")]
     Output,
 }
 
-/// Who pays a part of the cost.
+/// The payer of a part of the cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Payer {
     /// The merchant's own account.
     Merchant,
-    /// The wallet of the request.
+    /// The wallet of the call.
     #[default]
     Wallet,
 }
 
-/// A price step: from `start` on, each unit costs `rate`.
+/// A range of units with a rate, from `start` up to the start of the next tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tier {
-    /// Where the tier begins, in tokens, characters, minutes or requests.
+    /// The start of the tier, in tokens, characters, minutes or requests.
     pub start: u64,
-    /// USD per unit, or percent of the base cost.
+    /// USD per unit (see [`TierUnit`]), or percent of the base cost.
     pub rate: Rate,
 }
 
-/// Why tiers do not make a [`Meter`]; each names the tier by its place.
+/// The reason why tiers are not valid for a [`Meter`]. Tiers are named by their index, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MeterError {
@@ -96,9 +99,9 @@ pub enum MeterError {
     NoTiers,
     /// The first tier does not start at 0.
     FirstStart,
-    /// The tier at this place does not start above the one before it.
+    /// The tier at this index does not start above the one before it.
     NotAscending(usize),
-    /// The tier at this place starts beyond what can be counted.
+    /// The tier at this index starts above [`Tier::MAX_START`].
     StartTooLarge(usize),
 }
 
@@ -116,43 +119,43 @@ impl fmt::Display for MeterError {
 impl std::error::Error for MeterError {}
 
 impl Tier {
-    /// The largest `start`: in microseconds still far within 64 bits.
+    /// The largest `start`. In microseconds it is still far within 64 bits.
     pub const MAX_START: u64 = 100_000_000_000;
 }
 
-/// A fee model: graduated tiers over everything that was used under it so far.
+/// The markup of a merchant: graduated tiers over the units that were counted so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meter {
-    /// How a rate becomes a fee.
+    /// The meaning of the rates.
     pub rate_type: RateType,
-    /// What is counted.
+    /// The unit that is counted.
     pub unit: TierUnit,
-    /// Which tokens count, for a token meter.
+    /// The tokens that count, for a token meter.
     pub token_basis: TokenBasis,
-    /// Who pays the provider's base cost.
+    /// The payer of the base cost.
     pub base_cost_payer: Payer,
-    /// Who pays the operator's service charge.
+    /// The payer of the service charge.
     pub service_charge_payer: Payer,
     tiers: Vec<Tier>,
 }
 
-/// One line of a fee: the part of the usage that fell into one tier.
+/// One line of a fee: the part of the usage that is in one tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeeLine {
     /// The tier.
     pub tier: Tier,
-    /// The tier's unit.
+    /// The meter's unit.
     pub unit: TierUnit,
-    /// Counted units in this tier: tokens, characters, microseconds or requests.
+    /// The counted units in this tier: tokens, characters, microseconds or requests.
     pub units: u64,
-    /// The line's cost, rounded half-even once.
+    /// The cost of the line, rounded half-even once.
     pub cost: Amount,
 }
 
-/// What a meter charges for a call, line by line.
+/// The fee of a call, line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fee {
-    /// One line per tier touched.
+    /// One line per tier that the call touches.
     pub lines: Vec<FeeLine>,
 }
 
@@ -165,7 +168,7 @@ impl Fee {
         Amount::sum(self.lines.iter().map(|line| line.cost))
     }
 
-    /// The same lines of a percentage fee as they are when the base cost is another.
+    /// The lines of a percentage fee, recalculated for another base cost.
     ///
     /// # Errors
     /// [`Overflow`] when a line is beyond the range of an [`Amount`].
@@ -180,11 +183,14 @@ impl Fee {
 }
 
 impl Meter {
-    /// A meter whose base cost and service charge are paid by the wallet, counting prompt and
-    /// answer tokens; change the public fields for anything else.
+    /// A meter of these tiers.
+    ///
+    /// The wallet pays base cost and service charge, and prompt and answer tokens count. The public fields
+    /// change that.
     ///
     /// # Errors
-    /// Every fault of the tiers: there must be one, the first starts at 0, starts strictly ascend.
+    /// Every fault of the tiers. There must be at least one, the first must start at 0, starts must
+    /// ascend strictly and be at most [`Tier::MAX_START`].
     pub fn new(
         rate_type: RateType,
         unit: TierUnit,
@@ -206,7 +212,7 @@ impl Meter {
         &self.tiers
     }
 
-    /// Checks tiers without making a meter.
+    /// Checks tiers as [`Meter::new`] does.
     ///
     /// # Errors
     /// As [`Meter::new`].
@@ -229,14 +235,14 @@ impl Meter {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// The same meter with its dearest rate for everything: for upper bounds, where it is not yet
-    /// known in which tier the call will fall.
+    /// The meter with one tier at its highest rate. It gives upper bounds while the tier of a call is
+    /// not known.
     pub fn at_dearest_rate(&self) -> Self {
         let rate = self.tiers.iter().map(|tier| tier.rate).max().unwrap_or(Rate::ZERO);
         Self { tiers: vec![Tier { start: 0, rate }], ..self.clone() }
     }
 
-    /// How many units of this meter `usage` counts: tokens, characters, microseconds or requests.
+    /// The units of this meter in `usage`: tokens, characters, microseconds or requests.
     pub fn count(&self, usage: &Usage) -> u64 {
         match self.unit {
             TierUnit::Tokens => match self.token_basis {
@@ -251,11 +257,11 @@ impl Meter {
         }
     }
 
-    /// The fee for `usage` when `counter` units were used before it and the provider's cost of the
-    /// call is `base`.
+    /// The fee for `usage`, after `counter` counted units, at a base cost of `base`.
     ///
-    /// A percentage walks the same tiers: each line takes its share of the base cost in proportion
-    /// to its units; with no units the whole base goes to the tier in which the counter stands.
+    /// `counter` is in the units of [`Meter::count`]. Each line is rounded half-even once. A percentage
+    /// uses the same tiers: each line takes a share of the base cost in proportion to its units; without
+    /// units the whole base cost goes to the tier that contains the counter.
     ///
     /// # Errors
     /// [`Overflow`] when a line is beyond the range of an [`Amount`].
@@ -274,8 +280,9 @@ impl Meter {
         Ok(Fee { lines })
     }
 
-    /// The tiers that `units` after `counter` touch, each with its part of the units. The one walk
-    /// over tiers, for both rate types. A percentage of no units touches the tier of the counter.
+    /// The tiers that `units` after `counter` touch, each with its part of the units.
+    ///
+    /// It serves both rate types. A percentage of no units touches the tier that contains the counter.
     fn split(&self, counter: u64, units: u64) -> impl Iterator<Item = (&Tier, u64)> {
         let end = counter.saturating_add(units);
         let whole_base = units == 0 && self.rate_type == RateType::Percentage;

@@ -1,11 +1,13 @@
-//! Model ids: how rows name them, and the forms in which one id may be listed.
+//! Model ids: the patterns of price rows, and the forms in which one id may be listed.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// A model id, exact or with `*` for any run of characters: `gpt-4o` is exact, `gpt-4o*` matches
-/// every id that begins so, `*gemini-2.0-flash` every id that ends so. Case does not matter.
+/// A model id, exact or with `*` for any run of characters, ignoring ASCII case.
+///
+/// `gpt-4o` is exact, `gpt-4o*` matches every id with that beginning, `*gemini-2.0-flash` every id
+/// with that end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ModelPattern(String);
@@ -21,14 +23,13 @@ impl ModelPattern {
         self.matches_lower(&model.to_ascii_lowercase())
     }
 
-    /// Whether an id in lower case matches. Looked up for every call, so nothing is copied that
-    /// need not be.
+    /// Whether an id in lower case matches. Runs for every call, so it copies only where it must.
     fn matches_lower(&self, model: &str) -> bool {
         let pattern = lower_case(&self.0);
         let Some((start, rest)) = pattern.split_once('*') else { return pattern == model };
         let Some(mut model) = model.strip_prefix(start) else { return false };
         let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
-        // The leftmost place of each middle part leaves most for those behind it.
+        // The leftmost match of each middle part leaves the most text for the parts behind it.
         for part in middle.split('*') {
             let Some((_, behind)) = model.split_once(part) else { return false };
             model = behind;
@@ -36,30 +37,30 @@ impl ModelPattern {
         model.ends_with(end)
     }
 
-    /// Whether it may price `form`, one of the forms of an id: a fine-tuned model (`ft:…`) costs
-    /// something else than what it was tuned from, so only patterns that say so are for it.
+    /// Whether it may price `form`, one of the forms of an id. A fine-tuned model (`ft:…`) has another
+    /// price than its base model, so only patterns that begin with `ft:` (or `*` alone) match it.
     pub(crate) fn prices(&self, form: &str) -> bool {
         let own = !form.starts_with("ft:") || self.0 == "*" || self.0.starts_with("ft:");
         own && self.matches_lower(form)
     }
 
-    /// The pattern as it was written.
+    /// The pattern as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// How many characters it names: what orders patterns.
+    /// The number of literal characters, by which patterns are ordered.
     pub(crate) fn literal_len(&self) -> usize {
         self.0.len().saturating_sub(self.0.matches('*').count())
     }
 
-    /// Whether it matches one id only.
+    /// Whether it matches one id only: it has no `*`.
     pub fn is_exact(&self) -> bool {
         !self.0.contains('*')
     }
 }
 
-/// An id in lower case, copied only if it is not.
+/// The id in lower case, copied only if it has upper-case letters.
 pub(crate) fn lower_case(id: &str) -> Cow<'_, str> {
     match id.bytes().any(|byte| byte.is_ascii_uppercase()) {
         true => Cow::Owned(id.to_ascii_lowercase()),
@@ -67,23 +68,24 @@ pub(crate) fn lower_case(id: &str) -> Cow<'_, str> {
     }
 }
 
-/// Where a cloud's ids say in which region a model runs: `us.anthropic.claude-…`. A row that lists
-/// the id with its region is found first.
+/// The region prefixes in the ids of a cloud: `us.anthropic.claude-…`. A row that lists the id with
+/// its region is found first.
 const REGIONS: [&str; 10] = ["us", "us-gov", "eu", "apac", "jp", "au", "ca", "sa", "in", "global"];
 
-/// What stands in the place of the region in rows for all of them but `global`.
+/// The prefix in rows that cover every region except `global`.
 const ANY_REGION: &str = "regional";
 
-/// Paths before the name of a model, as some providers report it.
+/// Paths that some providers report before the name of a model.
 const PATHS: [&str; 3] = ["models/", "publishers/google/models/", "publishers/anthropic/models/"];
 
-/// The ids under which `model` may be listed at `provider`, the most particular first, in lower
-/// case: as it stands; without the provider's own name or a path before it; with `regional` for a
-/// region other than `global`, then without a region; and each of these without the date of a
-/// snapshot at its end.
+/// The ids under which `model` may be listed at `provider`, most specific first.
 ///
-/// Nothing else is cut off: what follows a colon or stands before one may cost something else
-/// (`…:free`, `ft:…`), and so may any other ending.
+/// All are in lower case. The order: the id itself; the id without the provider's own name or a path
+/// before it; with `regional` for a region other than `global`; without a region; and each of these
+/// without the date of a snapshot at its end.
+///
+/// Nothing else is removed: text after a colon or before one may mark another price (`…:free`,
+/// `ft:…`), and so may any other ending.
 pub(crate) fn forms(provider: &str, model: &str) -> Vec<String> {
     let whole = model.trim().to_ascii_lowercase();
     // An ARN ends in `/` and the id, as a path of a publisher does.

@@ -1,4 +1,4 @@
-//! From what was used to what it costs: the one place where a usage meets a price list.
+//! The price of a call: the one place where a usage meets a price list.
 
 use serde::{Deserialize, Serialize};
 use time::{Date, Time};
@@ -11,13 +11,13 @@ use crate::hours::{Hours, Moment};
 use crate::model::ModelPattern;
 use crate::usage::{PerUnit, Unit, UnitPrices, Usage};
 
-/// What one model of a call used, where several served it.
+/// The usage of one model of a call that several models served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// The model; absent where the answer does not say: then it is the call's.
+    /// The model; absent if the answer does not name it. Then it is the call's model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// How much of each unit.
+    /// The quantity of each unit.
     pub quantities: PerUnit<u64>,
 }
 
@@ -26,70 +26,70 @@ pub struct Part {
 pub struct Served<'a> {
     /// The provider's name.
     pub provider: &'a str,
-    /// Names of the model, the first that has a price counts: what the answer says before what was
-    /// asked for.
+    /// The names of the model: the one in the answer before the requested one. The first that has a
+    /// price counts.
     pub models: &'a [&'a str],
-    /// How it was served, where that is not the standard: `priority`, `flex`, `us`.
+    /// The tiers in which it was served, if not the standard: `priority`, `flex`, `us`.
     pub tiers: &'a [String],
     /// The UTC day of the call.
     pub on: Date,
-    /// The UTC time of the call; without it, prices of some hours are passed over.
+    /// The UTC time of the call. Without it, rows for some hours of the day are skipped.
     pub time: Option<Time>,
-    /// What was used in all.
+    /// The whole usage of the call.
     pub usage: &'a Usage,
-    /// What of it each model used, where several served the call. What no part has is the call's
-    /// own model's.
+    /// The usage of each model, if several served the call. Usage that is in no part belongs to the
+    /// call's own model.
     pub parts: &'a [Part],
 }
 
-/// The prices that a call, or a part of one, was priced with, as its record keeps them.
+/// The prices applied to a call or a part of it, as its record keeps them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedPrices {
     /// The id or pattern of the row.
     pub model: ModelPattern,
-    /// Whose row it was.
+    /// The list that the row is from.
     pub list: PriceSource,
-    /// Where its figures come from.
+    /// The source of the row's figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// The first day of the row.
+    /// The first day (UTC) of the row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_from: Option<Date>,
-    /// The hours of the day that the row is for.
+    /// The hours of the day (UTC) at which the row applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hours: Option<Hours>,
-    /// The tiers it was served in.
+    /// The tiers in which the call was served.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<String>,
-    /// The band of long prompts.
+    /// The bound of the applied band of long prompts, in prompt tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above_input_tokens: Option<u64>,
-    /// What was paid for each unit, tiers and band reckoned in.
+    /// The price of each unit, including the effect of tiers and band.
     pub prices: UnitPrices,
-    /// The part of the usage they were applied to; absent where it is all of it.
+    /// The part of the usage that they were applied to; absent for the whole usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
 }
 
-/// What a call costs at its provider, and why.
+/// The base cost of a call, and the prices that gave it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Priced {
-    /// What it costs.
+    /// The base cost.
     pub base: BaseCost,
-    /// Where that comes from; one part without a price makes the call unpriced.
+    /// The source of the cost. One part without a price makes the call unpriced.
     pub source: PriceSource,
-    /// What it costs by the price list, where the provider's own figure took its place.
+    /// The cost by the price list, if the provider's own figure replaced it.
     pub listed: Option<Amount>,
     /// The prices that were applied, one for each part.
     pub applied: Vec<AppliedPrices>,
-    /// Tiers that have no prices: what they served was priced as the standard.
+    /// Served tiers without prices; their usage was priced as the standard.
     pub unlisted_tiers: Vec<String>,
     /// The first unit that was used and has no price.
     pub unpriced_unit: Option<Unit>,
 }
 
 impl PriceBook {
-    /// Prices a call by what served it.
+    /// The base cost of a call, by the first of its model names that has a price.
     ///
     /// # Errors
     /// [`Overflow`] when the cost is beyond the range of an [`Amount`].
@@ -99,7 +99,7 @@ impl PriceBook {
         self.price_by(served, own)
     }
 
-    /// The same, by the row that was found for the call's own model.
+    /// As [`PriceBook::price`], by the row `own` that was found for the call's own model.
     ///
     /// # Errors
     /// As [`PriceBook::price`].
@@ -138,7 +138,7 @@ impl PriceBook {
 }
 
 impl Listed<'_> {
-    /// What a usage costs by the row, served as the standard.
+    /// The cost of a usage by this row, in the standard tier.
     ///
     /// # Errors
     /// [`Overflow`] when the cost is beyond the range of an [`Amount`].
@@ -148,7 +148,7 @@ impl Listed<'_> {
 }
 
 impl Priced {
-    /// Adds what a part costs by its row, and says whose row that is.
+    /// Adds the cost of a part by its row; returns the list that the row is from.
     fn add(
         &mut self,
         served: &Served<'_>,

@@ -1,3 +1,5 @@
+//! Price rows: the prices of one model at one provider, with bands and tiers.
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -8,12 +10,13 @@ use crate::model::ModelPattern;
 use crate::rate::Rate;
 use crate::usage::{Side, Unit, UnitPrices};
 
-/// Other prices for a call whose whole prompt, cached tokens included, is longer than a bound.
-/// They apply to all tokens of that call.
+/// The prices of calls whose whole prompt is longer than a bound.
+///
+/// The length includes cached tokens. The prices apply to all tokens of such a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, Figure>")]
 pub struct Band {
-    /// The band begins above this many prompt tokens.
+    /// The bound: the band begins above this number of prompt tokens.
     pub above_input_tokens: u64,
     /// The prices in the band.
     #[serde(flatten)]
@@ -28,7 +31,7 @@ enum Figure {
     Price(Option<Rate>),
 }
 
-/// Key by key, since a key that is not one must be an error here, too.
+/// Reads key by key, so that an unknown key is an error here too.
 impl TryFrom<BTreeMap<String, Figure>> for Band {
     type Error = String;
 
@@ -49,17 +52,18 @@ impl TryFrom<BTreeMap<String, Figure>> for Band {
     }
 }
 
-/// What a call costs that was served in a tier of the provider's (`priority`, `flex`, `batch`) or
-/// otherwise unlike the standard (`fast`, `us`).
+/// The prices of a provider's tier, such as `priority`, `flex` or `batch`.
+///
+/// Other deviations from the standard are tiers too, such as `fast` or `us`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum TierPrices {
-    /// So many times the price of every token; other units keep theirs.
+    /// A factor on the price of every token; other units keep their price.
     Factor {
         /// The factor.
         factor: Rate,
     },
-    /// Prices of its own, in place of all others.
+    /// The tier's own prices, in place of all others.
     Prices {
         /// The prices.
         prices: Box<UnitPrices>,
@@ -69,35 +73,36 @@ pub enum TierPrices {
     },
 }
 
-/// The tier of calls that used capacity paid for in advance (Google's provisioned throughput): their
-/// tokens cost nothing more, whatever a row lists.
+/// The tier of calls that use capacity paid for in advance.
+///
+/// It is Google's provisioned throughput. Tokens cost nothing more in it, whatever a row lists.
 pub(crate) const PROVISIONED: &str = "provisioned";
 
-/// The prices of some models at one provider, for a time.
+/// The prices of some models at one provider, from one date to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PriceRow {
     /// The provider's name.
     pub provider: String,
-    /// Which models.
+    /// The ids and patterns of the models.
     pub models: Vec<ModelPattern>,
-    /// The first day (UTC) of these prices; absent means since ever.
+    /// The first day (UTC) of these prices; absent for no first day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_from: Option<Date>,
-    /// The last day (UTC) of these prices; absent means until a later row takes their place.
+    /// The last day (UTC) of these prices; absent until a later row replaces them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_to: Option<Date>,
-    /// The hours of the day (UTC) at which these prices hold; absent means at all that no other row
-    /// of the same model and day is for.
+    /// The hours of the day (UTC) at which these prices apply. Absent: all hours that no other row of the
+    /// same model and day has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hours: Option<Hours>,
-    /// Where the figures come from.
+    /// The source of the figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Prices of nothing are meant: a row of zeros without it is a mistake.
+    /// Whether zero prices are intended; otherwise a row of zeros is an error.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub free: bool,
-    /// The most tokens one answer can have: the bound of a call that names none.
+    /// The most tokens that one answer can have: the bound of a call that states none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u64>,
     /// The prices.
@@ -105,44 +110,45 @@ pub struct PriceRow {
     /// Bands of long prompts, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bands: Vec<Band>,
-    /// What it costs in the provider's tiers, by the name that the answer gives them.
+    /// The prices in the provider's tiers, by the name that the answer gives them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tiers: BTreeMap<String, TierPrices>,
 }
 
-/// The prices that one call meets in a row.
+/// The prices of a row that apply to one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selected {
     /// The prices.
     pub prices: UnitPrices,
-    /// The band of long prompts from which they are.
+    /// The bound of the applied band, in prompt tokens; `None` below all bands.
     pub above_input_tokens: Option<u64>,
-    /// The tiers among those served that the row has no prices for: they were priced as the
-    /// standard.
+    /// The served tiers that the row has no prices for. They were priced as the standard.
     pub unlisted_tiers: Vec<String>,
 }
 
 impl PriceRow {
-    /// Whether the row holds on the UTC day `on`, if only at some of its hours.
+    /// Whether the row applies on the UTC day `on`, at some or all of its hours.
     pub fn holds(&self, on: Date) -> bool {
         self.effective_from.is_none_or(|from| from <= on)
             && self.effective_to.is_none_or(|to| on <= to)
     }
 
-    /// Whether the row holds at that moment.
+    /// Whether the row applies at a moment.
     pub fn holds_at(&self, at: Moment) -> bool {
         let in_hours = |hours: Hours| at.time.is_some_and(|time| hours.contain(time));
         self.holds(at.day) && self.hours.is_none_or(in_hours)
     }
 
-    /// What orders the rows of one model: the greatest that holds counts. The latest do, and of those
-    /// of one day the ones for some hours before the one for all others.
+    /// The rank among the rows of one model: the highest that applies counts. Later days rank above
+    /// earlier ones, and on one day a row for some hours ranks above the row for the rest.
     pub(crate) fn rank(&self) -> (Option<Date>, bool) {
         (self.effective_from, self.hours.is_some())
     }
 
-    /// The prices for a call whose whole prompt has `input_tokens`, served in `tiers`. In the tier
-    /// `provisioned` tokens cost nothing: they were paid for in advance.
+    /// The prices for a call with `input_tokens` in its whole prompt, served in `tiers`.
+    ///
+    /// Factors of several tiers are multiplied. Tokens in the tier `provisioned` cost nothing, as they
+    /// were paid for in advance.
     pub fn prices_for<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> Selected {
         let (mut prices, mut bands) = (&self.prices, &self.bands);
         let mut factors = Vec::new();
@@ -168,7 +174,7 @@ impl PriceRow {
         }
         if tiers.iter().any(|tier| is_provisioned(&tier)) {
             for &unit in Unit::ALL.iter().filter(|unit| unit.counts_tokens()) {
-                // The others take the price of these.
+                // The other token units fall back to these two.
                 let named = matches!(unit, Unit::Input | Unit::Output);
                 *prices.get_mut(unit) = named.then_some(Rate::ZERO);
             }
@@ -180,12 +186,14 @@ impl PriceRow {
         }
     }
 
-    /// The dearest prices that a call of at most `input_tokens` can meet, in the standard or in any
-    /// of `tiers`: each side at the highest price of its units, in the dearest band within reach.
-    /// Of the units of tokens only `input` and `output` are set. Whatever a call of so many tokens
-    /// turns out to be (cached, written to a cache, audio, reasoning), it costs no more than by these.
+    /// The highest prices that a call of at most `input_tokens` can have.
+    ///
+    /// They cover the standard and all of `tiers`: each side has the highest price of its units, in the
+    /// most expensive band within reach. Of the token units only `input` and `output` are set. A call of
+    /// at most that size costs no more than by these prices, whatever kind its tokens are (cached, written
+    /// to a cache, audio, reasoning).
     pub fn dearest<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> UnitPrices {
-        // A call may go beyond what was paid for in advance: then it costs what the others say.
+        // A call may exceed the capacity paid for in advance; then the other prices apply.
         let charged = tiers.iter().map(AsRef::as_ref).filter(|tier| *tier != PROVISIONED);
         let tiers: Vec<&str> = charged.collect();
         let reached = |bands: &[Band]| -> Vec<u64> {
@@ -219,8 +227,7 @@ impl PriceRow {
     }
 }
 
-/// The unit by whose price an upper bound reckons this one: those that can take each other's place
-/// are one there.
+/// The unit whose price bounds this one. Units that can replace each other have one bound.
 const fn bounded_by(unit: Unit) -> Unit {
     match (unit.counts_tokens(), unit.side()) {
         (true, Side::Input) => Unit::Input,

@@ -1,3 +1,5 @@
+//! Quotes: the base cost, fee and service charge of a call, and their payers.
+
 use serde::{Deserialize, Serialize};
 
 use crate::amount::Amount;
@@ -7,57 +9,60 @@ use crate::meter::{Fee, Meter, Payer};
 use crate::rate::Rate;
 use crate::usage::Usage;
 
-/// Under which terms a call is priced.
+/// The terms under which a call is priced.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
     /// The meter that prices the call, if any.
     pub meter: Option<&'a Meter>,
-    /// What was counted under the meter before this call.
+    /// The units counted under the meter before this call, as [`Meter::count`] counts.
     pub counter: u64,
-    /// The operator's charge as a fraction of the fee: `"0.019"` is 1.9 %.
+    /// The service charge as a fraction of the fee: `"0.019"` is 1.9 %.
     pub service_charge_rate: Rate,
-    /// Whether there is a wallet that pays; without one the merchant pays everything.
+    /// Whether a wallet pays; without one the merchant pays everything.
     pub wallet_pays: bool,
-    /// Whether the base cost is owed to us: false when the caller's own provider key was used.
+    /// Whether the base cost is owed to the operator.
+    ///
+    /// It is not for a call with the merchant's own provider key.
     pub base_due: bool,
     /// Whether the meter charges: false for a call that the provider did not accept.
     pub fee_due: bool,
 }
 
-/// The operator's own charge.
+/// The operator's share of the fee.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceCharge {
     /// `service_charge_rate × fee`, rounded half-even once.
     pub amount: Amount,
-    /// Who pays it.
+    /// The payer of the charge.
     pub payer: Payer,
 }
 
-/// What a call costs, who pays, and why: every total is the exact sum of its lines.
+/// The base cost, fee and service charge of a call, and their payers.
 ///
-/// `total_wallet_cost + total_merchant_cost = total_request_cost`, always.
+/// Every total is the exact sum of its lines, and
+/// `total_wallet_cost + total_merchant_cost = total_request_cost`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quote {
-    /// What the provider charges, shown also when it is not owed to us.
+    /// The base cost, also if it is not owed to the operator.
     pub base: BaseCost,
-    /// Who pays the base cost.
+    /// The payer of the base cost.
     pub base_payer: Payer,
-    /// What the meter charges; it is the merchant's income and paid by the wallet.
+    /// The fee of the meter: the merchant's income, paid by the wallet if there is one.
     pub fee: Fee,
-    /// What the operator charges.
+    /// The service charge.
     pub service_charge: ServiceCharge,
-    /// Base (if owed), fee and service charge.
+    /// The base cost (if owed), fee and service charge.
     pub total_request_cost: Amount,
-    /// The wallet's part.
+    /// The part that the wallet pays.
     pub total_wallet_cost: Amount,
-    /// The rest.
+    /// The part that the merchant pays.
     pub total_merchant_cost: Amount,
-    /// How far the meter's counter moves.
+    /// The units that the call adds to the meter's counter.
     pub counted_units: u64,
 }
 
 impl Quote {
-    /// A call that costs nothing, with the payers that `terms` name.
+    /// A quote of zero, with the payers that `terms` name.
     pub fn free(terms: &Terms<'_>) -> Self {
         let payer = |of_meter: fn(&Meter) -> Payer| match terms.wallet_pays {
             true => terms.meter.map_or(Payer::Wallet, of_meter),
@@ -78,7 +83,10 @@ impl Quote {
         }
     }
 
-    /// Prices a call whose provider cost is `base`.
+    /// The quote of a call with a base cost of `base`.
+    ///
+    /// The fee is zero without a meter or if [`Terms::fee_due`] is false. Each line of the fee, and the
+    /// service charge, is rounded half-even once.
     ///
     /// # Errors
     /// [`Overflow`] when a line or a total is beyond the range of an [`Amount`].

@@ -1,3 +1,5 @@
+//! Rates: exact decimals for prices, fees and percentages.
+
 use std::fmt;
 use std::num::NonZeroU128;
 use std::str::FromStr;
@@ -11,8 +13,8 @@ use crate::exact::Overflow;
 
 /// An exact, non-negative decimal: a price per unit, a fee per unit, a percentage.
 ///
-/// At most 18 digits before and 18 after the point, no exponent. Kept without trailing zeros, so
-/// equal rates print alike.
+/// It has at most 18 digits before and 18 after the point, and no exponent. Trailing zeros are
+/// removed, so equal rates have equal texts.
 ///
 /// ```
 /// use tollgate_pricing::Rate;
@@ -22,32 +24,32 @@ use crate::exact::Overflow;
 /// # Ok::<(), tollgate_pricing::ParseRateError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-// The digits without the point, and above them one more than how many of them stand after it, so that
-// a rate that may be absent takes no more room: calls are full of those.
+// The digits without the point, and above them the number of decimals plus one. The value is never
+// zero, so `Option<Rate>` takes no more room; calls contain many of them.
 pub struct Rate(NonZeroU128);
 
 /// The most digits on either side of the point.
 const MAX_DIGITS: usize = 18;
 /// The longest rate: 18 digits, a point, 18 digits.
 const LONGEST: usize = 2 * MAX_DIGITS + 1;
-/// Where the count of decimals begins: 36 digits take less than 120 bits.
+/// The bit at which the number of decimals begins: 36 digits take less than 120 bits.
 const DIGIT_BITS: u32 = 120;
-/// One more decimal.
+/// The value of one more decimal.
 const DECIMAL: u128 = 1 << DIGIT_BITS;
 
 impl Rate {
-    /// Nothing per unit.
+    /// The rate zero.
     pub const ZERO: Self = match NonZeroU128::new(DECIMAL) {
         Some(zero) => Self(zero),
         None => Self(NonZeroU128::MIN),
     };
 
-    /// Digits without the point, of which so many stand after it.
+    /// A rate of digits without the point, with this number of decimals.
     fn new(mantissa: u128, decimals: u32) -> Self {
         Self(Self::ZERO.0.saturating_add(DECIMAL * u128::from(decimals)) | mantissa)
     }
 
-    /// 18 digits on either side of the point.
+    /// The largest rate: 18 nines on either side of the point.
     fn largest() -> Self {
         Self::new(10_u128.pow(36) - 1, 18)
     }
@@ -57,17 +59,19 @@ impl Rate {
         self.0.get() % DECIMAL
     }
 
-    /// How many of the digits stand after the point, 0 to 18.
+    /// The number of digits after the point, 0 to 18.
     fn decimals(self) -> u32 {
         u32::try_from(self.0.get() >> DIGIT_BITS).map_or(0, |above| above.saturating_sub(1))
     }
 
-    /// Whether the rate is exactly nothing.
+    /// Whether the rate is exactly zero.
     pub const fn is_zero(self) -> bool {
         self.mantissa() == 0
     }
 
-    /// The number in millionths, if it has at most six decimals: seconds in microseconds.
+    /// The rate in millionths, such as seconds in microseconds.
+    ///
+    /// `None` if it has more than six decimals or is too large.
     ///
     /// ```
     /// use tollgate_pricing::Rate;
@@ -82,8 +86,9 @@ impl Rate {
         u64::try_from(micros).ok().filter(|_| rest == 0)
     }
 
-    /// The product of two rates, rounded half-even to 18 decimals; the largest rate where it is
-    /// larger.
+    /// The product of two rates, rounded half-even to 18 decimals.
+    ///
+    /// A product above the largest rate is the largest rate.
     ///
     /// ```
     /// use tollgate_pricing::Rate;
@@ -116,7 +121,7 @@ impl Rate {
         }
     }
 
-    /// A rate from a count of 10⁻¹⁸, if it has at most 18 digits before the point.
+    /// A rate of `attos` × 10⁻¹⁸, if it has at most 18 digits before the point.
     pub(crate) fn from_attos(attos: u128) -> Option<Self> {
         (attos < 10_u128.pow(36)).then(|| Self::without_trailing_zeros(attos, 18))
     }
@@ -129,7 +134,7 @@ impl Rate {
         Self::new(mantissa, decimals)
     }
 
-    /// This fraction of an amount that is not negative, rounded half-even once.
+    /// This fraction of an amount, rounded half-even once. A negative amount counts as zero.
     ///
     /// # Errors
     /// [`Overflow`] when the result is beyond the range of an [`Amount`].
@@ -138,7 +143,7 @@ impl Rate {
         round_ratio(&[u128::from(amount.units().max(0).unsigned_abs()), rate], &[scale])
     }
 
-    /// The rate as a fraction: numerator and denominator.
+    /// The rate as numerator and denominator.
     pub(crate) fn fraction(self) -> (u128, u128) {
         (self.mantissa(), 10_u128.pow(self.decimals()))
     }
@@ -148,12 +153,12 @@ impl Rate {
         self.mantissa() * 10_u128.pow(18_u32.saturating_sub(self.decimals()))
     }
 
-    /// The text of the rate, made in `buffer` from its end, as that of an [`Amount`] is.
+    /// The text of the rate, written into `buffer` from its end, as for an [`Amount`].
     fn text(self, buffer: &mut [u8; LONGEST]) -> &str {
         let (mut digits, decimals) = (self.mantissa(), self.decimals());
         let mut written = 0;
         let mut places = buffer.iter_mut().rev();
-        // At least one digit stands before the point.
+        // At least one digit precedes the point.
         while digits > 0 || written <= decimals {
             if written == decimals
                 && decimals > 0
@@ -161,7 +166,7 @@ impl Rate {
             {
                 *place = b'.';
             }
-            // Nearly all are small, and dividing small numbers is much faster.
+            // Nearly all rates are small, and the division of 64-bit numbers is much faster.
             let digit;
             (digits, digit) = match u64::try_from(digits) {
                 Ok(few) => (u128::from(few / 10), u8::try_from(few % 10)),
@@ -210,11 +215,11 @@ impl fmt::Debug for Rate {
     }
 }
 
-/// Why a text is not a [`Rate`].
+/// The reason why a text is not a [`Rate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseRateError {
-    /// Not digits with at most one point between them; a sign or an exponent counts as malformed.
+    /// Anything but digits with at most one point between them, such as a sign or an exponent.
     Malformed,
     /// More than 18 digits on one side of the point.
     TooLong,

@@ -1,21 +1,23 @@
+//! Units of usage, their quantities and their prices.
+
 use serde::{Deserialize, Serialize};
 
 use crate::amount::Amount;
 use crate::rate::Rate;
 
-/// Whether a unit belongs to what was sent or to what came back.
+/// The side of the cost that a unit counts towards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Counts towards `input_cost`.
     Input,
-    /// Counts towards `output_cost`; whatever is neither input nor output counts here too.
+    /// Counts towards `output_cost`, as do units that are neither input nor output.
     Output,
 }
 
-/// How a quantity relates to its price.
+/// The quantity that a price is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// The price is for a million of them.
+    /// The price is for a million. Microseconds are priced by the million, which is a second.
     PerMillion,
     /// The price is for each one.
     Each,
@@ -28,25 +30,25 @@ macro_rules! units {
         pub enum Unit { $( $(#[$doc])* $Unit, )* }
 
         impl Unit {
-            /// Every unit, inputs and outputs in the order of the price keys.
+            /// Every unit, in the order of the price keys.
             pub const ALL: &'static [Self] = &[ $( Self::$Unit, )* ];
 
-            /// The name of the unit's price in a catalogue row or configuration.
+            /// The key of the unit's price in a price row or configuration.
             pub const fn price_key(self) -> &'static str {
                 match self { $( Self::$Unit => stringify!($field), )* }
             }
 
-            /// The side of the cost on which the unit stands.
+            /// The side of the cost that the unit counts towards.
             pub const fn side(self) -> Side {
                 match self { $( Self::$Unit => Side::$side, )* }
             }
 
-            /// What the unit's price is for.
+            /// The quantity that the unit's price is for.
             pub const fn scale(self) -> Scale {
                 match self { $( Self::$Unit => Scale::$scale, )* }
             }
 
-            /// The unit whose price applies where this one has none.
+            /// The unit whose price applies if this one has none.
             pub const fn parent(self) -> Option<Self> {
                 match self { $( Self::$Unit => $parent, )* }
             }
@@ -65,14 +67,14 @@ macro_rules! units {
                 match unit { $( Unit::$Unit => &self.$field, )* }
             }
 
-            /// The value of one unit, to change it.
+            /// A mutable reference to the value of one unit.
             pub const fn get_mut(&mut self, unit: Unit) -> &mut T {
                 match unit { $( Unit::$Unit => &mut self.$field, )* }
             }
         }
 
         impl PerUnit<u64> {
-            /// Both together, unit by unit.
+            /// The sum of both, unit by unit; it saturates at [`u64::MAX`].
             pub const fn sum(one: &Self, other: &Self) -> Self {
                 Self { $( $field: one.$field.saturating_add(other.$field), )* }
             }
@@ -87,9 +89,9 @@ units! {
     cached_input = CachedInput, Input, PerMillion, Some(Self::Input);
     /// Audio tokens of the prompt read from the provider's cache.
     cached_input_audio = CachedInputAudio, Input, PerMillion, Some(Self::CachedInput);
-    /// Tokens of the prompt written to the provider's cache, to live five minutes or unstated.
+    /// Tokens of the prompt written to the provider's cache for five minutes, or by default.
     cache_write = CacheWrite, Input, PerMillion, Some(Self::Input);
-    /// Tokens of the prompt written to the provider's cache, to live one hour.
+    /// Tokens of the prompt written to the provider's cache for one hour.
     cache_write_1h = CacheWrite1h, Input, PerMillion, Some(Self::CacheWrite);
     /// Audio tokens of the prompt.
     input_audio = InputAudio, Input, PerMillion, Some(Self::Input);
@@ -99,7 +101,7 @@ units! {
     input_video = InputVideo, Input, PerMillion, Some(Self::Input);
     /// Text tokens of the answer, without reasoning.
     output = Output, Output, PerMillion, None;
-    /// Tokens the model spent thinking.
+    /// Reasoning tokens of the answer.
     reasoning = Reasoning, Output, PerMillion, Some(Self::Output);
     /// Audio tokens of the answer.
     output_audio = OutputAudio, Output, PerMillion, Some(Self::Output);
@@ -107,19 +109,19 @@ units! {
     output_image = OutputImage, Output, PerMillion, Some(Self::Output);
     /// Characters (Unicode scalar values) of the text sent.
     input_characters = InputCharacters, Input, PerMillion, None;
-    /// Characters (Unicode scalar values) of the text that came back.
+    /// Characters (Unicode scalar values) of the text received.
     output_characters = OutputCharacters, Output, PerMillion, None;
     /// Audio or video sent, counted in microseconds and priced by the second.
     input_second = InputSecond, Input, PerMillion, None;
-    /// Audio or video that came back, counted in microseconds and priced by the second.
+    /// Audio or video received, counted in microseconds and priced by the second.
     output_second = OutputSecond, Output, PerMillion, None;
-    /// Images made.
+    /// Images generated.
     image = Image, Output, Each, None;
     /// Pages of documents that were read.
     page = Page, Output, Each, None;
     /// Calls that the provider accepted on a metered endpoint.
     request = Request, Output, Each, None;
-    /// Calls of the provider's own tools that have no unit of their own below.
+    /// Calls of the provider's own tools that have no unit of their own.
     tool_call = ToolCall, Output, Each, None;
     /// Searches of the web.
     web_search = WebSearch, Output, Each, Some(Self::ToolCall);
@@ -127,12 +129,12 @@ units! {
     file_search = FileSearch, Output, Each, Some(Self::ToolCall);
     /// Sessions in which the provider ran code.
     code_session = CodeSession, Output, Each, Some(Self::ToolCall);
-    /// Searches of the documents that were sent along: what rerankers bill.
+    /// Searches of the documents in the request, as rerankers charge them.
     search_unit = SearchUnit, Output, Each, None;
 }
 
 impl Unit {
-    /// Whether it counts tokens: the units whose prices a provider's tiers multiply.
+    /// Whether the unit counts tokens. The tier factors of a provider multiply only token prices.
     pub const fn counts_tokens(self) -> bool {
         matches!(
             self,
@@ -157,12 +159,12 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl PerUnit<u64> {
-    /// Those of the input alone.
+    /// The quantities of the input units; all others are zero.
     pub fn inputs(&self) -> Self {
         self.of_side(Side::Input)
     }
 
-    /// Those of the output alone.
+    /// The quantities of the output units; all others are zero.
     pub fn outputs(&self) -> Self {
         self.of_side(Side::Output)
     }
@@ -176,25 +178,27 @@ impl PerUnit<u64> {
     }
 }
 
-/// The price of each unit, in USD per million or each (see [`Unit::scale`]); `None` falls back to
-/// the unit's parent.
+/// The price of each unit, in USD per million or each (see [`Unit::scale`]).
+///
+/// `None` falls back to the price of the unit's parent.
 pub type UnitPrices = PerUnit<Option<Rate>>;
 
 impl UnitPrices {
-    /// The price of `unit`, its own or that of its nearest priced ancestor.
+    /// The price of `unit`: its own, or that of its nearest ancestor with a price.
     pub fn price(&self, unit: Unit) -> Option<Rate> {
         self.get(unit).or_else(|| unit.parent().and_then(|parent| self.price(parent)))
     }
 }
 
-/// What one call used: disjoint quantities, and the provider's own total where it states one.
+/// The usage of one call: disjoint quantities, and the provider's cost if it states one.
 ///
-/// Every token, character and second is counted in exactly one unit, so totals are plain sums.
+/// Every token, character and second is counted in exactly one unit, so totals are plain sums. All
+/// totals saturate at [`u64::MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// How much of each unit. Seconds are counted in microseconds.
+    /// The quantity of each unit. Seconds are counted in microseconds.
     pub quantities: PerUnit<u64>,
-    /// The cost that the provider itself reports for the call, if it does.
+    /// The cost of the call that the provider itself reports, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_cost: Option<Amount>,
 }
@@ -249,12 +253,12 @@ impl Usage {
         self.quantities.input_second.saturating_add(self.quantities.output_second)
     }
 
-    /// Whole seconds sent, rounded up; pricing uses the exact figure.
+    /// Whole seconds sent, rounded up. Prices apply to the exact figure.
     pub fn input_seconds(&self) -> u64 {
         self.quantities.input_second.div_ceil(MICROS_PER_SECOND)
     }
 
-    /// Whole seconds received, rounded up; pricing uses the exact figure.
+    /// Whole seconds received, rounded up. Prices apply to the exact figure.
     pub fn output_seconds(&self) -> u64 {
         self.quantities.output_second.div_ceil(MICROS_PER_SECOND)
     }

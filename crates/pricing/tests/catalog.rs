@@ -1,4 +1,4 @@
-//! How a price is found.
+//! The lookup of price rows by provider, model and day.
 
 use time::Date;
 use time::macros::date;
@@ -78,7 +78,7 @@ fn prices_of_a_stand_in_hold_where_a_provider_has_none_of_its_own() {
     let book = PriceBook::new(Catalog::new(custom.clone()), file.clone().into());
     let book = book.with_stand_ins(stand_ins());
     assert_eq!(input(&book, "house", "a"), is(PriceSource::Custom, "1"));
-    // The operator's own of the stand-in go before the catalogue's of the provider.
+    // The operator's own prices of the stand-in go before the catalogue's of the provider.
     assert_eq!(input(&book, "house", "b"), is(PriceSource::Custom, "2"));
     assert_eq!(input(&book, "maker", "a"), is(PriceSource::Custom, "2"));
 
@@ -194,7 +194,7 @@ fn a_pattern_that_names_more_goes_before_an_id_found_without_its_date_or_region(
         ("m-2025-01-01", "1"),
         ("m-2026-01-01", "2"),
         ("m-20260101", "2"),
-        // The pattern says no more than the id does.
+        // The pattern is not longer than the id.
         ("n-2026-01-01", "3"),
         ("n-large", "4"),
         ("eu.v.m", "5"),
@@ -210,7 +210,7 @@ fn a_fine_tuned_model_never_takes_the_price_of_its_base() {
     let catalog = Catalog::new(rows);
     assert_eq!(input_price(&catalog, "ft:m-large:org::id", TODAY).as_deref(), Some("3"));
     assert_eq!(input_price(&catalog, "ft:m-large-2:org::id", TODAY), None);
-    // Who prices everything means everything.
+    // A pattern for every id includes fine-tuned models.
     let catalog = Catalog::new([row("*", None, 9)]);
     assert_eq!(input_price(&catalog, "ft:m:org::id", TODAY).as_deref(), Some("9"));
 }
@@ -222,7 +222,7 @@ fn the_embedded_catalogue_has_no_mistakes() {
     assert!(!catalog.file().sources.is_empty());
     for row in &catalog.file().rows {
         assert!(row.source.is_some(), "{row:?}");
-        // A row of zeros that is meant prices tokens, so that nothing of it is unpriced.
+        // A free row prices tokens, so that no unit of it is unpriced.
         assert!(!row.free || row.prices.output == Some(Rate::ZERO), "{row:?}");
     }
 }
@@ -262,14 +262,14 @@ fn the_embedded_catalogue_prices_models_of_every_provider() {
     }
 }
 
-/// How requests and answers write ids, and the row that prices each.
+/// The ids as requests and answers write them, and the row that prices each.
 #[test]
 fn an_id_is_found_in_whichever_form_it_is_written() {
     let catalog = Catalog::embedded().unwrap();
     /// A provider, an id, and the provider and pattern of its row.
     type Case<'a> = (&'a str, &'a str, Option<(&'a str, &'a str)>);
     let table: [Case<'_>; 24] = [
-        // As it stands, with the date of a snapshot, in other case, under the provider's name.
+        // Exact, with the date of a snapshot, in other case, under the provider's name.
         ("openai", "gpt-4o-mini", Some(("openai", "gpt-4o-mini"))),
         ("openai", "gpt-4o-mini-2024-07-18", Some(("openai", "gpt-4o-mini-2024-07-18"))),
         ("openai", "gpt-4o-mini-2031-01-02", Some(("openai", "gpt-4o-mini"))),
@@ -285,14 +285,14 @@ fn an_id_is_found_in_whichever_form_it_is_written() {
         ),
         // An older snapshot with a price of its own.
         ("openai", "gpt-4o-2024-05-13", Some(("openai", "gpt-4o-2024-05-13"))),
-        // Not what begins alike.
+        // Not an id with the same beginning.
         ("openai", "gpt-4o-mini-next", None),
         ("openai", "gpt", None),
         // Fine-tuned.
         ("openai", "ft:gpt-4o-2024-08-06:org::id", Some(("openai", "ft:gpt-4o-2024-*"))),
         ("openai", "ft:gpt-4o-2031-01-02:org::id", None),
         ("openai", "ft:gpt-4o", None),
-        // Free and paid of one name.
+        // A free and a paid model of the same name.
         (
             "openrouter",
             "deepseek/deepseek-r1:free",
@@ -300,7 +300,7 @@ fn an_id_is_found_in_whichever_form_it_is_written() {
         ),
         ("openrouter", "deepseek/deepseek-r1", Some(("openrouter", "deepseek/deepseek-r1"))),
         ("openrouter", "unheard/of:free", None),
-        // The lists of others.
+        // The lists of fallback providers.
         ("azure", "gpt-4o", Some(("openai", "gpt-4o"))),
         ("google", "claude-2.1", Some(("anthropic", "claude-2*"))),
         // Regions.

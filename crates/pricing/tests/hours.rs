@@ -1,4 +1,4 @@
-//! Prices that hold only at some hours of the day.
+//! Prices that apply only at some hours of the day.
 
 use serde_json::json;
 use time::macros::{date, time};
@@ -15,7 +15,7 @@ fn file(rows: &[&str]) -> CatalogFile {
     CatalogFile::from_json(&text).unwrap_or_else(|why| unreachable!("{why}"))
 }
 
-/// A row of `m` with a price of the input, and any other keys before.
+/// A row of `m` with an input price, preceded by other keys.
 fn row(keys: &str, input: &str) -> String {
     format!(r#"{{"provider": "openai", "models": ["m"], {keys} "prices": {{"input": "{input}"}}}}"#)
 }
@@ -50,7 +50,7 @@ fn a_row_for_some_hours_goes_before_the_one_for_the_day_and_only_at_its_hours() 
         ] {
             assert_eq!(input_at(&catalog, TODAY, at).as_deref(), Some(price), "{at}");
         }
-        // Who does not say when is not asked the price of the hours.
+        // Without a time, the prices of the hours do not apply.
         let whole = catalog.find("openai", "m", TODAY).unwrap();
         assert_eq!(whole.row.hours, None);
     }
@@ -92,7 +92,7 @@ fn all_rows_of_a_day_are_found_each_once() {
     };
     let catalogs = |input: &str| (format!("input {input}"), PriceSource::Catalog);
     assert_eq!(found(&[]), [catalogs("1"), catalogs("2"), catalogs("3")]);
-    // The operator's own price is that of all hours.
+    // The operator's own price applies to all hours.
     assert_eq!(found(&[row("", "9")]), [("input 9".to_owned(), PriceSource::Custom)]);
 }
 
@@ -294,7 +294,7 @@ fn a_day_and_its_hours_change_together() {
     ] {
         assert_eq!(input_at(&catalog, day, at).as_deref(), Some(price), "{day} {at}");
     }
-    // A list that has hours no more has none from then on.
+    // A list without hours ends the hours from that day on.
     let plain =
         genai_prices(r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 1}}"#);
     let (new, changes) = take(&old, plain, Format::GenaiPrices);

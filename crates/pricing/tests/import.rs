@@ -1,4 +1,4 @@
-//! Price lists of others, read into rows of ours.
+//! The import of price lists of other projects into price rows.
 
 use time::Date;
 use time::macros::date;
@@ -158,7 +158,7 @@ mod of_genai_prices {
     }
 }
 
-/// What a list has wrong in one model costs that model, with a note, and no other.
+/// Errors in one model of a list: they cost that model, with a note, and no other.
 mod what_is_odd {
     use super::*;
 
@@ -341,7 +341,7 @@ mod of_litellm {
         assert_eq!(in_tier(row, 0, "priority"), "input 3, output 12");
         assert_eq!(in_tier(row, 200_001, "priority"), "input 6, output 12");
         assert_eq!(in_tier(row, 0, "batch"), "input 1, output 4");
-        // No prices of long prompts in this tier: those of the standard.
+        // This tier has no prices of long prompts: the standard prices apply.
         assert_eq!(in_tier(row, 200_001, "batch"), "input 4, output 8");
         assert_eq!(in_tier(row, 0, "flex"), "input 1.4, output 8");
         assert_eq!(in_tier(row, 0, "eu"), "input 2.2, output 8.8");
@@ -369,10 +369,10 @@ mod of_litellm {
         let above = prices(&m.prices_for::<&str>(200_001, &[]).prices);
         assert_eq!(above, "input 1, input_image 1, output 3");
         assert_eq!(in_tier(m, 0, "flex"), "input 0.25, input_image 0.25, output 1.5");
-        // What a tier names counts.
+        // Prices that a tier names go first.
         let priority = "input 0.9, input_image 0.5, output 5.4, reasoning 6";
         assert_eq!(in_tier(m, 0, "priority"), priority);
-        // Reasoning with a price of its own keeps it.
+        // Reasoning keeps a price of its own.
         assert_eq!(in_tier(r, 0, "flex"), "input 0.5, output 1.5, reasoning 4");
     }
 

@@ -1,4 +1,4 @@
-//! Laws that hold for every input.
+//! Laws of amounts, rates, rows, meters and quotes for every input.
 
 use proptest::prelude::*;
 use tollgate_pricing::{
@@ -34,7 +34,7 @@ fn meters() -> impl Strategy<Value = Meter> {
     )
 }
 
-/// Any rate at all, near the ends of the range too.
+/// Any rate, including rates near the ends of the range.
 fn any_rates() -> impl Strategy<Value = Rate> {
     ("[0-9]{1,18}", "[0-9]{0,18}").prop_map(|(whole, fraction)| {
         let point = if fraction.is_empty() { "" } else { "." };
@@ -42,8 +42,8 @@ fn any_rates() -> impl Strategy<Value = Rate> {
     })
 }
 
-/// A row with bands above 10 and 20, a tier with a band of its own, and a tier by a factor. Every
-/// price tells where it stands.
+/// A row with bands above 10 and 20, a tier with a band of its own, and a tier by a factor. Every price
+/// identifies its place.
 fn row_of_bands_and_tiers(factor: Rate) -> PriceRow {
     let prices = |input: u32| UnitPrices {
         input: Some(Rate::from(input)),
@@ -90,10 +90,10 @@ proptest! {
         let input = Rate::from(input);
         let input = if times { input.times(factor) } else { input };
         prop_assert_eq!(selected.prices.input, Some(input));
-        // What is no token costs what it costs in every tier.
+        // A unit that is no token has the same price in every tier.
         prop_assert_eq!(selected.prices.web_search, Some(Rate::from(7)));
         prop_assert_eq!(selected.unlisted_tiers.len(), usize::from(unknown));
-        // The bound covers every call of at most so many tokens, whichever of the tiers serve it.
+        // The bound covers every call of at most this number of tokens, whichever of the tiers serve it.
         let bound = row.dearest(tokens, &["own", "times", "unknown"]);
         prop_assert!(bound.input >= selected.prices.input);
     }
@@ -138,7 +138,7 @@ proptest! {
         }
     }
 
-    /// Using something at once or in two calls touches the same units of the same tiers.
+    /// A usage in one call or in two touches the same units of the same tiers.
     #[test]
     fn splitting_a_usage_keeps_the_units_of_each_tier(
         meter in meters(), first in 0_u64..10_000, second in 0_u64..10_000, counter in 0_u64..10_000,

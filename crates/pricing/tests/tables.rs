@@ -1,4 +1,4 @@
-//! The worked examples, kept as text so that they can be read beside the documentation.
+//! The worked examples of fees and base costs, as text tables.
 
 use tollgate_pricing::{BaseCost, Meter, Rate, Tier, Unit, UnitPrices, Usage};
 

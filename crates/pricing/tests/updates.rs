@@ -1,4 +1,4 @@
-//! Price lists imported into catalogue files: what changes, and what of the past stays.
+//! Imports into price list files: what changes, and which earlier prices stay.
 
 use time::Date;
 use time::macros::date;
@@ -171,11 +171,11 @@ fn filling_in_adds_what_is_missing_and_changes_nothing() {
         let named = |row: &&PriceRow| models(row) == [name];
         catalog.rows.iter().find(named).unwrap()
     };
-    // How tokens are priced is the first list's to say; the rest is added.
+    // Token prices come from the first list; the rest is added.
     assert_eq!(standard(row("m")), "input 2, output 8, file_search 0.0025");
     assert_eq!(in_tier(row("m"), 0, "flex"), "input 1, output 4, file_search 0.0025");
     assert_eq!(row("m").source.as_deref(), Some("genai-prices, litellm"));
-    // Prices that disagree add nothing but the largest answer.
+    // If prices disagree, only the largest answer is added.
     assert_eq!(standard(row("dear")), "input 3, output 8");
     assert_eq!((row("dear").tiers.len(), row("dear").max_output_tokens), (0, Some(100)));
     assert_eq!(row("new").prices.cached_input, "1".parse().ok());

@@ -1,4 +1,4 @@
-//! How fast an answer is measured while it passes.
+//! The time that a meter takes for an answer.
 
 #![expect(clippy::expect_used, reason = "a benchmark that cannot begin has nothing to say")]
 
@@ -62,7 +62,8 @@ fn measuring(c: &mut Criterion) {
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
         group.throughput(Throughput::Bytes(length));
         group.bench_function(name, |b| {
-            // Its first events are read for what they say of themselves, the rest is as any other.
+            // The extractor parses the first events for the model and the id. They are left out of
+            // the measurement.
             let mut meter = stream.meter();
             meter.feed(Bytes::from(event("first").repeat(8)));
             b.iter(|| meter.feed(black_box(piece.clone())));

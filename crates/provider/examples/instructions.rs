@@ -1,7 +1,7 @@
-//! Small programs that do one thing many times, for counting what it takes: `scripts/instructions` runs
-//! them below callgrind.
+//! Small programs that repeat one operation, for counting its instructions: `scripts/instructions`
+//! runs them under callgrind.
 //!
-//! `instructions NAME TIMES` does a thing; without arguments the names are listed.
+//! `instructions NAME TIMES` runs a program. Without arguments, the names are listed.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -19,7 +19,7 @@ use tollgate_provider::{CallBody, Ended, Endpoint, ProviderTable, ResponseMeter}
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// Does a thing so often.
+/// An operation, repeated a number of times.
 type Program = fn(u32) -> Outcome;
 
 const PROGRAMS: [(&str, Program); 8] = [
@@ -44,7 +44,7 @@ fn main() -> Outcome {
     program(times.parse()?)
 }
 
-/// A usage priced and put through a meter, all of whose three tiers it reaches.
+/// Prices a usage, and its fee by a meter with three tiers, all of which it reaches.
 fn quote(times: u32) -> Outcome {
     let prices = UnitPrices {
         input: Some("0.15".parse()?),
@@ -72,7 +72,7 @@ fn quote(times: u32) -> Outcome {
     Ok(())
 }
 
-/// A call priced by the built-in catalogue.
+/// Prices a call by the built-in price list.
 fn price(times: u32) -> Outcome {
     let book = PriceBook::new(Catalog::default(), Catalog::embedded()?);
     let usage = Usage::tokens(2_006, 300);
@@ -91,7 +91,7 @@ fn price(times: u32) -> Outcome {
     Ok(())
 }
 
-/// The most that a unit of each kind can cost in a call.
+/// Finds the highest price of each unit that a call can use.
 fn dearest(times: u32) -> Outcome {
     let book = PriceBook::new(Catalog::default(), Catalog::embedded()?);
     let listed = book.find("openai", "gpt-4o-mini", date!(2026 - 11 - 21)).ok_or("no price")?;
@@ -101,7 +101,7 @@ fn dearest(times: u32) -> Outcome {
     Ok(())
 }
 
-/// A key checked by its shape and checksum, and hashed to be found.
+/// Checks a key by its shape and checksum, and hashes it for the look-up.
 fn key(times: u32) -> Outcome {
     for _ in 0..times {
         let key = Key::parse(black_box("tgk_3qV84z3jJ4tTJASRDDaZJFZdMyW1NrDE1AiS1N"))?;
@@ -110,7 +110,7 @@ fn key(times: u32) -> Outcome {
     Ok(())
 }
 
-/// What decides about money found in a request.
+/// Reads the fields of a request that decide about money.
 fn request(times: u32) -> Outcome {
     let body = concat!(
         r#"{"model":"gpt-4o-mini","max_tokens":64,"temperature":0.2,"stream":true,"messages":["#,
@@ -127,7 +127,7 @@ fn request(times: u32) -> Outcome {
     Ok(())
 }
 
-/// A whole answer measured, as it comes in one piece.
+/// Measures an answer that comes in one piece.
 fn answer(times: u32) -> Outcome {
     let body = Bytes::from_static(include_bytes!("../tests/golden/openai_chat_details.json"));
     let endpoint = chat()?;
@@ -139,7 +139,7 @@ fn answer(times: u32) -> Outcome {
     Ok(())
 }
 
-/// A recorded stream measured to its end, event by event.
+/// Measures a recorded stream to its end, event by event.
 fn stream(times: u32) -> Outcome {
     let recorded = include_str!("../tests/golden/openai_chat_details_stream.sse");
     let events = recorded.split_inclusive("\n\n").map(|event| Bytes::from(event.as_bytes()));
@@ -158,7 +158,7 @@ fn stream(times: u32) -> Outcome {
     Ok(())
 }
 
-/// An event passed on that says nothing of usage.
+/// Passes on an event that reports no usage.
 fn text(times: u32) -> Outcome {
     let event = Bytes::from_static(
         b"data: {\"id\":\"chatcmpl-9\",\"object\":\"chat.completion.chunk\",\"created\":1763700000,\

@@ -1,14 +1,14 @@
-//! Where connections lead: which addresses are public, and the URI that a connection is kept by.
+//! Public addresses, and the URI by which a connection is kept.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use awc::http::Uri;
 
-/// Whether an address is one of the public internet, so that a provider may stand there.
+/// Whether an address belongs to the public internet, so that a provider may be there.
 ///
-/// Everything that could be the operator's own network, or that machine's metadata service, is
-/// not: a name that resolves to such an address would turn the service into a door to the inside.
-/// An IPv6 address that carries an IPv4 one is judged by what it carries.
+/// Every address that could be in the operator's own network, or its metadata service, is not
+/// public: a name that resolves to such an address would give callers access to that network. An
+/// IPv6 address that carries an IPv4 address is judged by the latter.
 pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),
@@ -25,9 +25,10 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         (100, 64..=127, _) => true,
         // Protocol assignments, the old 6to4 relays, and benchmarks.
         (192, 0, 0) | (192, 88, 99) | (198, 18..=19, _) => true,
-        // Looks public, and is what Azure's machines find their host at (168.63.129.16).
+        // Looks public, but is the address at which Azure's machines reach their host
+        // (168.63.129.16).
         (168, 63, 129) => true,
-        // Multicast, and whatever was reserved for the future, broadcast included.
+        // Multicast, and the ranges reserved for the future, broadcast included.
         (224.., ..) => true,
         _ => false,
     };
@@ -40,8 +41,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [first, second, ..] = address.segments();
-    // Only 2000::/3 is global unicast; that leaves out loopback, unspecified, unique-local,
-    // link-local, site-local and multicast at once.
+    // Only 2000::/3 is global unicast. This excludes loopback, unspecified, unique-local,
+    // link-local, site-local and multicast addresses.
     let global = first & 0xe000 == 0x2000;
     // Protocol assignments (Teredo, ORCHID and others), and documentation.
     let special = (first == 0x2001 && (second < 0x0200 || second == 0x0db8))
@@ -58,7 +59,8 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     };
     match (a, b, c, d, e, f) {
         (0, 0, 0, 0, 0, 0xffff) => pair(g, h),
-        // `::` and `::1` are not compatible addresses, and as IPv4 they are not public either.
+        // `::` and `::1` are not compatible addresses, but as IPv4 addresses they are not public
+        // either.
         (0, 0, 0, 0, 0, 0) => pair(g, h),
         (0x64, 0xff9b, 0, 0, 0, 0) => pair(g, h),
         (0x2002, ..) => pair(b, c),
@@ -67,7 +69,7 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 /// The URI by which awc keeps its connections. Its scheme is always `http`, so that awc leaves the
-/// whole connection, TLS included, to what connects; the port is explicit for the same reason.
+/// whole connection, TLS included, to the connector. The port is explicit for the same reason.
 pub(crate) fn pool_uri(uri: &Uri) -> Option<Uri> {
     let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
     let authority = format!("{}:{}", uri.host()?, uri.port_u16().unwrap_or(default_port));

@@ -1,8 +1,8 @@
-//! Which headers pass, in both directions.
+//! The headers that pass, in both directions.
 //!
-//! End-to-end headers pass as they are. What belongs to one connection stays on it, what belongs
-//! to the caller's dealings with this service stays here, and what would bind the client to the
-//! provider's origin (cookies, alternative services) stays there. Of a trace passes what is valid.
+//! End-to-end headers pass unchanged. Not passed on are headers of one connection, headers for this
+//! service, and headers that bind the client to the provider's origin (cookies, alternative
+//! services). A trace context passes if it is valid.
 
 use std::fmt;
 
@@ -14,20 +14,20 @@ use crate::dialect::{Dialect, KeyHeader};
 use crate::table::{Endpoint, is_header_value};
 use crate::trace::{self, trace_id};
 
-/// Whose key a call is made with.
+/// The key with which a call is made.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ProviderKey {
-    /// The operator's, from the configuration.
+    /// The operator's key, from the configuration.
     Managed,
-    /// The caller's.
+    /// The merchant's own key.
     Own(String),
 }
 
 impl ProviderKey {
-    /// The caller's key, if it can be sent at all.
+    /// The caller's key, if it can be sent in a header.
     ///
     /// # Errors
-    /// An issue with an empty path, for the caller to place.
+    /// An issue with an empty path, which the caller completes.
     pub fn own(key: String) -> Result<Self, Issue> {
         match is_header_value(&key) {
             true => Ok(Self::Own(key)),
@@ -46,7 +46,7 @@ impl fmt::Debug for ProviderKey {
     }
 }
 
-/// Headers of one connection (RFC 9110, 7.6.1), with the names that are older than the rule.
+/// Headers of one connection (RFC 9110, 7.6.1), with names that are older than that rule.
 const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "keep-alive",
@@ -60,8 +60,8 @@ const HOP_BY_HOP: [&str; 10] = [
     "proxy-authentication-info",
 ];
 
-/// What the caller says to this service or to proxies before it, and what the client writes anew.
-/// `expect` is among them because the whole body is here already.
+/// Headers for this service or proxies before it, and headers that the client writes itself.
+/// `expect` is among them because the whole body has been received.
 const NOT_FORWARDED: [&str; 16] = [
     "host",
     "content-length",
@@ -81,10 +81,10 @@ const NOT_FORWARDED: [&str; 16] = [
     "cf-connecting-ip",
 ];
 
-/// Choose among the accounts that a key opens, or what is done there at which price, beside the body:
-/// with the operator's key that is not the caller's choice.
+/// Headers that choose an account of a key, or the service and price of a call. With the operator's
+/// key, the caller may not choose these beside the body.
 const ACCOUNT_SELECTING: [&str; 22] = [
-    // Another path, another model, a part of an answer, or an answer that comes later.
+    // Another path or model, a part of an answer, or a later answer.
     "x-original-url",
     "x-rewrite-url",
     "x-model",
@@ -109,8 +109,8 @@ const ACCOUNT_SELECTING: [&str; 22] = [
     "x-amzn-bedrock-trace",
 ];
 
-/// Speak about the provider's origin, which is not the one that the client called, or have a browser
-/// act on ours.
+/// Headers about the provider's origin, which the client did not call, and headers that make a
+/// browser act on the origin of this service.
 const NOT_RETURNED: [&str; 14] = [
     "set-cookie",
     "set-cookie2",
@@ -127,16 +127,15 @@ const NOT_RETURNED: [&str; 14] = [
     "www-authenticate",
     "content-security-policy-report-only",
 ];
-/// A browser that is led to an answer of a provider runs nothing of it, and takes it for nothing else than
-/// its type says.
+/// Keeps a browser that opens an answer from running any of it, and from guessing another type.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
 const NO_SNIFFING: HeaderValue = HeaderValue::from_static("nosniff");
 
-/// Anthropic demands a version; this is the one to speak when the client does not say.
+/// Anthropic requires a version. This one is sent if the client sends none.
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 const DEFAULT_ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
-/// The encodings in which an answer can be read.
+/// The content encodings that can be read.
 const UNDERSTOOD: [&str; 6] = ["identity", "gzip", "x-gzip", "deflate", "br", "zstd"];
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -144,11 +143,11 @@ const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
 
 /// The headers of a call to the provider.
 ///
-/// With `identity` the provider is asked not to compress, which a stream must not be from which an
-/// event is to be removed. Otherwise those of the client's `accept-encoding` pass that can be read,
-/// and `identity` stands in their place if there are none. `host` and `content-length` are left to the
-/// client that sends. An `idempotency-key` begins with a hash of `merchant`: all merchants share the
-/// operator's account.
+/// With `identity` no compression is requested, because an event can only be removed from a stream
+/// that is not compressed. Otherwise the encodings of the client's `accept-encoding` that can be
+/// read pass, or `identity` if there are none. The sending client writes `host` and
+/// `content-length`. An `idempotency-key` gets a hash of `merchant` as its prefix, because all
+/// merchants share the operator's account.
 pub fn request_headers(
     incoming: &HeaderMap,
     endpoint: &Endpoint,
@@ -168,7 +167,7 @@ pub fn request_headers(
             || text.starts_with("x-forwarded-")
             || text.starts_with("proxy-")
             || (managed && ACCOUNT_SELECTING.contains(&text))
-            // Gateways to programs take an underscore for a hyphen.
+            // Some gateways treat an underscore as a hyphen.
             || (managed && text.contains('_'))
             || (text == trace::PARENT && !is_traced)
             || (text == trace::STATE && !(is_traced && trace::is_valid_state(incoming)))
@@ -186,7 +185,7 @@ pub fn request_headers(
     outgoing
 }
 
-/// Those of the accepted encodings that can be read, with their weights; `identity` if there are none.
+/// The accepted encodings that can be read, with their weights; `identity` if there are none.
 fn understood(headers: &HeaderMap) -> HeaderValue {
     let lists = headers.get_all(header::ACCEPT_ENCODING).filter_map(|value| value.to_str().ok());
     let accepted: Vec<&str> = lists
@@ -203,9 +202,9 @@ fn understood(headers: &HeaderMap) -> HeaderValue {
     }
 }
 
-/// An idempotency key that no other merchant can send.
+/// An idempotency key that differs from the keys of all other merchants.
 fn of_merchant(key: &HeaderValue, merchant: MerchantId) -> Option<HeaderValue> {
-    // Of a key that has to be cut, the hash tells apart what is left out.
+    // A key that is cut is hashed whole, so that keys with the same start differ.
     let is_cut = key.len() > MAX_IDEMPOTENCY_KEY_BYTES - 17;
     let whole = if is_cut { key.as_bytes() } else { b"" };
     let hash = Sha256::digest([merchant.to_string().as_bytes(), whole].concat());
@@ -229,17 +228,18 @@ fn add_key(outgoing: &mut HeaderMap, endpoint: &Endpoint, key: &ProviderKey) {
         KeyHeader::Token => (header::AUTHORIZATION, format!("Token {key}")),
         KeyHeader::Named(name) => (HeaderName::from_static(name), key.to_owned()),
     };
-    // Keys are checked where they come in; one that cannot be sent is not, and the provider says so.
+    // Keys are checked when they are configured or received. An invalid key is not sent, and the
+    // provider refuses the call.
     if let Ok(mut value) = HeaderValue::from_str(&value) {
         value.set_sensitive(true);
         outgoing.insert(name, value);
     }
 }
 
-/// Leaves those of the headers of the provider's answer that reach the client.
+/// Removes the headers of the provider's answer that may not reach the client.
 ///
-/// `content-length` is kept, because the body is not changed; with `usage_inserted` an event is
-/// removed from it, so the length goes, and with it the digests of the body.
+/// `content-length` is kept, because the body is unchanged. With `usage_inserted` an event is
+/// removed from the body, so its length and digests are removed too.
 pub fn response_headers(mut headers: HeaderMap, usage_inserted: bool) -> HeaderMap {
     const OF_THE_WHOLE_BODY: [&str; 5] =
         ["content-length", "content-digest", "repr-digest", "digest", "content-md5"];
@@ -257,7 +257,7 @@ pub fn response_headers(mut headers: HeaderMap, usage_inserted: bool) -> HeaderM
     headers
 }
 
-/// The header names that `Connection` lists: they are of that connection as well.
+/// The header names that `Connection` lists: they belong to that connection too.
 fn connection_listed(headers: &HeaderMap) -> Vec<String> {
     let values = headers.get_all(header::CONNECTION).filter_map(|value| value.to_str().ok());
     values

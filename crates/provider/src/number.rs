@@ -2,7 +2,7 @@
 
 use tollgate_pricing::Amount;
 
-/// Nothing that is counted in one call comes near; a larger figure is a mistake.
+/// The largest count that is accepted. No call comes near it; a larger figure is an error.
 const MAX_COUNT: u64 = 1_000_000_000_000;
 
 /// The whole number in a JSON value: an integer, a float without a fraction (`12.0`, `1.2e1`) or
@@ -10,7 +10,7 @@ const MAX_COUNT: u64 = 1_000_000_000_000;
 ///
 /// Read from the text, digit by digit: no float is involved, so nothing is rounded.
 pub(crate) fn count(json: &str) -> Option<u64> {
-    // As nearly all are written.
+    // The common form.
     if json.len() <= 12 && json.bytes().all(|b| b.is_ascii_digit()) {
         return json.parse().ok();
     }
@@ -72,7 +72,7 @@ fn scaled(json: &str, decimals: i32) -> Option<u64> {
     }
     let digits = format!("{whole}{fraction}");
     let digits = digits.trim_start_matches('0');
-    // How many of the digits stand before the point of the result.
+    // The number of digits before the point of the result.
     let shift = exponent.checked_add(decimals)?.checked_sub(i32::try_from(fraction.len()).ok()?)?;
     let kept = i32::try_from(digits.len()).ok()?.checked_add(shift)?;
     let Ok(kept) = usize::try_from(kept) else { return Some(0) };

@@ -1,4 +1,4 @@
-//! A JSON object taken apart one level deep: its values stay the text that they are.
+//! A JSON object, taken apart one level deep. Its values stay text.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Room for so many is made at once: an answer and its usage have no more.
+/// The initial capacity for members: an answer, or its usage, has no more.
 const USUAL_MEMBERS: usize = 12;
 
 /// A key, borrowed where it has no escapes.
@@ -21,25 +21,25 @@ pub(crate) struct Object<'a>(Vec<(Key<'a>, Value<'a>)>);
 /// The value of a member.
 #[derive(Clone, Debug)]
 enum Value<'a> {
-    /// As it stands.
+    /// The text of the value.
     Text(&'a RawValue),
     /// An object that was taken apart together with the one around it.
     Object(Object<'a>),
-    /// What stands in place of such an object.
+    /// Null in place of such an object.
     Null,
     Other,
 }
 
 impl<'a> Object<'a> {
-    /// The object in a piece of JSON; none if it is something else.
+    /// The object in a piece of JSON; `None` if it is something else.
     pub(crate) fn of(json: &'a [u8]) -> Option<Self> {
         Self::with_inner(json, none)
     }
 
-    /// The same, with those objects within it taken apart that stand below an `inner` key: what is looked into
-    /// in any case is read but once.
+    /// As [`Object::of`], with the objects below `inner` keys taken apart as well. Objects that are
+    /// always looked into are then parsed only once.
     pub(crate) fn with_inner(json: &'a [u8], inner: Inner) -> Option<Self> {
-        // Once for all of it, in place of once for each value.
+        // One check of the whole text, instead of one for each value.
         Self::parse(std::str::from_utf8(json).ok()?, inner)
     }
 
@@ -54,7 +54,7 @@ impl<'a> Object<'a> {
         json.end().is_ok().then_some(object)
     }
 
-    /// The value of a key: the last one, if it stands there twice. Null is no value.
+    /// The value of a key: the last one, if the key occurs twice. Null counts as absent.
     fn value(&self, key: &str) -> Option<&Value<'a>> {
         let (_, value) = self.0.iter().rev().find(|(name, _)| name.0 == key)?;
         let is_null = match value {
@@ -65,7 +65,7 @@ impl<'a> Object<'a> {
         Some(value).filter(|_| !is_null)
     }
 
-    /// The members as they stand, with the text of those that are not taken apart.
+    /// The members, with the text of those that are not taken apart.
     pub(crate) fn members(&self) -> impl Iterator<Item = (&str, Option<&'a RawValue>)> {
         self.0.iter().map(|(key, value)| match value {
             Value::Text(value) => (&*key.0, Some(*value)),
@@ -100,7 +100,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The objects in the list under a key; what is no object in it is left out.
+    /// The objects in the list under a key, without the other items.
     pub(crate) fn objects(&self, key: &str) -> Vec<Self> {
         let list = self.get(key).map(|value| serde_json::from_str::<Vec<&RawValue>>(value.get()));
         list.and_then(Result::ok)
@@ -115,7 +115,7 @@ impl<'a> Object<'a> {
         self.word(key).map(Cow::into_owned)
     }
 
-    /// The same, as it stands there where it can be read so.
+    /// As [`Object::text`], borrowed if the text has no escapes.
     fn word(&self, key: &str) -> Option<Cow<'a, str>> {
         let json = self.get(key)?.get();
         let quoted = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
@@ -126,16 +126,16 @@ impl<'a> Object<'a> {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// Puts the text under a key, if there is one, in the place of what is `known`. Most say again what they
-    /// said before.
+    /// Replaces `known` by the text under a key, if there is one. Most answers repeat the same
+    /// text, so it is copied only if it differs.
     pub(crate) fn tell(&self, key: &str, known: &mut Option<String>) {
         if let Some(text) = self.word(key).filter(|text| known.as_deref() != Some(text)) {
             *known = Some(text.into_owned());
         }
     }
 
-    /// The first key that stands there more than once. Bodies come from callers: as many keys as they
-    /// like must not cost the square of it.
+    /// The first key that occurs more than once. Callers choose the number of keys, so the time
+    /// must not be quadratic.
     pub(crate) fn duplicate(&self) -> Option<&str> {
         let mut seen = HashSet::with_capacity(self.0.len());
         let mut names = self.0.iter().map(|(name, _)| &*name.0);
@@ -143,7 +143,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Whether an object below this key is taken apart together with the one in which it stands.
+/// Whether an object below this key is taken apart together with the one around it.
 pub(crate) type Inner = fn(&str) -> bool;
 
 const fn none(_: &str) -> bool {
@@ -153,7 +153,7 @@ const fn none(_: &str) -> bool {
 /// Reads an object.
 struct Members(Inner);
 
-/// Reads what stands below such a key.
+/// Reads the value below such a key.
 struct Within(Inner);
 
 impl<'de> DeserializeSeed<'de> for Members {

@@ -1,28 +1,28 @@
-//! W3C trace context: which of it is valid, so that a trace goes through and nothing else does under its name.
+//! W3C trace context: which of it is valid, so that a trace passes and nothing else under its name.
 //!
-//! Tollgate makes no spans. It passes a valid context on as it is, which the standard calls forwarding; one
-//! that is not valid is dropped whole, as the standard demands.
+//! Tollgate makes no spans. It passes a valid context on unchanged, which the standard calls
+//! forwarding. An invalid one is dropped whole, as the standard demands.
 
 use awc::http::header::HeaderMap;
 
 pub(crate) const PARENT: &str = "traceparent";
 pub(crate) const STATE: &str = "tracestate";
 
-/// Lengths of `00-<trace id>-<parent id>-<flags>`.
+/// The positions in `00-<trace id>-<parent id>-<flags>`.
 const TRACE_ID: std::ops::Range<usize> = 3..35;
 const PARENT_ID: std::ops::Range<usize> = 36..52;
 const FLAGS: std::ops::Range<usize> = 53..55;
 const LENGTH: usize = 55;
 
-/// What the standard has every system pass on at least, and this one at most.
+/// The length that the standard requires every system to pass on, and the most that passes here.
 const MAX_STATE_BYTES: usize = 512;
 const MAX_STATE_MEMBERS: usize = 32;
 
-/// The trace of which a request is part: its id, 32 hexadecimal digits, if a valid context names one.
+/// The trace id of a request, 32 hexadecimal digits, if a valid context names one.
 pub fn trace_id(headers: &HeaderMap) -> Option<&str> {
     let mut parents = headers.get_all(PARENT);
     let parent = parents.next()?.to_str().ok()?;
-    // Of two nobody can tell which one is meant.
+    // Of two, it is not known which one is meant.
     if parents.next().is_some() {
         return None;
     }
@@ -34,7 +34,7 @@ fn parse(parent: &str) -> Option<&str> {
     let dashes = [2, TRACE_ID.end, PARENT_ID.end];
     let may_go_on = match version {
         "00" => parent.len() == LENGTH,
-        // A version to come may have more fields.
+        // A later version may have more fields.
         _ => parent.get(LENGTH..).is_some_and(|rest| rest.is_empty() || rest.starts_with('-')),
     };
     let is_id = |id: &&str| is_hex(id) && id.bytes().any(|digit| digit != b'0');
@@ -49,14 +49,14 @@ fn is_hex(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether what vendors say of the trace can be passed on, beside a valid context.
+/// Whether the vendors' trace state can be passed on, beside a valid context.
 pub(crate) fn is_valid_state(headers: &HeaderMap) -> bool {
     let (mut members, mut bytes) = (0_usize, 0_usize);
     for value in headers.get_all(STATE) {
         let Ok(value) = value.to_str() else { return false };
         bytes = bytes.saturating_add(value.len());
         for member in value.split(',').map(|member| member.trim_matches([' ', '\t'])) {
-            // An empty member is allowed, and says nothing.
+            // An empty member is allowed, and has no meaning.
             if !member.is_empty() {
                 members = members.saturating_add(1);
                 if !is_member(member) {

@@ -1,4 +1,4 @@
-//! What is read of a request body, and the one change that is made to it.
+//! The facts that are read of a request body, and the changes that are made to it.
 
 use awc::http::Method;
 use bytes::Bytes;
@@ -83,7 +83,7 @@ fn a_field_that_decides_about_money_stands_only_once() {
         let found = paths(CHAT, &body, false);
         assert!(found.contains(&field.to_owned()), "{field}: {found:?}");
     }
-    // A key in disguise is the same key.
+    // An escaped key is the same key.
     assert_eq!(paths(CHAT, r#"{"model":"a","m\u006fdel":"b"}"#, false), ["model"]);
     assert!(paths(CHAT, r#"{"model":"a","x":1,"x":2}"#, false).is_empty());
 }
@@ -239,7 +239,7 @@ fn the_provider_before_the_model_is_cut_out_and_nothing_else() {
             r#"{"x":{"model":"a"},"model":"gpt-4o"}"#,
         ),
         (r#"{"m\u006fdel":"\u006fpenai/gpt-4\u006f"}"#, r#"{"m\u006fdel":"gpt-4o"}"#),
-        // Usage is asked for before the model,
+        // Usage is requested before the model,
         (
             r#"{"stream":true,"model":"openai\/gpt-4o"}"#,
             r#"{"stream_options":{"include_usage":true},"stream":true,"model":"gpt-4o"}"#,
@@ -332,7 +332,7 @@ proptest! {
         expected["stream_options"]["include_usage"] = json!(true);
         prop_assert_eq!(serde_json::from_str::<Value>(&after).unwrap(), expected);
 
-        // Two changes are both of them.
+        // Both changes are made.
         let mut call = inspect(CHAT, &text, false).unwrap();
         call.set_model("another \"model\"");
         let both = call.edited(&Bytes::copy_from_slice(text.as_bytes())).unwrap();
@@ -340,7 +340,7 @@ proptest! {
         let expected = after.replacen(key, &key.replace("\"m\"", r#""another \"model\"""#), 1);
         prop_assert_eq!(String::from_utf8_lossy(&both), expected);
 
-        // Whatever is before and after the change is as it was.
+        // The bytes before and after the change are the same.
         let same_start = text.bytes().zip(after.bytes()).take_while(|(a, b)| a == b).count();
         let same_end = text.bytes().rev().zip(after.bytes().rev()).take_while(|(a, b)| a == b).count();
         prop_assert!(same_start + same_end + "false".len() >= text.len());

@@ -1,4 +1,4 @@
-//! What a call can use at most: a limit that must never be passed rests on these figures.
+//! The most that a call can use. Limits that must never be passed rest on these figures.
 
 use awc::http::Method;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn endpoint(path: &str) -> Endpoint {
     resolved.unwrap_or_else(|error| unreachable!("{url}: {error}"))
 }
 
-/// The bound of a body, and how many bytes the body has.
+/// The bound of a body, and the number of its bytes.
 fn bound_of(endpoint: &Endpoint, text: &str) -> (UsageBound, u64) {
     let call = CallBody::inspect(text.as_bytes(), endpoint, false)
         .unwrap_or_else(|issues| unreachable!("{text}: {issues:?}"));
@@ -36,7 +36,7 @@ fn unbounded(path: &str, body: Value) -> Option<String> {
     bound(path, body).0.unbounded.map(|path| path.join("."))
 }
 
-/// The tokens that go in beyond the bytes of the body.
+/// The input tokens beyond the bytes of the body.
 fn hidden(path: &str, body: Value) -> u64 {
     let (bound, bytes) = bound(path, body);
     assert_eq!((bound.tool_calls, &bound.unbounded), (0, &None));
@@ -83,7 +83,7 @@ fn the_largest_maximum_that_the_endpoint_has_bounds_an_answer() {
     for (path, expected) in table {
         assert_eq!(bound(path, all.clone()).0.output, expected, "{path}");
     }
-    // A provider may ignore what its endpoint does not have.
+    // A provider may ignore fields that its endpoint does not have.
     for (path, field) in [
         (CHAT, "max_output_tokens"),
         (RESPONSES, "max_tokens"),
@@ -120,7 +120,7 @@ fn a_small_image_may_be_many_tokens() {
     let content = |parts: Value| json!({"messages": [{"content": parts}]});
     assert_eq!(hidden(CHAT, content(json!([image_url()]))), 50_000);
     assert_eq!(hidden(CHAT, content(json!([image_url(), image_url()]))), 100_000);
-    // In disguise.
+    // An escaped URL.
     let escaped =
         r#"{"model":"m","messages":[{"content":[{"image_url":{"url":"d\u0061ta:image/png,x"}}]}]}"#;
     let (bound, bytes) = bound_of(&endpoint(CHAT), escaped);
@@ -163,7 +163,7 @@ fn what_has_no_length_in_the_body_is_named() {
     let in_messages = |part: Value| (MESSAGES, json!({"messages": [{"content": [part]}]}));
     let in_input = |part: Value| (RESPONSES, json!({"input": [{"content": [part]}]}));
     let table = [
-        // What the provider would fetch.
+        // URLs that the provider would fetch.
         (
             in_chat(json!({"image_url": {"url": "https://x/y.png"}})),
             "messages.0.content.0.image_url.url",
@@ -187,12 +187,12 @@ fn what_has_no_length_in_the_body_is_named() {
             "input.0.content.0.file_url",
         ),
         (in_messages(base64("document", "application/pdf")), "messages.0.content.0.source"),
-        // What is stored elsewhere.
+        // Handles to stored things.
         (in_input(json!({"type": "input_image", "file_id": "f"})), "input.0.content.0.file_id"),
         ((RESPONSES, json!({"previous_response_id": "resp_1"})), "previous_response_id"),
         ((RESPONSES, json!({"prompt": {"id": "pmpt_1"}})), "prompt"),
         ((CHAT, json!({"messages": [{"audio": {"id": "audio_1"}}]})), "messages.0.audio"),
-        // What runs as often as it likes.
+        // Tools without a maximum of uses.
         ((CHAT, json!({"web_search_options": {}})), "web_search_options"),
         ((MESSAGES, json!({"mcp_servers": [{"type": "url", "url": "https://x"}]})), "mcp_servers"),
     ];
@@ -293,14 +293,14 @@ fn tools_at_the_provider_are_bounded_where_their_uses_are() {
     let mine = json!({"type": "custom", "name": "f", "max_uses": 7});
     let (bounded, bytes) = bound(MESSAGES, json!({"tools": [search(json!(3)), fetch, mine]}));
     assert_eq!((bounded.tool_calls, bounded.unbounded), (5, None));
-    // Everything goes in again after each of the five, with what they brought.
+    // The whole input is repeated after each of the five calls, with their results.
     assert_eq!(bounded.input_tokens, 6 * (bytes + 4 * 1_000 + 5 * 32_768));
 
     for uses in [json!(-1), json!(1.5), json!("3"), json!(true)] {
         let tools = json!({"tools": [fetch, search(uses)]});
         assert_eq!(unbounded(MESSAGES, tools.clone()).as_deref(), Some("tools.1.type"), "{tools}");
     }
-    // A kind that is not known may be anything.
+    // An unknown kind may be anything.
     for kind in ["advisor_20260301", "code_execution_20250825", "new", "functional"] {
         let path = unbounded(MESSAGES, json!({"tools": [{"type": kind}]}));
         assert_eq!(path.as_deref(), Some("tools.0.type"), "{kind}");
@@ -330,7 +330,7 @@ fn a_maximum_of_tool_calls_bounds_all_tools_but_those_of_others() {
     assert_eq!(path(RESPONSES, json!({"tools": tools})), "tools.1.type");
     let null = json!({"tools": tools, "max_tool_calls": null});
     assert_eq!(path(RESPONSES, null), "tools.1.type");
-    // Each bounds only at the provider that has it.
+    // Each field bounds only at the provider that has it.
     assert_eq!(path(MESSAGES, json!({"tools": tools, "max_tool_calls": 4})), "tools.1.type");
     let uses = json!({"tools": [{"type": "web_search", "max_uses": 4}]});
     assert_eq!(path(RESPONSES, uses), "tools.0.type");
@@ -361,7 +361,7 @@ fn nothing_bounds_an_endpoint_that_is_not_known() {
     let endpoint = table.resolve(&Method::POST, "https://house.example/v1/messages").unwrap();
     let (bounded, _) = bound_of(&endpoint, r#"{"model":"m","max_tokens":1}"#);
     assert_eq!(bounded.unbounded, Some(Vec::new()));
-    // What the body says is the better hint.
+    // A field of the body is the better hint.
     let (bounded, _) = bound_of(&endpoint, r#"{"model":"m","input":[{"url":"https://x"}]}"#);
     assert_eq!(bounded.unbounded.unwrap().join("."), "input.0.url");
 }
@@ -436,7 +436,7 @@ fn tools_at_the_provider_are_charged_by_their_kind() {
         let expected: Vec<_> = expected.into_iter().map(|(c, path)| (c, path.to_owned())).collect();
         assert_eq!(charges(RESPONSES, tools.clone()), expected, "{tools}");
     }
-    // The conversation may offer tools, too.
+    // The conversation may offer tools too.
     let later = json!({"model": "m", "input": [{"type": "additional_tools", "tools":
         [{"type": "image_generation"}]}]});
     assert_eq!(bound(RESPONSES, later).0.tool_charges.len(), 1);

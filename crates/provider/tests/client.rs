@@ -41,7 +41,7 @@ fn endpoint(base: &str, method: &Method) -> Endpoint {
     resolved.unwrap_or_else(|error| unreachable!("{url}: {error}"))
 }
 
-/// The same where it must not be private, as if a public name had come to point there.
+/// As [`endpoint`], without a private address allowed, as if a public name came to point there.
 fn public_endpoint(base: &str) -> Endpoint {
     let mut endpoint = endpoint(base, &Method::POST);
     let mut provider = (*endpoint.provider).clone();
@@ -243,7 +243,7 @@ fn an_answer_without_a_length_ends_with_its_connection() {
 #[test]
 fn a_slow_connection_was_not_sent_and_a_slow_answer_was() {
     run(async {
-        // Accepts in the kernel, and never says a word of TLS.
+        // A server that accepts in the kernel and never answers in TLS.
         let (_listener, base) = listen().await;
         let client = ProviderClient::new(Timeouts { connect: SHORT, ..patient() });
         let silent_tls = base.replace("http://", "https://");
@@ -384,7 +384,7 @@ fn interim_heads_are_no_answers_and_leave_none_to_the_next_call() {
         let mut incoming = first.await.unwrap();
         assert_eq!(incoming.status, 200);
         assert_eq!(read_body(&mut incoming).await, (b"first".to_vec(), None));
-        // The server accepts no second connection: this one was kept.
+        // The server accepts no second connection, so this one was kept.
         let mut incoming = send(&client, &base, "{}").await.unwrap();
         assert_eq!(incoming.status, 201);
         assert_eq!(read_body(&mut incoming).await, (b"second".to_vec(), None));
@@ -415,8 +415,7 @@ fn a_provider_that_may_not_be_private_is_not_connected_to_there() {
     });
 }
 
-/// A name server with these answers to one question after the other, the last one for ever, and how
-/// often it was asked.
+/// A name server with these answers in order, the last one repeated, and the number of queries.
 fn names(answers: &[&[&str]]) -> (Resolver, Arc<AtomicUsize>) {
     let address =
         |text: &&str| text.parse().unwrap_or_else(|error| unreachable!("{text}: {error}"));
@@ -431,7 +430,7 @@ fn names(answers: &[&[&str]]) -> (Resolver, Arc<AtomicUsize>) {
     (Resolver::Names(Arc::new(answer)), asked)
 }
 
-/// Looks like an address of the public internet, and nobody is there: it was given back in 2006.
+/// Looks like a public address, but is not in use: it was returned in 2006.
 const PUBLIC_AND_VACANT: &str = "3ffe::1";
 
 #[test]
@@ -457,7 +456,7 @@ fn a_name_that_is_public_at_first_is_not_followed_inside() {
             };
             errors.push(client.send(call).await.err());
         }
-        // Where nobody is, some networks say so and others keep silent.
+        // For an unused address, some networks report an error, and others are silent.
         let vacant = [NotSent::Refused, NotSent::TimedOut].map(|why| Some(SendError::NotSent(why)));
         assert!(vacant.contains(&errors[0]) && vacant.contains(&errors[2]), "{errors:?}");
         assert_eq!(errors[1], Some(SendError::NotSent(NotSent::PrivateAddress)));

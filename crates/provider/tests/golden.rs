@@ -1,5 +1,5 @@
-//! Every recorded answer, at every cut and through every compression: the same bytes come out, and
-//! the same is read from them.
+//! Every recorded answer, at every cut and through every compression: the same bytes pass, and the
+//! same usage is read.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -8,8 +8,7 @@ use tollgate_provider::{Ended, Reading};
 
 use crate::common::{Case, cases, compressions, feed, replay};
 
-/// All that a replay came to: what the client gets before the settlement, what it gets after it,
-/// and the reading.
+/// Checks that a replay at each cut gives the reading, the bytes and the held bytes of the whole.
 fn same_at_every_cut(case: &Case) {
     let whole = replay(case, &[]);
     case.check(&whole.reading);
@@ -25,7 +24,7 @@ fn same_at_every_cut(case: &Case) {
     assert_eq!((single.bytes(), &single.reading), (case.body.clone(), &whole.reading));
 }
 
-/// Every byte boundary; of a large body only so many of them.
+/// Every byte boundary; of a large body, at most a number of them.
 fn cuts(case: &Case) -> impl Iterator<Item = usize> + use<> {
     const MOST: usize = 4096;
     (0..=case.body.len()).step_by(case.body.len().div_ceil(MOST).max(1))
@@ -102,11 +101,11 @@ fn an_answer_cut_at_any_byte_is_read_honestly() {
     }
 }
 
-/// A cut answer is called reported only with the figures of the whole one.
+/// Checks that a cut answer counts as reported only with the figures of the whole one.
 fn honest(case: &Case, reading: &Reading) {
     match reading.source {
         UsageSource::Reported => {
-            // The calls of tools stand in the same place as the figures.
+            // The calls of tools are reported in the same place as the figures.
             case.check_usage(reading);
         }
         UsageSource::Partial => assert!(reading.usage.quantities.request == 1),

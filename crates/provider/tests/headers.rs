@@ -1,4 +1,4 @@
-//! Which headers pass.
+//! The headers that pass.
 
 use awc::http::Method;
 use awc::http::header::{HeaderMap, HeaderName, HeaderValue};

@@ -1,5 +1,5 @@
-//! Bodies in the providers' own formats: where the model stands, what they can use at most, and what
-//! a managed key may not name.
+//! Bodies in the providers' own formats: the position of the model, their bounds, and names that
+//! are refused with a managed key.
 
 use awc::http::header::{HeaderMap, HeaderName};
 use bytes::Bytes;
@@ -262,7 +262,7 @@ fn a_form_names_its_model_and_its_sound_has_a_length() {
     assert_eq!((call.model.as_deref(), call.stream), (Some("whisper-1"), true));
     let bound = call.bound(&endpoint);
     assert_eq!((bound.others.input_second, bound.unbounded), (10_000_000, None));
-    // What is packed has no length that the body tells.
+    // Packed sound has no length that the body states.
     let call = read(&form(&[("model", "whisper-1")], b"ID3 packed")).unwrap();
     assert_eq!(call.bound(&endpoint).unbounded, Some(vec!["file".to_owned()]));
     for (fields, issue) in [
@@ -529,13 +529,13 @@ fn keys_that_servers_fold_into_others_are_refused_with_the_managed_key() {
         assert_eq!(read(&chat, &body).unwrap_err(), key, "{body}");
     }
     assert!(read(&chat, &message("image_url")).is_ok());
-    // Names of the caller's own are the caller's own.
+    // Keys that the caller defines are free.
     let mine = json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f",
         "parameters": {"properties": {"Type": {"type": "string"}, "URL": {"type": "string"}}}}}],
         "messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f",
             "input": {"Type": "x", "File_ID": "y"}}]}]});
     assert!(read(&chat, &mine).is_ok());
-    // An escape is no other letter.
+    // An escape does not change the letter.
     let escaped = br#"{"model":"m","max_to\u212aens":1}"#;
     let refused = CallBody::read(escaped, JSON, &endpoint(&chat), true).unwrap_err();
     assert_eq!(issues_of(refused)[0].path, ["max_to\u{212a}ens"]);

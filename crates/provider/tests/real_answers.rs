@@ -1,5 +1,5 @@
 //! Real answers of real providers, reduced to their usage: each reads as expected, as a body and as
-//! the end of a stream. Where they come from stands in `real/README.md`.
+//! the end of a stream. `real/README.md` names their sources.
 
 use std::collections::BTreeSet;
 
@@ -23,15 +23,15 @@ struct Line {
     provider: String,
     kind: String,
     model: Option<String>,
-    /// As it came, letter by letter.
+    /// The answer, letter by letter.
     answer: Box<RawValue>,
     quantities: PerUnit<u64>,
     #[serde(default)]
     cost: Option<Amount>,
-    /// Why another usage is expected than the one that the collectors read.
+    /// The reason that the expected usage differs from the collectors' reading.
     #[serde(default)]
     differs: Option<String>,
-    /// What it cost by the prices of the day on which it was collected.
+    /// The cost by the prices of the day on which it was collected.
     expected_input_price: Option<String>,
     expected_output_price: Option<String>,
     expected_total_price: Option<String>,
@@ -85,7 +85,7 @@ impl Line {
         meter.finish(Ended::Complete)
     }
 
-    /// The same usage as each form of stream brings it, with the type of its content.
+    /// The same usage in each form of stream, with its content type.
     fn streams(&self) -> Vec<(&'static str, Vec<u8>)> {
         const EVENTS: &str = "text/event-stream";
         let answer = self.answer.get();
@@ -192,7 +192,7 @@ fn every_real_answer_reads_the_same_as_a_stream() {
     assert!(streams > 500, "{streams}");
 }
 
-/// Where the price is another one on purpose: a part of the line, and why.
+/// Lines whose price differs on purpose: a part of the line, and the reason.
 const OTHER_PRICES: [(&str, &str); 4] = [
     ("\"iterations\"", "the advisor's turns are billed at the prices of its own model"),
     ("gpt-5.6-luna", "what was written to the cache has a price of its own"),
@@ -208,7 +208,7 @@ fn every_real_answer_costs_what_it_cost_on_its_day() {
         let Some(expected_input) = &line.expected_input_price else { continue };
         let body = line.answer.get().as_bytes().to_vec();
         let reading = line.read("application/json", false, body);
-        // What the provider states itself is left aside: it is the list that is tested.
+        // The cost that the provider states is left out, because the price list is tested.
         let usage = Usage { provider_cost: None, ..reading.usage };
         let found = book.price(&Served {
             provider: match line.provider.as_str() {

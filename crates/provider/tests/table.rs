@@ -1,4 +1,4 @@
-//! The provider table, row by row: where the operator's key may be used, and where it may not.
+//! The provider table, row by row: the paths where the operator's key may be used, and others.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::common::TABLE;
 const METHODS: [Method; 6] =
     [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD];
 
-/// Paths that a provider has, or a sibling of it, and that open the account of whoever owns the key.
+/// Paths of a provider, or its siblings, that open the account of the key's owner.
 const ELSEWHERE: [&str; 74] = [
     "/files",
     "/files/f",
@@ -89,7 +89,7 @@ const ELSEWHERE: [&str; 74] = [
     "/generation",
 ];
 
-/// A path that a pattern stands for.
+/// A path that matches a pattern.
 fn instance(pattern: &str) -> String {
     let segments = pattern.split('/').map(|segment| match segment.split_once('}') {
         Some((_, ending)) if segment.starts_with('{') => format!("x{ending}"),
@@ -122,8 +122,8 @@ fn every_row_of_every_provider_takes_the_managed_key() {
     assert!(rows > 150, "{rows} rows");
 }
 
-/// What is listed anywhere, and what lies beside it, asked of everybody with every method: the key
-/// may go where the very row stands, and nowhere else.
+/// Checks every listed path, and the paths beside it, at every provider with every method: the key
+/// may be used on the exact row, and nowhere else.
 #[test]
 fn every_other_path_of_every_provider_is_refused_with_the_managed_key() {
     let table = &*TABLE;
@@ -156,7 +156,7 @@ fn every_other_path_of_every_provider_is_refused_with_the_managed_key() {
     assert!(refused > 10_000 && allowed > 200, "{refused} refused, {allowed} allowed");
 }
 
-/// Whether `url` differs from the instance `row` of a pattern in nothing but the segments `x`.
+/// Whether `url` differs from the instance `row` of a pattern only in the segments `x`.
 fn is_instance(row: &str, url: &str) -> bool {
     let (row, url): (Vec<_>, Vec<_>) = (row.split('/').collect(), url.split('/').collect());
     let alike = |(row, url): (&&str, &&str)| match row.strip_prefix('x') {

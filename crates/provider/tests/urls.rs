@@ -1,4 +1,4 @@
-//! Where a URL leads: a corpus of tricks, none of which may carry a key to another place.
+//! The targets of URLs: a corpus of tricks, none of which may carry a key to another place.
 
 use awc::http::Method;
 use tollgate_domain::RequestFormat;
@@ -34,7 +34,7 @@ fn resolve(method: Method, u: &str) -> Result<Endpoint, EndpointError> {
 fn no_trick_leads_anywhere() {
     use EndpointError::*;
     let tricks: &[(&str, EndpointError)] = &[
-        // Another host that looks like ours.
+        // Another host that looks like a provider's.
         ("https://evil.com/v1/chat/completions", UnknownProvider),
         ("https://api.openai.com.evil.com/v1/chat/completions", UnknownProvider),
         ("https://evil.com/api.openai.com/v1/chat/completions", UnknownProvider),
@@ -45,7 +45,7 @@ fn no_trick_leads_anywhere() {
         ("https://\u{430}pi.openai.com/v1/chat/completions", Characters),
         ("https://api\u{3002}openai\u{3002}com/v1/chat/completions", Characters),
         ("https://api.openai.co\u{217f}/v1/chat/completions", Characters),
-        // User info, so that the host is what stands behind it.
+        // User info, so that the host is the part after it.
         ("https://api.openai.com@evil.com/v1/chat/completions", UserInfo),
         ("https://api.openai.com:443@evil.com/v1/chat/completions", UserInfo),
         ("https://evil.com@api.openai.com/v1/chat/completions", UserInfo),
@@ -53,7 +53,7 @@ fn no_trick_leads_anywhere() {
         ("https://@api.openai.com/v1/chat/completions", UserInfo),
         ("https://:@api.openai.com/v1/chat/completions", UserInfo),
         ("https://evil.com%40api.openai.com/v1/chat/completions", NotAUrl),
-        // Characters at which parsers part ways.
+        // Characters that parsers read in different ways.
         ("https://api.openai.com\\@evil.com/v1/chat/completions", Characters),
         ("https://evil.com\\.api.openai.com/v1/chat/completions", Characters),
         ("https:\\\\api.openai.com/v1/chat/completions", Characters),
@@ -97,7 +97,7 @@ fn no_trick_leads_anywhere() {
         ("https:///v1/chat/completions", NotNormal),
         ("https://", NotAUrl),
         ("", NotAUrl),
-        // Paths that leave the prefix, or do so for another reader.
+        // Paths that leave the prefix, or do so for another parser.
         ("https://api.openai.com/v1/../dashboard", NotNormal),
         ("https://api.openai.com/v1/./chat/completions", NotNormal),
         ("https://api.openai.com/v1/%2e%2e/dashboard", NotNormal),
@@ -118,7 +118,7 @@ fn no_trick_leads_anywhere() {
         ("https://api.openai.com/V1/chat/completions", UnknownProvider),
         ("https://api.openai.com/", UnknownProvider),
         ("https://api.openai.com", NotNormal),
-        // Addresses in other clothes.
+        // Addresses in other spellings.
         ("http://127.1:9100/v1/models", NotNormal),
         ("http://2130706433:9100/v1/models", NotNormal),
         ("http://0x7f000001:9100/v1/models", NotNormal),
@@ -134,7 +134,7 @@ fn no_trick_leads_anywhere() {
     assert!(tricks.len() >= 50);
     for (u, expected) in tricks {
         let error = resolve(Method::POST, u).map(|endpoint| endpoint.url).unwrap_err();
-        // What counts is the refusal; the reason helps the honest.
+        // The refusal protects the key; the reason only helps the caller.
         let _ = expected;
         let message = error.to_string();
         assert!(!message.contains("sk-") && !message.contains("evil"), "{u:?}: {message}");
@@ -392,10 +392,10 @@ fn providers_stand_in_the_order_in_which_they_were_configured() {
     assert_eq!(names(&table), "zulu anthropic openai");
     table.configure("openai", ProviderSettings::default()).unwrap();
     assert_eq!(names(&table), "zulu openai anthropic");
-    // On equal prefixes the first is meant.
+    // Of equal prefixes, the first wins.
     let u = "https://api.openai.com/v1/chat/completions";
     assert_eq!(table.resolve(&Method::POST, u).unwrap().provider.name, "zulu");
-    // Again, and in vain.
+    // A second configuration keeps the place, and a refused one changes nothing.
     table.configure("zulu", ProviderSettings { stream_options: Some(true), ..zulu() }).unwrap();
     table.configure("alpha", ProviderSettings::default()).unwrap_err();
     assert_eq!(names(&table), "zulu openai anthropic");

@@ -1,11 +1,13 @@
-//! What the ledger itself costs: callers that admit and settle, and nothing between.
+//! A measurement of the ledger alone: callers that admit and settle, without a provider between.
 //!
-//! `cargo run --release -p tollgate-store --example ledger -- CALLERS SECONDS PAIRS RATE` uses a SQLite file in the
-//! temporary directory, which `TMPDIR` names, and a PostgreSQL of its own where it is installed. Every call has a
-//! spend key with every limit, a wallet, a meter of three tiers, and so many pairs of metadata. With a RATE, so many
-//! calls begin each second; without, callers call without pause. It prints what a call costs by thread, in µs of
-//! CPU, how long callers waited, in µs, how many bytes of the file a call takes, how far the roll-ups were behind,
-//! and how large SQLite's log was.
+//! `cargo run --release -p tollgate-store --example ledger -- CALLERS SECONDS PAIRS RATE` uses a SQLite
+//! file in the temporary directory, which `TMPDIR` names, and a PostgreSQL server of its own if PostgreSQL
+//! is installed. Every call has a spend key with every limit, a wallet, a meter of three tiers, and PAIRS
+//! pairs of metadata. With a RATE, that number of calls begins each second; without one, callers call
+//! without a pause.
+//!
+//! It prints the CPU time of a call by thread and the waits of callers, both in µs, the bytes that a call
+//! adds to the file, the lag of the roll-ups, and the size of SQLite's log.
 
 #![expect(
     clippy::unwrap_used,
@@ -123,16 +125,16 @@ async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64, ra
     }
 }
 
-/// How far behind the calls something is.
+/// The lag of the roll-ups and the size of the log.
 #[derive(Clone, Copy, Default)]
 struct Behind {
-    /// How long the oldest settled call waits for the roll-ups.
+    /// The wait of the oldest settled call for the roll-ups, in milliseconds.
     millis: i64,
     /// The size of SQLite's log, in bytes.
     log: u64,
 }
 
-/// Looks ten times a second, and lets the clock of the store go.
+/// Measures the lag ten times a second, and advances the clock of the store.
 async fn watch(store: &TestStore, most: &Cell<Behind>) -> Infallible {
     let begun = Instant::now();
     let mut passed = 0;
@@ -153,14 +155,14 @@ async fn watch(store: &TestStore, most: &Cell<Behind>) -> Infallible {
     }
 }
 
-/// How often this process has written, to files and sockets, and how many bytes.
+/// The number of writes of this process, to files and sockets, and their bytes.
 fn writes() -> [u64; 2] {
     let io = std::fs::read_to_string("/proc/self/io").unwrap();
     let value = |name: &str| io.lines().find_map(|line| line.strip_prefix(name));
     ["syscw: ", "wchar: "].map(|name| value(name).unwrap().parse().unwrap())
 }
 
-/// The size of the SQLite file when all of its log is in it.
+/// The size of the SQLite file after all of its log is moved into it.
 fn size(store: &TestStore) -> Option<u64> {
     let DatabaseUrl::Sqlite(file) = &store.url else { return None };
     let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();

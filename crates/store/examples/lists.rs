@@ -1,9 +1,9 @@
-//! How long lists and sums take among many records.
+//! A measurement of lists and sums among many records.
 //!
-//! `cargo run --release -p tollgate-store --example lists -- URL RECORDS` fills the empty database at
-//! URL with RECORDS records of 90 days and what was paid for them, adds them up, and measures. The table
-//! has microseconds. What was filled once is measured again when RECORDS is 0. Nothing is measured when `fill`
-//! stands behind; what is there is added up then.
+//! `cargo run --release -p tollgate-store --example lists -- URL RECORDS` fills the empty database at URL
+//! with RECORDS records of 90 days and their ledger lines, folds them, and measures. The table is in
+//! microseconds. With RECORDS 0, a database that was filled before is measured again. With `fill` as a
+//! further argument, the records are folded and nothing is measured.
 
 #![expect(
     clippy::indexing_slicing,
@@ -26,7 +26,7 @@ use tollgate_store::{
     Conn, DatabaseUrl, Options, Page, Store, StoreError, merchants, meters, rollups, usage,
 };
 
-/// What is filled in bulk.
+/// The tables that are filled in bulk.
 mod tables {
     diesel::table! {
         requests (merchant_id, request_id) {
@@ -107,7 +107,7 @@ struct Pair {
     request_id: String,
 }
 
-/// What a record was paid with.
+/// A ledger line: the payment of a record.
 #[derive(Insertable)]
 #[diesel(table_name = transactions, treat_none_as_default_value = false)]
 struct LedgerLine {
@@ -124,7 +124,7 @@ struct LedgerLine {
     created_at: i64,
 }
 
-/// What is inserted together.
+/// Rows that are inserted together.
 #[derive(Default)]
 struct Rows {
     records: Vec<Record>,
@@ -132,13 +132,13 @@ struct Rows {
     lines: Vec<LedgerLine>,
 }
 
-/// By wallet, how many lines it has, and its balance.
+/// The number of ledger lines and the balance of each wallet.
 type Wallets = HashMap<String, (i64, i64)>;
 
 const END: i64 = 1_795_219_200_000_000;
 const DAYS: i64 = 90;
 const DAY: i64 = 86_400_000_000;
-/// How many of a hundred records each merchant has.
+/// The share of each merchant in a hundred records.
 const MERCHANTS: [u64; 4] = [50, 30, 15, 5];
 const CONNECTIONS: usize = 250;
 const METERS: usize = 3;
@@ -150,7 +150,7 @@ struct Shop {
     meters: Vec<MeterId>,
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers that are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -161,7 +161,7 @@ impl Dice {
         self.0 % bound
     }
 
-    /// Small numbers far more often than large ones.
+    /// A number below `bound`. Small numbers are far more frequent than large ones.
     fn skewed(&mut self, bound: u64) -> u64 {
         let mut bound = bound;
         for _ in 0..2 {
@@ -283,7 +283,7 @@ fn fill(conn: &mut Conn, shops: &[Shop], count: usize) -> Result<()> {
     Ok(())
 }
 
-/// A bar, for somebody who looks.
+/// Shows a progress bar on a terminal.
 fn show(made: usize, count: usize) {
     let percent = made * 100 / count.max(1);
     if std::io::stderr().is_terminal() {
@@ -316,7 +316,7 @@ fn insert(conn: &mut Conn, rows: &Rows) -> Result<()> {
     Ok(())
 }
 
-/// What a call has as metadata: nearly all have two common pairs, many a user, few a rare one.
+/// The metadata of a call. Nearly all have two common pairs, many a user, few a rare one.
 fn metadata(dice: &mut Dice) -> Vec<(&'static str, String)> {
     let mut pairs = Vec::new();
     if dice.below(10) < 7 {
@@ -416,7 +416,7 @@ fn record(shops: &[Shop], dice: &mut Dice, at: i64, wallets: &mut Wallets, rows:
     });
 }
 
-/// A kind of question, drawn anew for each time it is asked.
+/// A kind of query. Each query of a kind is drawn at random.
 type Question = fn(&Shop, &mut Dice) -> RequestFilter;
 
 const QUESTIONS: [(&str, Question); 13] = [
@@ -476,7 +476,7 @@ fn measure(conn: &mut Conn, shops: &[Shop]) -> Result<()> {
     for (name, question) in QUESTIONS {
         let mut columns = [const { Vec::new() }; 4];
         for _ in 0..TIMES {
-            // Half of the questions are the largest merchant's.
+            // Half of the queries are the largest merchant's.
             let shop = &shops[dice.below(8).saturating_sub(4) as usize];
             let id = shop.merchant.merchant_id;
             let filter = question(shop, &mut dice);

@@ -1,4 +1,5 @@
-//! Recomputes what is kept beside the ledger from the ledger itself, and names each difference.
+//! The audit: recalculates balances, counters, holds and roll-ups from the ledger and the records, and reports each
+//! difference.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -31,31 +32,31 @@ use crate::schema::{
 };
 use crate::tables::repricings::{self, Earlier};
 
-/// What the records say of each wallet and counter.
+/// The values recalculated from the ledger lines and the records.
 #[derive(Default)]
 struct Recomputed {
     /// By wallet and account.
     balances: BTreeMap<(Id<WalletId>, Code<LedgerAccount>), i64>,
-    /// Which records of each wallet are there, by their numbers.
+    /// The numbers of each wallet's records.
     records: BTreeMap<Id<WalletId>, Numbers>,
-    /// The number of each wallet's last transaction.
+    /// The number of each wallet's last ledger line.
     numbers: BTreeMap<Id<WalletId>, i64>,
     usage: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
     /// By wallet and account.
     holds: BTreeMap<(Id<WalletId>, Code<LedgerAccount>), i64>,
     costs: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
     counters: BTreeMap<CounterKey, i64>,
-    /// What is kept of each spend key, and what its records come to.
+    /// The stored counters of each spend key, and the recalculated ones.
     spend: BTreeMap<Id<SpendKeyId>, [SpendCounters; 2]>,
     rollups: rollups::Recomputed,
 }
 
-/// A set of numbers from 1 on, a bit each.
+/// A set of numbers from 1 on, one bit each.
 #[derive(Default)]
 struct Numbers(Vec<u64>);
 
 impl Numbers {
-    /// Adds a number; whether it was not there.
+    /// Adds a number. Returns whether it was new and in range.
     fn insert(&mut self, number: i64) -> bool {
         let Ok(number) = usize::try_from(number) else { return false };
         let (word, bit) = (number / 64, 1_u64 << (number % 64));
@@ -68,7 +69,7 @@ impl Numbers {
         is_new
     }
 
-    /// The least number from 1 to `last` that is not there.
+    /// The least number from 1 to `last` that is missing.
     fn first_missing(&self, last: i64) -> Option<i64> {
         (1..=last).find(|number| {
             let number = usize::try_from(*number).unwrap_or_default();
@@ -77,10 +78,10 @@ impl Numbers {
     }
 }
 
-/// Audits the whole store. Run it in a transaction, so that it sees one state.
+/// Audits the whole store. Must be called in a transaction, so that it sees one state.
 ///
 /// # Errors
-/// Those of the store; differences are not errors but findings.
+/// [`StoreError`] when the database fails. Differences are not errors but findings.
 pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     let mut audit = Audit::default();
     let mut sums = Recomputed::default();
@@ -155,7 +156,7 @@ fn read_spend_counters(conn: &mut Conn, sums: &mut Recomputed) -> Result<(), Sto
         .into_iter()
         .map(|row| {
             let kept = SpendCounters::from(&row);
-            // Cycles are those of the last use, also of what is recomputed.
+            // Recalculated counters refer to the cycles of the stored last use.
             let nothing =
                 SpendCounters { last_used_at: kept.last_used_at, ..SpendCounters::default() };
             (row.spend_key_id, [kept, nothing])
@@ -164,8 +165,8 @@ fn read_spend_counters(conn: &mut Conn, sums: &mut Recomputed) -> Result<(), Sto
     Ok(())
 }
 
-/// Adds a call with this cost and this hold to what its spend key comes to, in each cycle that the key's last
-/// use shares.
+/// Adds a call with this cost and hold to the counters of its spend key. It counts in each cycle that contains both the
+/// admission and the key's last use.
 fn spend(
     spend_key_id: Option<Id<SpendKeyId>>,
     admitted_at: Timestamp,
@@ -229,7 +230,7 @@ fn read_transactions(
     }
 }
 
-/// Compares the subscriptions that wallets name with those that are active.
+/// Compares the subscriptions named by wallets with the active subscriptions.
 fn compare_subscriptions(
     conn: &mut Conn,
     audit: &mut Audit,
@@ -314,7 +315,7 @@ fn read_requests(
             }
             let call = row.call()?;
             count(conn, &call, row.counted_units, &mut periods, sums)?;
-            // The meter's terms are shown, but not added up.
+            // The meter's terms do not affect the sums.
             let record = row.to_record(None)?;
             sums.rollups.add(&call, &record);
             let cost = record.quote.total_request_cost;
@@ -323,7 +324,7 @@ fn read_requests(
     }
 }
 
-/// Adds what a record counted to the counter it moved.
+/// Adds the counted units of a record to its tier counter.
 fn count(
     conn: &mut Conn,
     call: &PendingRecord,

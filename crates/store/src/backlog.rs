@@ -1,4 +1,4 @@
-//! What is open in the database, counted for metrics.
+//! The numbers of open calls and of waiting messages, for metrics.
 
 use diesel::prelude::*;
 use tollgate_domain::Timestamp;
@@ -10,28 +10,28 @@ use crate::rollups;
 use crate::schema::{events, open_calls};
 use crate::tables::deliveries;
 
-/// More is not counted: whoever asks must not become a load.
+/// The highest count. A count of more rows would be a load on the database.
 const MOST_COUNTED: i64 = 100_000;
 
-/// What is open in the database, of all nodes.
+/// The open calls and the waiting messages of all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Open {
     /// Calls that hold money.
     pub holds: usize,
-    /// What they hold on wallets, together.
+    /// The sum of their holds.
     pub held: Amount,
-    /// Events and deliveries that wait for a webhook to take them.
+    /// Events and deliveries in the outbox.
     pub messages: usize,
-    /// Since when the oldest of them waits.
+    /// The instant since which the oldest of them waits.
     pub oldest_message: Option<Timestamp>,
-    /// Since when the oldest settled call waits to be added to the roll-ups.
+    /// The instant since which the oldest settled call waits for its fold into the roll-ups.
     pub oldest_unfolded: Option<Timestamp>,
 }
 
-/// Counts what is open, each up to 100,000.
+/// Counts the open calls and the waiting messages, each up to 100,000.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub(crate) fn open(conn: &mut Conn) -> Result<Open, StoreError> {
     let holds: Vec<(i64, i64, i64, i64)> = open_calls::table
         .select((

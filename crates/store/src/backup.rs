@@ -1,6 +1,6 @@
-//! Backups of a SQLite file, and the way back.
+//! Backup and restore of a SQLite file.
 //!
-//! SQLite's own backup copies all pages in one step, from a snapshot: it has every call that was answered
+//! SQLite's own backup copies all pages in one step, from a snapshot. It has every call that was answered
 //! before it began. Writers go on meanwhile.
 
 use std::fmt;
@@ -20,10 +20,10 @@ use crate::files::{beside, canonical, private, sync_folder_of};
 use crate::migrations::{self, MigrationError};
 use crate::opening::{OpenError, lock_file};
 
-/// Another program that writes is waited for so long.
+/// The longest wait for the lock of another program that writes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why there is no backup, or why it is not restored. Nothing has changed then.
+/// The reason that a backup is not made or not restored. Nothing has changed then.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BackupError {
@@ -33,17 +33,17 @@ pub enum BackupError {
     Missing(PathBuf),
     /// There is a file where the backup would be written.
     Exists(PathBuf),
-    /// SQLite says what is wrong with the file.
+    /// The file is damaged, with SQLite's report.
     Damaged(PathBuf, String),
     /// A process serves from the database.
     InUse,
-    /// The file is not a database of this program, or one of a newer version.
+    /// The file is not a database of this program, or has the schema of a newer version.
     Schema(MigrationError),
     /// The database cannot be read.
     Store(StoreError),
     /// SQLite cannot copy it.
     Copy(rusqlite::Error),
-    /// The operating system refused something.
+    /// A file operation failed.
     Io(io::Error),
 }
 
@@ -89,8 +89,9 @@ impl From<StoreError> for BackupError {
     }
 }
 
-/// Copies the SQLite file at `url`, which may be served from, to a new file, and checks the copy. Answers how
-/// many bytes it has.
+/// Copies the SQLite file at `url` to a new file, and checks the copy.
+///
+/// Returns the size of the copy in bytes. A process may serve from the file meanwhile.
 ///
 /// # Errors
 /// [`BackupError`]; then there is no new file.
@@ -106,8 +107,9 @@ pub fn back_up(url: &DatabaseUrl, to: &Path) -> Result<u64, BackupError> {
     Ok(to.metadata()?.len())
 }
 
-/// Puts a backup where the SQLite file at `url` is. What was there is kept beside it, as `PATH.replaced`; answers
-/// where.
+/// Puts a backup in the place of the SQLite file at `url`.
+///
+/// The replaced file is kept beside it as `PATH.replaced`. Returns its path.
 ///
 /// # Errors
 /// [`BackupError`]; then the database is as it was.
@@ -121,13 +123,13 @@ pub fn restore(url: &DatabaseUrl, backup: &Path) -> Result<Option<PathBuf>, Back
         _ => BackupError::InUse,
     })?;
     let unfinished = beside(&path, ".restoring");
-    // One that was interrupted.
+    // Left by an interrupted restore.
     remove(&unfinished)?;
     copy_whole(backup, &unfinished)?;
     let replaced = beside(&path, ".replaced");
     let was_there = path.exists();
     remove(&replaced)?;
-    // SQLite's log first: it belongs to the file that was there, and to no other.
+    // SQLite's log first: it belongs to the replaced file only.
     for suffix in ["-wal", "-shm", ""] {
         match fs::rename(beside(&path, suffix), beside(&replaced, suffix)) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause.into()),
@@ -146,7 +148,7 @@ fn file_of(url: &DatabaseUrl) -> Result<PathBuf, BackupError> {
     }
 }
 
-/// Copies a database to a new file, which is there when it is whole and was found to be sound.
+/// Copies a database to a new file, which appears only when it is complete and checked.
 fn copy_whole(from: &Path, to: &Path) -> Result<(), BackupError> {
     let unfinished = beside(to, ".unfinished");
     remove(&unfinished)?;
@@ -167,7 +169,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), BackupError> {
     let backup = Backup::new(&source, &mut copy)?;
     let begun = Instant::now();
     loop {
-        // All pages at once: page by page, SQLite would begin again with every commit of others.
+        // All pages at once: page by page, SQLite would begin again at every commit of another connection.
         match backup.step(-1)? {
             StepResult::Done => return Ok(()),
             _ if begun.elapsed() > PATIENCE => {
@@ -179,7 +181,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), BackupError> {
     }
 }
 
-/// Fails unless a file is sound, and a database that this version knows or can bring up to date.
+/// Fails unless a file is sound and this version knows its schema or can migrate it.
 fn check(path: &Path) -> Result<(), BackupError> {
     let mut conn = Manager::sqlite(path).connect()?;
     if let Some(what) = dialect::damage(&mut conn).map_err(StoreError::from)? {
@@ -191,7 +193,7 @@ fn check(path: &Path) -> Result<(), BackupError> {
     }
 }
 
-/// Removes a database and what is beside it.
+/// Removes a database and SQLite's files beside it.
 fn remove(path: &Path) -> io::Result<()> {
     for suffix in ["-wal", "-shm", "-journal", ""] {
         match fs::remove_file(beside(path, suffix)) {

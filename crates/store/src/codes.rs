@@ -1,4 +1,4 @@
-//! Enums as the tables of calls have them: a small number for each value.
+//! Enums as the tables of calls store them: a small number for each value.
 
 use std::fmt;
 
@@ -15,12 +15,12 @@ use tollgate_domain::{LedgerAccount, RequestStatus, TransactionKind};
 #[diesel(sql_type = SmallInt)]
 pub(crate) struct Code<T>(pub(crate) T);
 
-/// An enum whose values are numbered. A number that has been written never gets another meaning.
+/// An enum whose values are numbered. A number that has been written must keep its meaning.
 pub(crate) trait Coded: Copy + 'static {
-    /// The number of a value.
+    /// Returns the number of a value.
     fn number(&self) -> &'static i16;
 
-    /// The value of a number.
+    /// Returns the value of a number.
     fn of(number: i16) -> Option<Self>;
 }
 

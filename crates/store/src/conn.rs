@@ -1,4 +1,4 @@
-//! A connection to either database, and how one is opened.
+//! A connection to either database, and its opening.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,9 @@ pub enum Conn {
     Postgres(PgConnection),
 }
 
-/// Writes an expression once and compiles it per database: for what the derived connection cannot
-/// express (`on_conflict`, batches, row locks).
+/// Compiles one expression for each database.
+///
+/// For statements that the derived connection cannot express (`on_conflict`, batches, row locks).
 macro_rules! each_database {
     ($conn:expr, $inner:ident => $body:expr) => {
         match $conn {
@@ -36,12 +37,13 @@ macro_rules! each_database {
 pub(crate) use each_database;
 
 impl Conn {
-    /// Runs `work` in a transaction that may write: `Err` takes everything back.
+    /// Runs `work` in a transaction that may write. `Err` rolls it back.
     ///
-    /// On SQLite it takes the write lock at once, so that nothing read in it can be overtaken.
+    /// On SQLite it takes the write lock at once: no other write comes after its reads and before its
+    /// commit.
     ///
     /// # Errors
-    /// What `work` returned, or the database's own error from beginning or committing.
+    /// The error of `work`, or the database's own error from beginning or committing.
     pub fn write<T, E>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E>
     where
         E: From<StoreError>,
@@ -49,12 +51,13 @@ impl Conn {
         self.transaction("BEGIN IMMEDIATE", "BEGIN", work)
     }
 
-    /// As [`Conn::write`], but a row that somebody else has locked is waited for two seconds only, where
-    /// rows are locked.
+    /// As [`Conn::write`], but waits for a locked row for two seconds at most.
+    ///
+    /// Only PostgreSQL locks rows.
     ///
     /// # Errors
-    /// What `work` returned, the database's own error from beginning or committing, or
-    /// [`StoreError::Unavailable`] when a lock was not to be had.
+    /// The error of `work`, the database's own error from beginning or committing, or
+    /// [`StoreError::Unavailable`] when a lock was not released in time.
     pub fn write_apart<T, E>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, E>,
@@ -65,8 +68,10 @@ impl Conn {
         self.transaction("BEGIN IMMEDIATE", "BEGIN; SET LOCAL lock_timeout = '2s'", work)
     }
 
-    /// As [`Conn::write_apart`]. On SQLite the transaction is not waited for until it is on the disk: a power cut may take
-    /// it back, as long as no later one of this connection was committed. For what can be done again.
+    /// As [`Conn::write_apart`], for work that can be repeated.
+    ///
+    /// On SQLite the commit does not wait for the disk. A power cut may take it back, as long as no later
+    /// transaction of this connection was committed.
     pub(crate) fn write_again<T, E>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, E>,
@@ -90,8 +95,7 @@ impl Conn {
         Ok(done?)
     }
 
-    /// As [`Conn::write`], but a row that somebody else has locked is not waited for longer than it takes to
-    /// think again, where rows are locked.
+    /// As [`Conn::write_apart`], but waits for a locked row for 100 ms at most.
     ///
     /// # Errors
     /// As [`Conn::write_apart`].
@@ -113,16 +117,16 @@ impl Conn {
     where
         E: From<StoreError>,
     {
-        // It may think for a while between two questions, and has locked nothing.
+        // The transaction may be idle between two queries: it has locked nothing.
         let postgres = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
                         SET LOCAL idle_in_transaction_session_timeout = 0";
         self.transaction("BEGIN", postgres, work)
     }
 
-    /// Asks the database for a sign of life.
+    /// Checks that the database answers.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub fn ping(&mut self) -> Result<(), StoreError> {
         Ok(each_database!(self, conn => conn.batch_execute("SELECT 1"))?)
     }
@@ -156,7 +160,7 @@ impl Conn {
     }
 }
 
-/// Where the database is.
+/// The place of the database.
 #[derive(Clone, PartialEq, Eq)]
 pub enum DatabaseUrl {
     /// A SQLite file.
@@ -167,13 +171,13 @@ pub enum DatabaseUrl {
     Postgres(String),
 }
 
-/// The text names no database that can be used.
+/// The reason that a text is not a database URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseDatabaseUrlError {
-    /// It does not read as any database's name.
+    /// It has none of the known forms.
     Form,
-    /// It asks for encryption, which is not compiled in.
+    /// It requires an encrypted connection, which is not compiled in.
     Encrypted,
 }
 
@@ -199,7 +203,7 @@ impl FromStr for DatabaseUrl {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            // libpq would take what stands before a `/` for host and port, and say so aloud.
+            // libpq would take the text before a `/` for host and port, and show it in its error.
             return match (place(text).contains('@'), is_encrypted(text)) {
                 (true, _) => Err(ParseDatabaseUrlError::Form),
                 (_, true) => Err(ParseDatabaseUrlError::Encrypted),
@@ -215,7 +219,7 @@ impl FromStr for DatabaseUrl {
     }
 }
 
-/// Whether a PostgreSQL URL wants no connection but an encrypted one.
+/// Whether a PostgreSQL URL requires an encrypted connection.
 fn is_encrypted(url: &str) -> bool {
     let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
     let mode = parameters.split('&').find_map(|parameter| parameter.strip_prefix("sslmode="));
@@ -223,7 +227,7 @@ fn is_encrypted(url: &str) -> bool {
 }
 
 impl fmt::Debug for DatabaseUrl {
-    /// Without user, password and parameters, any of which may be secret.
+    /// Omits user, password and parameters, any of which may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
@@ -237,8 +241,9 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
-/// Host, port and database of a PostgreSQL URL. A user ends where libpq lets it end: at the first `@`
-/// before any `/`, whatever else stands between.
+/// Host, port and database of a PostgreSQL URL.
+///
+/// The user ends where libpq ends it: at the first `@` before any `/`.
 fn place(url: &str) -> &str {
     let place = url.split_once("://").map_or("", |(_, place)| place);
     let authority = place.split('/').next().unwrap_or_default();
@@ -249,13 +254,14 @@ fn place(url: &str) -> &str {
     place.split('?').next().unwrap_or_default()
 }
 
-/// Opens connections, for a pool and for the ledger, and knows whether the last one could be opened.
-/// Clones share that.
+/// Opens connections, and knows whether the last attempt succeeded.
+///
+/// The pool and the ledger use it. Clones share its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Manager {
     place: Place,
     away: Arc<AtomicBool>,
-    /// Whether one was ever opened. Until then whoever asked for it is told why it was not.
+    /// Whether a connection was ever opened. Before that, a failure is returned and not logged.
     reached: Arc<AtomicBool>,
 }
 
@@ -278,7 +284,7 @@ impl Manager {
         Self { place, away: Arc::default(), reached: Arc::default() }
     }
 
-    /// The path of the file, where it is one.
+    /// The path of the file, if the database is one.
     pub(crate) fn file(&self) -> Option<&Path> {
         match &self.place {
             Place::Sqlite(path) => Some(path),
@@ -286,7 +292,7 @@ impl Manager {
         }
     }
 
-    /// Whether the database could not be reached when it was last tried.
+    /// Whether the last attempt to reach the database failed.
     pub(crate) fn is_away(&self) -> bool {
         self.away.load(Ordering::Relaxed)
     }
@@ -299,7 +305,8 @@ impl Manager {
                 let path = path.to_str().ok_or_else(|| {
                     StoreError::Unavailable("the path of the database is not UTF-8".to_owned())
                 })?;
-                // SQLite's own logs get the mode of the file. Where it cannot be made, SQLite says why.
+                // SQLite's own logs get the mode of the file. If the file cannot be made, SQLite reports
+                // why.
                 drop(private().create_new(true).open(path));
                 let mut conn = SqliteConnection::establish(path).map_err(unreachable)?;
                 conn.batch_execute(SQLITE_PRAGMAS).map_err(|cause| {
@@ -320,8 +327,10 @@ impl Manager {
     }
 }
 
-/// Durable means durable: FULL survives a power cut. The busy timeout covers other processes
-/// (a backup, a subcommand); our own writes queue for one writer.
+/// The settings of a connection to SQLite.
+///
+/// FULL survives a power cut. The busy timeout is for other processes (a backup, a subcommand): the writes
+/// of this process queue for one writer.
 const SQLITE_PRAGMAS: &str = "
     PRAGMA busy_timeout = 10000;
     PRAGMA journal_mode = WAL;
@@ -329,10 +338,12 @@ const SQLITE_PRAGMAS: &str = "
     PRAGMA foreign_keys = ON;
 ";
 
-/// A process that stops in the middle of a transaction, alive or not, must not keep what it has locked
-/// from all others for as long as PostgreSQL believes in it.
+/// The settings of a connection to PostgreSQL.
 ///
-/// What is committed is durable, whatever the server's own setting: with a synchronous standby on that, too.
+/// A process that stops in the middle of a transaction must not keep its locks for as long as PostgreSQL
+/// keeps its session.
+///
+/// A commit is durable whatever the server's own setting, and also on a synchronous standby.
 const POSTGRES_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '10s'; SET synchronous_commit = on; \
      SET bytea_output = hex";
 
@@ -344,7 +355,7 @@ impl r2d2::ManageConnection for Manager {
         let opened = self.open();
         let was_away = self.away.swap(opened.is_err(), Ordering::Relaxed);
         let was_reached = self.reached.fetch_or(opened.is_ok(), Ordering::Relaxed);
-        // Said when it goes and when it comes back, not for every call in between.
+        // Logged when the database is lost and when it is back, not for every call in between.
         match &opened {
             Ok(_) if was_away && was_reached => log::info!("the store can be reached again"),
             Err(cause) if !was_away && was_reached => log::error!("{cause}"),
@@ -362,13 +373,13 @@ impl r2d2::ManageConnection for Manager {
     }
 }
 
-/// A server that is silent must be noticed; what the operator set himself stays as it is.
+/// Adds timeouts, so that a silent server is noticed. The operator's own settings stay.
 fn with_timeouts(url: &str) -> String {
     let mut url = url.to_owned();
     for (name, value) in [
         ("connect_timeout", "5"),
         ("tcp_user_timeout", "10000"),
-        // A server that has vanished while it owed an answer is noticed within 20 s.
+        // A server that vanishes before it has answered is noticed within 20 s.
         ("keepalives_idle", "5"),
         ("keepalives_interval", "5"),
         ("keepalives_count", "3"),
@@ -389,7 +400,7 @@ pub(crate) fn is_broken(conn: &mut Conn) -> bool {
     }
 }
 
-/// Locks that serve until the session ends are PostgreSQL's; SQLite's one writer needs none.
+/// Takes or releases the lock of migrations on PostgreSQL. SQLite's one writer needs none.
 pub(crate) fn advisory_lock(conn: &mut Conn, take: bool) -> QueryResult<()> {
     // An arbitrary number that no other application is likely to use: "tollgate" in ASCII.
     const MIGRATIONS: i64 = 0x746f_6c6c_6761_7465;
@@ -434,7 +445,7 @@ mod tests {
             let url: DatabaseUrl = text.parse().unwrap();
             assert_eq!(format!("{url:?}"), shown, "{text}");
         }
-        // libpq would read these in another way than whoever wrote them.
+        // libpq would read these URLs in another way than their writer.
         for text in ["postgres://user:a/canary@db/tollgate", "postgres://user:a@canary@db/tollgate"]
         {
             assert_eq!(text.parse::<DatabaseUrl>(), Err(ParseDatabaseUrlError::Form), "{text}");

@@ -1,4 +1,4 @@
-//! Connections: a merchant's customers.
+//! Connections: the customers of a merchant.
 
 use diesel::prelude::*;
 use tollgate_domain::{
@@ -16,20 +16,21 @@ use crate::schema::connections;
 pub use crate::tables::connections::find;
 use crate::{events, subscriptions, wallets};
 
-/// A connection that was made, or that already had the reference.
+/// A new connection, or the one that already had the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Created {
     /// The connection.
     pub connection: Connection,
-    /// Whether it was made just now.
+    /// Whether it is new.
     pub is_new: bool,
 }
 
-/// Makes a connection with an empty wallet, unless the merchant has one with the same reference.
-/// Call it in a write transaction.
+/// Makes a connection with an empty wallet.
+///
+/// If the merchant has one with the same reference, that one is returned. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn create(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -37,7 +38,7 @@ pub fn create(
     now: Timestamp,
 ) -> Result<Created, StoreError> {
     if let Some(reference_id) = &new.reference_id {
-        // Two that bring the same reference at once must not both find none.
+        // Two requests with the same reference at once must not both find none.
         dialect::lock_merchant(conn, merchant_id)?;
         let known = connections::table
             .filter(connections::merchant_id.eq(Id(merchant_id)))
@@ -74,7 +75,7 @@ pub fn create(
 /// A merchant's connections that are not deleted, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -92,11 +93,12 @@ pub fn list(
     rows.into_iter().map(Connection::try_from).collect()
 }
 
-/// Changes a connection that is not deleted; `None` when there is no such one. Call it in a write
-/// transaction.
+/// Changes a connection that is not deleted; `None` if there is none.
+///
+/// Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn update(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -122,11 +124,12 @@ pub fn update(
     row.map(Connection::try_from).transpose()
 }
 
-/// Deletes a connection: it stays readable, is refused in a forward, and its subscription ends.
-/// Whether there was one. Call it in a write transaction.
+/// Deletes a connection and ends its subscription. Returns whether there was one.
+///
+/// The connection stays readable and is refused in calls. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn delete(
     conn: &mut Conn,
     merchant_id: MerchantId,

@@ -1,10 +1,9 @@
-//! Everything that the two databases say differently, and nothing else.
+//! The differences between SQLite and PostgreSQL.
 //!
-//! SQLite has one writer at a time, so reading is locking; statements run in process, so a loop
-//! over cached single-row statements is the fastest batch. PostgreSQL locks rows, always in id
-//! order within a table, and every round trip counts, so a batch is one statement, whose rows are one
-//! parameter.
-//! Row locks are `FOR NO KEY UPDATE`: inserts that refer to a locked row need not wait.
+//! SQLite has one writer at a time, so a read in a write transaction is a lock. Statements run in process, so a loop
+//! over cached single-row statements is the fastest batch. PostgreSQL locks rows, always in the order of their ids
+//! within a table. Every round trip counts, so a batch is one statement whose rows are one parameter. Row locks are
+//! `FOR NO KEY UPDATE`: inserts that refer to a locked row need not wait.
 
 pub(crate) mod group;
 mod reading;
@@ -44,13 +43,13 @@ use crate::statements::{
 pub(crate) use reading::{UsageByDay, UsageBySeries, plan};
 
 diesel::define_sql_function! {
-    /// Takes a lock until the transaction ends, if nobody has it.
+    /// Takes a lock until the transaction ends, if it is free.
     #[sql_name = "pg_try_advisory_xact_lock"]
     fn try_advisory_lock(number: diesel::sql_types::BigInt) -> diesel::sql_types::Bool;
 }
 
-/// Readies a connection for the ledger. It finds all that it asks for by keys, and its statements are few: each is
-/// planned once, and a plan that was made while a table was empty must not read it whole when it is not.
+/// Prepares a connection for the ledger. The ledger's statements are few and find rows by keys, so each is planned
+/// once. A plan made while a table was empty must not scan the table later.
 pub(crate) fn ready_for_the_ledger(conn: &mut Conn) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(_) => Ok(()),
@@ -60,7 +59,7 @@ pub(crate) fn ready_for_the_ledger(conn: &mut Conn) -> QueryResult<()> {
     }
 }
 
-/// Runs a cached single-row query for each id and keeps what is there.
+/// Runs a cached single-row query for each id. The result omits ids without a row.
 fn each<Id, Row>(
     ids: &[Id],
     mut find: impl FnMut(&Id) -> QueryResult<Row>,
@@ -76,7 +75,7 @@ fn for_each<Row>(
     rows.iter().try_for_each(|row| execute(row).map(drop))
 }
 
-/// Runs a cached statement for some rows at a time, and one for each of those that are left.
+/// Runs a cached statement for several rows at a time, and another for each remaining row.
 fn for_some<Row>(
     conn: &mut SqliteConnection,
     rows: &[Row],
@@ -88,7 +87,8 @@ fn for_some<Row>(
     for_each(left, |row| one(conn, from_ref(row)))
 }
 
-/// Lets nobody else change what hangs on a merchant until the transaction ends.
+/// Locks a merchant's row until the transaction ends. The lock guards the rows that depend
+/// on the merchant.
 pub(crate) fn lock_merchant(conn: &mut Conn, merchant_id: MerchantId) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(_) => Ok(()),
@@ -102,16 +102,16 @@ pub(crate) fn lock_merchant(conn: &mut Conn, merchant_id: MerchantId) -> QueryRe
     }
 }
 
-/// Whether rows are read to be changed.
+/// The lock under which rows are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
-    /// They are only looked at.
+    /// No lock: the rows are not changed.
     No,
-    /// Nobody else changes them until the transaction ends.
+    /// The rows are locked until the transaction ends.
     Rows,
 }
 
-/// What changes when another connection has written to a SQLite file.
+/// A number that changes when another connection has written to a SQLite file.
 pub(crate) fn version(conn: &mut Conn) -> QueryResult<i32> {
     match conn {
         Conn::Sqlite(conn) => DataVersion.get_result(conn),
@@ -119,8 +119,8 @@ pub(crate) fn version(conn: &mut Conn) -> QueryResult<i32> {
     }
 }
 
-/// What this connection commits stays in SQLite's log until somebody asks for a [checkpoint]. Else SQLite would make
-/// one at the end of a commit: when others see what is committed, but whoever commits is not back.
+/// Turns off the checkpoints of this connection, so that commits stay in SQLite's log until a [checkpoint]. Otherwise
+/// SQLite would make one at the end of a commit: other connections see the commit, but its caller still waits.
 pub(crate) fn without_checkpoints_of_its_own(conn: &mut Conn) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => conn.batch_execute("PRAGMA wal_autocheckpoint = 0"),
@@ -128,8 +128,8 @@ pub(crate) fn without_checkpoints_of_its_own(conn: &mut Conn) -> QueryResult<()>
     }
 }
 
-/// Moves committed pages from SQLite's log to the database file, as far as no reader needs them there. `None` while
-/// another connection does.
+/// Moves committed pages from SQLite's log to the database file, as far as no reader needs the log. Returns `None`
+/// while another connection makes a checkpoint.
 pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<Option<Checkpoint>> {
     match conn {
         Conn::Sqlite(conn) => {
@@ -143,7 +143,7 @@ pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<Option<Checkpoint>> {
     }
 }
 
-/// What SQLite finds wrong with a file, if anything. It reads all of it.
+/// The damage that SQLite finds in a file, if any. It reads the whole file.
 pub(crate) fn damage(conn: &mut Conn) -> QueryResult<Option<String>> {
     #[derive(QueryableByName)]
     struct Answer {
@@ -154,22 +154,23 @@ pub(crate) fn damage(conn: &mut Conn) -> QueryResult<Option<String>> {
     let answer = diesel::sql_query("PRAGMA quick_check(1)").get_result::<Answer>(conn);
     Ok(match answer {
         Ok(answer) => Some(answer.quick_check).filter(|said| said != "ok"),
-        // So much is wrong that it cannot even look.
+        // The file is too damaged to be checked.
         Err(diesel::result::Error::DatabaseError(_, why)) => Some(why.message().to_owned()),
         Err(cause) => return Err(cause),
     })
 }
 
-/// What a checkpoint has done.
+/// The result of a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checkpoint {
-    /// How many pages the log had when it began.
+    /// The pages in the log when the checkpoint began.
     pub(crate) pages: u64,
-    /// Whether all of them are moved. If nobody has written since, SQLite writes its log from the beginning again.
+    /// Whether all of them are moved. SQLite then writes its log from the beginning again, unless more was written
+    /// since.
     pub(crate) is_whole: bool,
 }
 
-/// What SQLite answers to a checkpoint, in pages.
+/// SQLite's answer to a checkpoint, in pages.
 #[derive(QueryableByName)]
 struct CheckpointAnswer {
     #[diesel(sql_type = diesel::sql_types::Integer)]
@@ -178,8 +179,8 @@ struct CheckpointAnswer {
     checkpointed: i32,
 }
 
-/// Which state of which database was reached: another after a restart, after a standby has taken over, and after a
-/// restore. `None` where a database loses nothing that was committed, or does not say.
+/// The identity of the database and its state. It changes after a restart, a failover and a restore. `None` for a
+/// database that loses no commits, or that does not report it.
 pub(crate) fn identity(conn: &mut Conn) -> Option<String> {
     match conn {
         Conn::Sqlite(_) => None,
@@ -193,8 +194,7 @@ pub(crate) fn identity(conn: &mut Conn) -> Option<String> {
     }
 }
 
-/// Whether a lock on rows keeps others waiting, so that a look comes first. On SQLite whoever may
-/// write is alone anyway.
+/// Whether the database locks rows. A group may then be decided without locks first. On SQLite a writer is alone.
 pub(crate) const fn has_row_locks(conn: &Conn) -> bool {
     match conn {
         Conn::Sqlite(_) => false,
@@ -202,7 +202,7 @@ pub(crate) const fn has_row_locks(conn: &Conn) -> bool {
     }
 }
 
-/// The wallets with these ids, locked if `lock`; `ids` ascend.
+/// Returns the wallets with these ids, under `lock`. `ids` must ascend.
 pub(crate) fn wallets(
     conn: &mut Conn,
     ids: &[Id<WalletId>],
@@ -225,7 +225,7 @@ pub(crate) fn wallets(
     }
 }
 
-/// The subscriptions with these ids. Whoever means to change them holds the locks of their wallets.
+/// Returns the subscriptions with these ids. A caller that changes them must hold the locks of their wallets.
 pub(crate) fn subscriptions(
     conn: &mut Conn,
     ids: &[Id<SubscriptionId>],
@@ -241,7 +241,7 @@ pub(crate) fn subscriptions(
     }
 }
 
-/// The subscription configurations with these ids, each with its versions in order.
+/// Returns the plans with these ids, each with its versions in order.
 pub(crate) fn subscription_configs(
     conn: &mut Conn,
     ids: &[Id<SubscriptionConfigId>],
@@ -272,7 +272,7 @@ pub(crate) fn subscription_configs(
     }
 }
 
-/// The open calls with these ids.
+/// Returns the open calls with these ids.
 pub(crate) fn open_calls(conn: &mut Conn, ids: &[Id<RequestId>]) -> QueryResult<Vec<OpenCallRow>> {
     match conn {
         Conn::Sqlite(conn) => each(ids, |id| {
@@ -285,8 +285,8 @@ pub(crate) fn open_calls(conn: &mut Conn, ids: &[Id<RequestId>]) -> QueryResult<
     }
 }
 
-/// The merchant and the id of each settled call among `ids`. It looks for them at every merchant: for the few calls
-/// that are settled twice.
+/// Returns the merchant and the id of each settled call among `ids`. It searches the calls of all merchants, so it is
+/// for the few calls that are settled twice.
 pub(crate) fn request_keys(
     conn: &mut Conn,
     ids: &[Id<RequestId>],
@@ -316,7 +316,7 @@ pub(crate) fn request_keys(
     Ok(keys.into_iter().map(|key| (key.merchant_id, key.request_id)).collect())
 }
 
-/// The records with these ids of a merchant, locked if `lock`; `ids` ascend.
+/// Returns a merchant's records with these ids, under `lock`. `ids` must ascend.
 pub(crate) fn requests(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -344,11 +344,11 @@ pub(crate) fn requests(
     }
 }
 
-/// What an admission needs to know of a key: its id, its merchant, and the merchant's wallet and
-/// whether that has to be [guarded](is_guarded).
+/// The facts of a key that an admission needs: its id, its merchant, the merchant's wallet, and whether that wallet is
+/// [guarded](is_guarded).
 pub(crate) type KeyFacts = (Id<SecretKeyId>, Id<MerchantId>, Id<WalletId>, bool);
 
-/// Whether admissions have to look at a merchant's own wallet: it has a limit, or almost no room left.
+/// Whether admissions check a merchant's own wallet: it has a limit, or almost no room.
 #[diesel::dsl::auto_type(no_type_alias)]
 fn is_guarded() -> _ {
     let is_limited: diesel::dsl::IsNotNull<wallets::overdraft_limit> =
@@ -357,11 +357,11 @@ fn is_guarded() -> _ {
     is_limited.or(is_low)
 }
 
-/// The trigger on wallets that counts changes of configurations says the same in SQL.
+/// The trigger on wallets that counts configuration changes has the same number in SQL.
 const GUARDED_FROM: i64 = -4_000_000_000_000_000_000;
 const _: () = assert!(GUARDED_FROM == Wallet::LEAST_BALANCE.units());
 
-/// The valid secret keys among `ids`.
+/// Returns the facts of the valid secret keys among `ids`.
 pub(crate) fn secret_key_facts(
     conn: &mut Conn,
     ids: &[Id<SecretKeyId>],
@@ -388,10 +388,10 @@ pub(crate) fn secret_key_facts(
     }
 }
 
-/// A spend key, its merchant's wallet, and whether that has to be [guarded](is_guarded).
+/// A spend key, its merchant's wallet, and whether that wallet is [guarded](is_guarded).
 pub(crate) type SpendKeyFacts = (SpendKeyRow, Id<WalletId>, bool);
 
-/// The spend keys with these ids, deleted or not.
+/// Returns the facts of the spend keys with these ids, deleted or not.
 pub(crate) fn spend_key_facts(
     conn: &mut Conn,
     ids: &[Id<SpendKeyId>],
@@ -412,7 +412,7 @@ pub(crate) fn spend_key_facts(
     }
 }
 
-/// The counters of the spend keys with these ids, locked; `ids` ascend.
+/// Returns the counters of the spend keys with these ids, locked. `ids` must ascend.
 pub(crate) fn lock_spend_counters(
     conn: &mut Conn,
     ids: &[Id<SpendKeyId>],
@@ -430,7 +430,7 @@ pub(crate) fn lock_spend_counters(
     }
 }
 
-/// Writes locked counters of spend keys back.
+/// Writes locked counters of spend keys.
 pub(crate) fn save_spend_counters(conn: &mut Conn, rows: &[SpendCountersRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| SaveSpendCounters(row).execute(conn)),
@@ -460,7 +460,7 @@ pub(crate) fn insert_deliveries(conn: &mut Conn, rows: &[DeliveryRow]) -> QueryR
     }
 }
 
-/// Lets nobody else take events from the outbox until the transaction ends; whether nobody does.
+/// Locks the outbox against other nodes until the transaction ends. Returns whether the lock was free.
 pub(crate) fn try_lock_outbox(conn: &mut Conn) -> QueryResult<bool> {
     match conn {
         Conn::Sqlite(_) => Ok(true),
@@ -470,7 +470,7 @@ pub(crate) fn try_lock_outbox(conn: &mut Conn) -> QueryResult<bool> {
     }
 }
 
-/// The webhooks with these ids, deleted or not, locked; `ids` ascend.
+/// Returns the webhooks with these ids, deleted or not, locked. `ids` must ascend.
 pub(crate) fn lock_webhooks(
     conn: &mut Conn,
     ids: &[Id<WebhookId>],
@@ -488,8 +488,8 @@ pub(crate) fn lock_webhooks(
     }
 }
 
-/// The webhooks that are due, but for those with these ids or of these merchants, and those that
-/// somebody else has locked; locked, those first that are due for longest.
+/// Returns and locks the webhooks that are due, longest due first. Webhooks with these ids, of these merchants, or
+/// locked by another node are omitted.
 pub(crate) fn lock_due_webhooks(
     conn: &mut Conn,
     now: i64,
@@ -513,7 +513,7 @@ pub(crate) fn lock_due_webhooks(
     }
 }
 
-/// The connections with these ids, deleted or not, of any merchant.
+/// Returns the connections with these ids, deleted or not, of any merchant.
 pub(crate) fn connections_by_id(
     conn: &mut Conn,
     ids: &[Id<ConnectionId>],
@@ -529,7 +529,8 @@ pub(crate) fn connections_by_id(
     }
 }
 
-/// Claims a reference of reported usage; whether it was free. Who comes second waits until the first is done.
+/// Claims a reference of reported usage. Returns whether it was free. A second claim waits until the first transaction
+/// ends.
 pub(crate) fn claim_reference(conn: &mut Conn, row: &ReportedUsageRow) -> QueryResult<bool> {
     let claimed = crate::conn::each_database!(conn, conn => {
         diesel::insert_into(reported_usage::table)
@@ -551,8 +552,8 @@ pub(crate) fn insert_corrections(conn: &mut Conn, rows: &[CorrectionRow]) -> Que
     }
 }
 
-/// The oldest groups of calls in the queue of the roll-ups behind the number `after`, with their numbers, locked. Who
-/// comes second waits until the first is done, and finds those that are left.
+/// Returns and locks the oldest groups in the queue of the roll-ups, with their numbers. Only groups after the number
+/// `after` are returned. A second caller waits until the first transaction ends, and gets the remaining groups.
 pub(crate) fn lock_queued_calls(
     conn: &mut Conn,
     after: Option<i64>,
@@ -575,7 +576,7 @@ pub(crate) fn lock_queued_calls(
     }
 }
 
-/// Deletes entries of the index of records: few, and rarely any.
+/// Deletes entries of the index of records. There are few, and rarely any.
 pub(crate) fn delete_index_rows(conn: &mut Conn, rows: &[RequestIndexRow]) -> QueryResult<()> {
     for row in rows {
         let key = (row.merchant_id, &row.key, &row.value, row.request_id);
@@ -604,7 +605,7 @@ pub(crate) fn insert_transactions(conn: &mut Conn, rows: &[TransactionRow]) -> Q
     }
 }
 
-/// Writes locked wallets back.
+/// Writes locked wallets.
 pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| SaveWallet(row).execute(conn)),
@@ -612,7 +613,7 @@ pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<(
     }
 }
 
-/// Writes locked counters back.
+/// Writes locked counters.
 pub(crate) fn save_counters(conn: &mut Conn, rows: &[TierCounterRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| SaveCounter(row).execute(conn)),
@@ -620,7 +621,7 @@ pub(crate) fn save_counters(conn: &mut Conn, rows: &[TierCounterRow]) -> QueryRe
     }
 }
 
-/// Claims an idempotency key; whether it was free. Who comes second waits until the first is done.
+/// Claims an idempotency key. Returns whether it was free. A second claim waits until the first transaction ends.
 pub(crate) fn claim_idempotency_key(conn: &mut Conn, row: &AnswerRow) -> QueryResult<bool> {
     let claimed = crate::conn::each_database!(conn, conn => {
         diesel::insert_into(idempotent_answers::table)
@@ -631,7 +632,7 @@ pub(crate) fn claim_idempotency_key(conn: &mut Conn, row: &AnswerRow) -> QueryRe
     claimed.map(|count| count > 0)
 }
 
-/// Makes the series that are not there yet; `rows` ascend.
+/// Inserts the series that do not exist yet. `rows` must ascend.
 pub(crate) fn insert_series(conn: &mut Conn, rows: &[SeriesRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| {
@@ -645,7 +646,7 @@ pub(crate) fn insert_series(conn: &mut Conn, rows: &[SeriesRow]) -> QueryResult<
     }
 }
 
-/// Makes the tags that are not there yet; `rows` ascend.
+/// Inserts the tags that do not exist yet. `rows` must ascend.
 pub(crate) fn insert_tags(conn: &mut Conn, rows: &[TagRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| {
@@ -659,19 +660,18 @@ pub(crate) fn insert_tags(conn: &mut Conn, rows: &[TagRow]) -> QueryResult<()> {
     }
 }
 
-/// Keeps others from the missing prices of a merchant until the transaction ends.
+/// Locks the missing prices of a merchant until the transaction ends.
 pub(crate) fn lock_missing_prices(conn: &mut Conn, merchant_id: MerchantId) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(_) => Ok(()),
         Conn::Postgres(conn) => {
-            // There is no row yet that could be locked, and that of the merchant comes before all
-            // others.
+            // No row may exist yet that could be locked, and the merchant's row must be locked before all others.
             lock_for_now(conn, &format!("missing prices of {merchant_id}"))
         }
     }
 }
 
-/// Lets nobody else make partitions until the transaction ends.
+/// Locks the creation of partitions until the transaction ends.
 pub(crate) fn lock_partitions(conn: &mut PgConnection) -> QueryResult<()> {
     lock_for_now(conn, "partitions")
 }
@@ -683,14 +683,14 @@ fn lock_for_now(conn: &mut PgConnection, what: &str) -> QueryResult<()> {
         .map(drop)
 }
 
-/// The number of an advisory lock. All such locks of a database are one room: the hash keeps clear of
-/// other users.
+/// The number of an advisory lock. All users of a database share these numbers; the hash avoids collisions with other
+/// users.
 fn advisory_number(what: &str) -> i64 {
     let hash = Sha256::digest(what);
     hash.iter().take(8).fold(0_i64, |all, byte| (all << 8) | i64::from(*byte))
 }
 
-/// Notes prices that were missing.
+/// Inserts missing prices.
 pub(crate) fn insert_missing_prices(conn: &mut Conn, rows: &[MissingPriceRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| {
@@ -704,7 +704,7 @@ pub(crate) fn insert_missing_prices(conn: &mut Conn, rows: &[MissingPriceRow]) -
     }
 }
 
-/// Notes that records were priced again.
+/// Inserts the repricings of records.
 pub(crate) fn insert_repricings(conn: &mut Conn, rows: &[RepricingRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => {
@@ -716,8 +716,7 @@ pub(crate) fn insert_repricings(conn: &mut Conn, rows: &[RepricingRow]) -> Query
     }
 }
 
-/// Adds to roll-ups; `rows` ascend. It is arithmetic on what stands there at that moment, so nothing
-/// has to be read or locked before.
+/// Adds to roll-ups. `rows` must ascend. The statement computes the sums, so no row is read or locked before.
 pub(crate) fn add_rollups(conn: &mut Conn, rows: &[RollupRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| AddRollup(row).execute(conn)),

@@ -1,22 +1,26 @@
+//! The errors of the store.
+
 use std::fmt;
 
-/// Why the store could not do what it was asked. Business outcomes (taken, not found, refused) are
-/// not errors; they are answers of the functions themselves.
+/// The reason that an operation of the store failed.
+///
+/// Business outcomes (taken, not found, refused) are not errors: the functions return them as values.
 #[derive(Debug)]
 pub enum StoreError {
-    /// The database cannot be reached, or not in time, or its disk takes nothing.
+    /// The database cannot be reached, or not in time, or its disk is full or fails.
     Unavailable(String),
-    /// Others change the same rows again and again. Nothing was done; later it may be.
+    /// Other transactions change the same rows again and again. Nothing was done; a later attempt may
+    /// succeed.
     Busy(String),
-    /// The connection was lost in the middle: what was asked may have been done, or not.
+    /// The connection was lost in the middle: the operation may have been done, or not.
     Interrupted,
     /// The database refused a statement.
     Database(diesel::result::Error),
-    /// A row cannot be read as what it should be.
+    /// A row has a value that cannot be read.
     Corrupt {
-        /// Which value of which table.
+        /// The value's table and column.
         what: &'static str,
-        /// What stood there.
+        /// The value that was found.
         value: String,
     },
 }
@@ -42,9 +46,9 @@ impl std::error::Error for StoreError {
     }
 }
 
-/// How PostgreSQL says that somebody else has locked a row for too long.
+/// PostgreSQL's message for a row that another transaction has locked for too long.
 const LOCKED: &str = "canceling statement due to lock timeout";
-/// How SQLite says that there is no room for a commit. Then it has not been done.
+/// SQLite's message for a full disk. The commit was not done then.
 const FULL: &str = "database or disk is full";
 
 impl From<diesel::result::Error> for StoreError {
@@ -52,14 +56,14 @@ impl From<diesel::result::Error> for StoreError {
         use diesel::result::DatabaseErrorKind::{
             ClosedConnection, ReadOnlyTransaction, UnableToSendCommand, Unknown,
         };
-        // How libpq says that a server has gone in the middle of a statement.
+        // libpq's messages for a server that has gone in the middle of a statement.
         const GONE: [&str; 4] = [
             "server closed the connection",
             "no connection to the server",
             "terminating connection",
             "the database system is",
         ];
-        // How either says that its disk takes nothing more, or gives nothing any more.
+        // The messages of both databases for a disk that is full or fails.
         const DISK: [&str; 4] =
             ["No space left on device", FULL, "disk I/O error", "unable to open database file"];
         match cause {
@@ -88,7 +92,7 @@ impl From<r2d2::Error> for StoreError {
 }
 
 impl StoreError {
-    /// The same, of a commit: where it was lost, nobody knows whether it was done.
+    /// This error as that of a commit: if the connection was lost, the outcome is unknown.
     pub(crate) fn of_a_commit(self) -> Self {
         match self {
             Self::Unavailable(why) if !why.contains(FULL) => Self::Interrupted,
@@ -96,17 +100,17 @@ impl StoreError {
         }
     }
 
-    /// Whether the database is to blame, and not what it was asked.
+    /// Whether the database failed, and not the statement.
     pub(crate) const fn is_away(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Interrupted)
     }
 
-    /// Whether somebody else has locked a row for longer than was to be waited for.
+    /// Whether another transaction has locked a row for longer than the timeout.
     pub(crate) fn is_of_a_lock(&self) -> bool {
         matches!(self, Self::Unavailable(why) if why.contains(LOCKED))
     }
 
-    /// The same, but a database that is busy, for longer than anybody waits, is away.
+    /// This error, but a database that stays busy counts as unavailable.
     pub(crate) fn or_away(self) -> Self {
         match self.is_transient() {
             true => Self::Unavailable("another program keeps writing to it".to_owned()),
@@ -114,7 +118,7 @@ impl StoreError {
         }
     }
 
-    /// A row is not there that others say is.
+    /// The error for a row that is missing, although other rows refer to it.
     pub(crate) fn missing(noun: &str, id: impl fmt::Display) -> Self {
         Self::Corrupt { what: "row (it is missing)", value: format!("{noun} {id}") }
     }
@@ -129,7 +133,7 @@ impl StoreError {
         }
     }
 
-    /// Whether another attempt may well succeed: the database was busy, or broke a deadlock.
+    /// Whether another attempt may succeed: the database was busy, or broke a deadlock.
     pub(crate) fn is_transient(&self) -> bool {
         use diesel::result::DatabaseErrorKind::SerializationFailure;
         match self {

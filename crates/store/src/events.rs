@@ -1,5 +1,4 @@
-//! Events: written in the transaction that causes them, where they wait until the webhooks that want
-//! them are found.
+//! Events. They are written in the transaction that causes them, and wait until their webhooks are found.
 
 use diesel::prelude::*;
 use tollgate_domain::{Event, EventId, MerchantId, News, Timestamp};
@@ -12,7 +11,7 @@ use crate::page::Page;
 use crate::rows::EventRow;
 use crate::schema::events;
 
-/// Writes an event down. Call it in the transaction that causes it.
+/// Writes an event. Call it in the transaction that causes it.
 pub(crate) fn write(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -22,10 +21,10 @@ pub(crate) fn write(
     Ok(dialect::insert_events(conn, &[EventRow::new(merchant_id, news, now, now)])?)
 }
 
-/// What happened to a merchant, newest first.
+/// The events of a merchant, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -48,14 +47,15 @@ pub(crate) fn any_waits(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(diesel::select(diesel::dsl::exists(waiting)).get_result(conn)?)
 }
 
-/// The merchants of whom events wait.
+/// The merchants that have waiting events.
 pub(crate) fn merchants_waiting(conn: &mut Conn) -> Result<Vec<Id<MerchantId>>, StoreError> {
     let waiting = events::table.filter(events::dispatched_at.is_null());
     Ok(waiting.select(events::merchant_id).distinct().order(events::merchant_id).load(conn)?)
 }
 
-/// The events of a merchant that wait with their numbers, in the order in which they were written: that of any one resource is the
-/// order in which they happened, for they are written under its lock.
+/// The waiting events of a merchant with their numbers, in the order of writing.
+///
+/// For one resource it is the order in which they happened, because they are written under its lock.
 pub(crate) fn waiting(
     conn: &mut Conn,
     merchant_id: Id<MerchantId>,
@@ -70,7 +70,7 @@ pub(crate) fn waiting(
     Ok(rows.load(conn)?)
 }
 
-/// The number of the last event of a merchant that waits, or 0: all that come are greater.
+/// The number of a merchant's last waiting event, or 0. Later events have greater numbers.
 pub(crate) fn last_waiting(conn: &mut Conn, merchant_id: MerchantId) -> Result<i64, StoreError> {
     let waiting = events::table
         .filter(events::merchant_id.eq(Id(merchant_id)))
@@ -79,7 +79,7 @@ pub(crate) fn last_waiting(conn: &mut Conn, merchant_id: MerchantId) -> Result<i
     Ok(last.unwrap_or(0))
 }
 
-/// Marks events whose webhooks were found.
+/// Marks events as dispatched: their webhooks were found.
 pub(crate) fn mark_dispatched(
     conn: &mut Conn,
     numbers: &[i64],
@@ -92,7 +92,7 @@ pub(crate) fn mark_dispatched(
     Ok(())
 }
 
-/// Of the oldest events a thousand at most that were dispatched before an instant.
+/// The events among the oldest thousand that were dispatched before an instant.
 pub(crate) fn dispatched_before(
     conn: &mut Conn,
     before: Timestamp,

@@ -1,4 +1,4 @@
-//! Answers of our own operations, kept for a day for those who ask again.
+//! Answers of this service's own operations, kept for a day for repeated requests.
 
 use diesel::prelude::*;
 use tollgate_domain::{MerchantId, Timestamp};
@@ -10,25 +10,25 @@ use crate::ids::{AnyId, Id};
 use crate::rows::AnswerRow;
 use crate::schema::idempotent_answers;
 
-/// What makes a repeated operation recognisable.
+/// The identity of an operation that may be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// Whose key it is.
+    /// The owner of the key.
     pub scope: Scope,
     /// The caller's key.
     pub key: String,
-    /// A hash of what was asked: method, path and body.
+    /// A hash of the request: method, path and body.
     pub fingerprint: [u8; 32],
 }
 
-/// Whose idempotency keys are meant: the same key means something else in each scope.
+/// The owner of an idempotency key. The same key is another one in each scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The operator's.
+    /// The operator.
     Operator,
-    /// A merchant's, over the API.
+    /// A merchant, over the API.
     Api(MerchantId),
-    /// A merchant's, on the dashboard.
+    /// A merchant, on the dashboard.
     Dashboard(MerchantId),
 }
 
@@ -43,7 +43,7 @@ impl Scope {
     }
 }
 
-/// An answer as it was given, but for what is shown only once.
+/// An answer as it was given, without secrets that are shown only once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status.
@@ -52,25 +52,26 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Whether an operation is to be done.
+/// Whether an operation is to be done, or its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// It is new: do it and [`keep`] its answer in the same transaction.
     New,
-    /// It was done: this was the answer.
+    /// It was done, with this answer.
     Done(Answer),
-    /// The key was used for something else.
+    /// The key was used for another request.
     Reused,
 }
 
-/// How long an answer is kept.
+/// The time for which an answer is kept.
 const KEPT_MILLIS: i64 = 24 * 60 * 60 * 1_000;
 
-/// Claims a key. Call it first in the write transaction of the operation: what fails takes its
-/// claim back, and of two at once the second waits for the first.
+/// Claims a key. Call it first in the write transaction of the operation.
+///
+/// A failed operation rolls its claim back. Of two claims at once, the second waits for the first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn claim(conn: &mut Conn, key: &IdempotencyKey, now: Timestamp) -> Result<Claim, StoreError> {
     let expired = now.plus_millis(-KEPT_MILLIS).unix_micros();
     let (merchant_id, scope) = key.scope.columns();
@@ -109,7 +110,7 @@ pub fn claim(conn: &mut Conn, key: &IdempotencyKey, now: Timestamp) -> Result<Cl
 /// Keeps the answer of an operation whose key was claimed in this transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn keep(conn: &mut Conn, key: &IdempotencyKey, answer: &Answer) -> Result<(), StoreError> {
     let (merchant_id, scope) = key.scope.columns();
     diesel::update(idempotent_answers::table.find((merchant_id, scope, &key.key)))
@@ -121,10 +122,10 @@ pub fn keep(conn: &mut Conn, key: &IdempotencyKey, answer: &Answer) -> Result<()
     Ok(())
 }
 
-/// Forgets answers older than a day; how many.
+/// Deletes answers older than a day. Returns their number.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn forget_expired(conn: &mut Conn, now: Timestamp) -> Result<usize, StoreError> {
     let expired = now.plus_millis(-KEPT_MILLIS).unix_micros();
     let old = idempotent_answers::table.filter(idempotent_answers::created_at.lt(expired));

@@ -1,4 +1,4 @@
-//! Ids as the tables have them: 16 bytes each.
+//! Ids as the tables store them: 16 bytes each.
 
 use std::fmt;
 
@@ -9,25 +9,25 @@ use diesel::serialize::{self, Output, ToSql};
 use diesel::sql_types::Binary;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An id in a row. Rows go to PostgreSQL and come from there as JSON, in which it is `\x` and 32 digits.
+/// An id in a row. In the JSON of rows to and from PostgreSQL it is `\x` and 32 digits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, AsExpression, FromSqlRow)]
 #[diesel(sql_type = Binary)]
 pub(crate) struct Id<T>(pub(crate) T);
 
 impl<T> Id<T> {
-    /// The id as the domain has it.
+    /// Returns the id of the domain.
     pub(crate) fn get(self) -> T {
         self.0
     }
 }
 
 impl<T: tollgate_domain::Id> Id<T> {
-    /// The id of a row of any kind.
+    /// Returns the id without its kind.
     pub(crate) fn of_any(self) -> Id<AnyId> {
         Id(AnyId(*self.0.as_bytes()))
     }
 
-    /// The same, with the id as it is shown.
+    /// Returns the id without its kind, and its text.
     pub(crate) fn named(self) -> (Id<AnyId>, String) {
         (self.of_any(), self.to_string())
     }
@@ -45,7 +45,7 @@ impl<T: fmt::Display> fmt::Debug for Id<T> {
     }
 }
 
-/// The id of a row whose kind the table does not say: that of an owner of a counter, or of a series.
+/// An id whose kind the table does not store: the owner of a counter or of a series.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AnyId([u8; 16]);
 
@@ -65,7 +65,7 @@ impl fmt::Display for AnyId {
     }
 }
 
-/// The digits of an id, as `encode(id, 'hex')` has them on PostgreSQL.
+/// The digits of an id, as from `encode(id, 'hex')` on PostgreSQL.
 struct Digits([u8; 16]);
 
 impl fmt::Display for Digits {

@@ -1,7 +1,7 @@
-//! Settlements that the database could not take: kept on disk, one file each, until it can.
+//! Settlements that the database could not take, kept on disk until it can.
 //!
-//! A file is complete or not there: it is written under another name, made durable, and renamed.
-//! To book one twice does no harm, so it is removed only after it was booked.
+//! Each has a file of its own. A file is complete or absent: it is written under another name, made
+//! durable, and renamed. Booking it twice does no harm, so it is removed only after it was booked.
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,12 +23,13 @@ pub(crate) struct Entry {
     pub(crate) call: Option<PendingRecord>,
 }
 
-/// For so long a commit whose answer was lost may still be on its way.
+/// The time for which a commit whose answer was lost may still be in flight.
 const COMMITS_COME_WITHIN_MS: i64 = 10 * 60 * 1_000;
 
 impl Entry {
-    /// Whether there may come to be a record of a call that was refused because nobody knows whether its
-    /// admission was committed.
+    /// Whether a record of this refused call may still appear.
+    ///
+    /// The call was refused because the outcome of its admission's commit is unknown.
     pub(crate) fn may_come(&self, now: Timestamp) -> bool {
         let Report { ending, timestamp, .. } = &self.report;
         *ending == Ending::NotSent && now < timestamp.plus_millis(COMMITS_COME_WITHIN_MS)
@@ -47,9 +48,9 @@ impl Journal {
         Ok(Self { folder: folder.to_owned() })
     }
 
-    /// Keeps an entry, durably.
+    /// Writes an entry durably.
     pub(crate) fn write(&self, entry: &Entry) -> io::Result<()> {
-        // Somebody may have tidied it away while it was empty.
+        // The folder may have been removed while it was empty.
         private_folder(&self.folder)?;
         let name = self.path(entry.request_id);
         let unfinished = name.with_extension("unfinished");
@@ -63,7 +64,7 @@ impl Journal {
         write().inspect_err(|_| drop(fs::remove_file(&unfinished)))
     }
 
-    /// Every entry that waits. What is none is set aside or left alone, and keeps no other waiting.
+    /// All entries that wait. An unreadable file is set aside; files with other names are ignored.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.folder)? {
@@ -87,11 +88,11 @@ impl Journal {
         Ok(entries)
     }
 
-    /// How many entries wait, and how many bytes they take.
+    /// The number of entries that wait, and their size in bytes.
     pub(crate) fn size(&self) -> io::Result<(u64, u64)> {
         let (mut entries, mut bytes) = (0, 0_u64);
         let files = match fs::read_dir(&self.folder) {
-            // Tidied away while it was empty.
+            // Removed while it was empty.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
             files => files?,
         };
@@ -99,14 +100,14 @@ impl Journal {
             let file = file?;
             if file.path().extension().is_some_and(|extension| extension == "json") {
                 entries += 1;
-                // One that is gone by now was booked.
+                // A file that is gone by now was booked.
                 bytes = bytes.saturating_add(file.metadata().map_or(0, |file| file.len()));
             }
         }
         Ok((entries, bytes))
     }
 
-    /// Forgets an entry that was booked. Another node may have been faster.
+    /// Removes an entry that was booked. Another node may have removed it first.
     pub(crate) fn remove(&self, request_id: RequestId) -> io::Result<()> {
         match fs::remove_file(self.path(request_id)) {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -114,7 +115,7 @@ impl Journal {
         }
     }
 
-    /// Keeps an entry that belongs to no record, for a person to look at.
+    /// Sets aside an entry that belongs to no record, for inspection.
     pub(crate) fn set_aside(&self, request_id: RequestId) -> io::Result<()> {
         let path = self.path(request_id);
         fs::rename(&path, path.with_extension("unknown"))

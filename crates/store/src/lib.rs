@@ -1,12 +1,13 @@
-//! Tollgate's memory: merchants, meters, wallets, records and every movement of money, in SQLite
-//! or PostgreSQL, behind one [`Store`].
+//! The store: merchants, meters, wallets, records and every movement of money.
+//!
+//! The data is in SQLite or PostgreSQL, behind one [`Store`].
 //!
 //! - Reading: [`Store::read`] with the functions of [`meters`], [`requests`], … on a connection.
 //! - Writing: [`Store::write`] with the same, in one transaction.
 //! - The hot path: [`Store::admit`] and [`Store::settle`], which the ledger groups.
 //!
-//! Every query starts from the merchant. No trait stands between the code and the database, and
-//! the tests run on both.
+//! Every query starts from the merchant. The code calls the database without a trait in between, and the
+//! tests run on both databases.
 
 #![warn(clippy::too_many_lines)]
 

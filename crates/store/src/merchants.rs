@@ -13,7 +13,7 @@ use crate::rows::{MerchantRow, SecretKeyRow};
 use crate::schema::{merchants, secret_keys};
 use crate::wallets;
 
-/// A merchant just made, and its first key, shown this once.
+/// A new merchant and its first key, which is shown only this once.
 #[derive(Clone, Debug)]
 pub struct NewMerchant {
     /// The merchant.
@@ -22,10 +22,10 @@ pub struct NewMerchant {
     pub key: Key,
 }
 
-/// Makes a merchant with a wallet of its own, which has no limit, and a first secret key.
+/// Makes a merchant, its own wallet without a limit, and its first secret key.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn create(conn: &mut Conn, name: &str, now: Timestamp) -> Result<NewMerchant, StoreError> {
     let merchant_id = MerchantId::generate(now);
     let wallet_id = WalletId::generate(now);
@@ -44,7 +44,7 @@ pub fn create(conn: &mut Conn, name: &str, now: Timestamp) -> Result<NewMerchant
 /// The merchant, if there is one.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Merchant>, StoreError> {
     let row = merchants::table
         .find(Id(merchant_id))
@@ -64,7 +64,7 @@ pub(crate) fn ids(conn: &mut Conn) -> Result<Vec<MerchantId>, StoreError> {
 /// All merchants, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list(conn: &mut Conn, page: &Page<MerchantId>) -> Result<Vec<Merchant>, StoreError> {
     let mut query = merchants::table.select(MerchantRow::as_select()).into_boxed();
     if let Some(after) = page.after {
@@ -74,10 +74,10 @@ pub fn list(conn: &mut Conn, page: &Page<MerchantId>) -> Result<Vec<Merchant>, S
     rows.into_iter().map(Merchant::try_from).collect()
 }
 
-/// Whose key has this hash, if it is a valid one.
+/// The valid secret key with this hash.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find_secret_key(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SecretKey>, StoreError> {
     let row = secret_keys::table
         .filter(secret_keys::key_hash.eq(hash.as_slice()))
@@ -88,10 +88,10 @@ pub fn find_secret_key(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SecretK
     row.map(SecretKey::try_from).transpose()
 }
 
-/// Makes a secret key; the key itself is never seen again.
+/// Makes a secret key. The key itself is returned only here.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn create_secret_key(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -115,7 +115,7 @@ pub fn create_secret_key(
 /// A merchant's valid secret keys, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list_secret_keys(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -133,7 +133,7 @@ pub fn list_secret_keys(
     rows.into_iter().map(SecretKey::try_from).collect()
 }
 
-/// What became of a key that was to be deleted.
+/// The outcome of [`delete_secret_key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
     /// It is gone, at once.
@@ -144,10 +144,10 @@ pub enum Deletion {
     Last,
 }
 
-/// Deletes a secret key, but not a merchant's last. Call it in a write transaction.
+/// Deletes a secret key, unless it is a merchant's last. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn delete_secret_key(
     conn: &mut Conn,
     merchant_id: MerchantId,

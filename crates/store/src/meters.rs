@@ -17,14 +17,14 @@ use crate::schema::{meter_versions, meters, tier_counters};
 use crate::subscription_configs;
 use crate::tables::spend_keys;
 
-/// The merchant has another meter with this slug.
+/// The error for a slug that another meter of the merchant has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlugTaken;
 
 /// Makes a meter. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn create(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -76,7 +76,7 @@ fn insert_version(
     Ok(())
 }
 
-/// Rows of meters with the JSON of their present version.
+/// A row of a meter with the JSON of its present version.
 type WithModel = (MeterRow, String);
 
 fn meter((row, model): WithModel) -> Result<MerchantMeter, StoreError> {
@@ -100,7 +100,7 @@ macro_rules! present {
 /// A merchant's meter that is not deleted.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -128,11 +128,12 @@ pub(crate) fn find_by_slug(
     row.map(meter).transpose()
 }
 
-/// How much was counted under a meter so far in the tier period of `at`: of a connection, or of the
-/// merchant's own calls.
+/// The tier counter of a meter in the tier period of `at`.
+///
+/// The counter of a connection, or of the merchant's own calls.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn counted(
     conn: &mut Conn,
     meter: &MerchantMeter,
@@ -160,7 +161,7 @@ pub(crate) fn slug(conn: &mut Conn, meter_id: MeterId) -> Result<Option<String>,
 /// A merchant's meters that are not deleted, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -175,22 +176,23 @@ pub fn list(
     rows.into_iter().map(meter).collect()
 }
 
-/// What became of a change.
+/// The outcome of [`update`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Updated {
     /// The meter as it is now.
     Meter(Box<MerchantMeter>),
     /// The merchant has no such meter.
     NotFound,
-    /// The tiers do not make a meter.
+    /// The tiers are not valid.
     BadTiers(Vec<MeterError>),
 }
 
-/// Changes a meter: calls admitted before keep the version they began with. Call it in a write
-/// transaction.
+/// Changes a meter. Calls admitted before keep the version with which they began.
+///
+/// Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn update(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -230,38 +232,39 @@ pub fn update(
     Ok(Updated::Meter(Box::new(meter)))
 }
 
-/// What became of a meter that was to be deleted.
+/// The outcome of [`delete`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
     /// It is gone.
     Deleted,
     /// The merchant has no such meter.
     NotFound,
-    /// Something rests on it, so it stays.
+    /// It is in use and stays.
     InUse(InUse),
 }
 
-/// What rests on a meter.
+/// The use of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InUse {
     /// Spend keys are priced by it.
     BySpendKeys,
-    /// It is the last one linked to a subscription configuration, whose credit no call could draw on
-    /// without it.
+    /// It is the last meter of a subscription configuration. No call could draw on its credit without it.
     ByConfigs,
 }
 
-/// Deletes a meter: calls in flight are still priced by it. Call it in a write transaction.
+/// Deletes a meter. Calls in flight are still priced by it.
+///
+/// Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn delete(
     conn: &mut Conn,
     merchant_id: MerchantId,
     meter_id: MeterId,
     now: Timestamp,
 ) -> Result<Deletion, StoreError> {
-    // No spend key may come to name it meanwhile.
+    // A spend key must not begin to use it meanwhile.
     dialect::lock_merchant(conn, merchant_id)?;
     if find(conn, merchant_id, meter_id)?.is_none() {
         return Ok(Deletion::NotFound);
@@ -281,7 +284,7 @@ pub fn delete(
     Ok(Deletion::Deleted)
 }
 
-/// What a version of a meter charges and when its counters start anew; it never changes.
+/// A version of a meter: its prices and its tier period. It never changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Version {
     pub(crate) model: Meter,

@@ -1,4 +1,4 @@
-//! The schema's history, embedded in the program.
+//! The migrations of the schema, embedded in the program.
 
 use std::fmt;
 
@@ -14,19 +14,19 @@ use crate::error::StoreError;
 const SQLITE: EmbeddedMigrations = embed_migrations!("../../migrations/sqlite");
 const POSTGRES: EmbeddedMigrations = embed_migrations!("../../migrations/postgres");
 
-/// Why the schema cannot be used.
+/// The reason that the schema cannot be used.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MigrationError {
-    /// The store could not be asked.
+    /// The store could not be queried.
     Store(StoreError),
-    /// A migration failed; it was taken back.
+    /// A migration failed; it was rolled back.
     Failed(String),
-    /// The store has a migration that this program does not know: a newer one wrote it.
+    /// The store has a migration that this program does not know: a newer version wrote it.
     Unknown(String),
     /// Migrations are missing and the operator runs them by hand.
     Pending(usize),
-    /// None was ever run: the database is new, or another program's.
+    /// No migration was ever run: the database is new, or another program's.
     Untouched,
 }
 
@@ -58,7 +58,7 @@ impl From<StoreError> for MigrationError {
     }
 }
 
-/// Brings the schema up to date, one process at a time; answers how many migrations ran.
+/// Migrates the schema, one process at a time. Returns the number of migrations that ran.
 pub(crate) fn run(conn: &mut Conn) -> Result<usize, MigrationError> {
     advisory_lock(conn, true).map_err(StoreError::from)?;
     let ran = match conn {
@@ -71,7 +71,7 @@ pub(crate) fn run(conn: &mut Conn) -> Result<usize, MigrationError> {
 
 /// Fails unless the schema is exactly the one that this program knows. Changes nothing.
 pub(crate) fn check(conn: &mut Conn) -> Result<(), MigrationError> {
-    // To ask for migrations makes the table in which they are noted.
+    // A query for migrations would create the table in which they are noted.
     if !is_noted(conn).map_err(StoreError::from)? {
         return Err(MigrationError::Untouched);
     }
@@ -85,7 +85,7 @@ pub(crate) fn check(conn: &mut Conn) -> Result<(), MigrationError> {
 /// Whether migrations are missing.
 ///
 /// # Errors
-/// [`MigrationError::Unknown`] when there are some that this program does not know.
+/// [`MigrationError::Unknown`] when the database has one that this program does not know.
 pub(crate) fn are_missing(conn: &mut Conn) -> Result<bool, MigrationError> {
     match check(conn) {
         Ok(()) => Ok(false),
@@ -94,7 +94,7 @@ pub(crate) fn are_missing(conn: &mut Conn) -> Result<bool, MigrationError> {
     }
 }
 
-/// Whether there is the table in which migrations are noted.
+/// Whether the table exists in which migrations are noted.
 fn is_noted(conn: &mut Conn) -> diesel::QueryResult<bool> {
     let there = match conn {
         Conn::Sqlite(_) => {

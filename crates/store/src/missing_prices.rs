@@ -1,7 +1,7 @@
-//! Prices that calls needed and no list has: one event a UTC day for each merchant, provider and model.
+//! Missing prices: one event a UTC day for each merchant, provider and model.
 //!
-//! The table makes it one on all nodes. Callers choose the names of models, so a merchant gets at most [`MOST_A_DAY`]
-//! of these events.
+//! The table makes it one for all nodes. Callers choose the names of models, so a merchant gets at most
+//! [`MOST_A_DAY`] of these events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,11 +16,12 @@ use crate::ids::Id;
 use crate::rows::{EventRow, MissingPriceRow};
 use crate::schema::missing_prices;
 
-/// How many of these events a merchant gets on a day at most.
+/// The most of these events that a merchant gets on a day.
 const MOST_A_DAY: usize = 100;
-/// How many this process remembers, of all merchants; then it forgets them, which costs a few reads.
+/// The number that this process remembers, of all merchants. Above it, it forgets all; that costs a few
+/// reads.
 const REMEMBERED: usize = 20_000;
-/// For how many days rows are kept: clocks of nodes may differ a little around midnight.
+/// The number of days for which rows are kept. Clocks of nodes may differ a little around midnight.
 const KEPT_DAYS: i64 = 2;
 
 /// Provider and model.
@@ -30,11 +31,12 @@ fn name(missing: &MissingPrice) -> Name {
     (missing.provider().to_owned(), missing.model().to_owned())
 }
 
-/// Writes the events that were not written today. Call it as the last thing of a write transaction: merchants are
-/// taken in the order of their ids, and nothing is locked afterwards.
+/// Writes the events that were not written today. Call it last in a write transaction.
+///
+/// Merchants are locked in the order of their ids, and nothing may be locked afterwards.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub(crate) fn report(
     conn: &mut Conn,
     missing: impl IntoIterator<Item = (MerchantId, MissingPrice)>,
@@ -76,17 +78,17 @@ fn reported_on(
     Ok(names.into_iter().collect())
 }
 
-/// Forgets days that are over; how many rows.
+/// Deletes the rows of past days. Returns their number.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub(crate) fn forget_old(conn: &mut Conn, now: Timestamp) -> Result<usize, StoreError> {
     let oldest = now.days_since_1970().saturating_sub(KEPT_DAYS);
     let old = missing_prices::table.filter(missing_prices::day.lt(oldest));
     Ok(diesel::delete(old).execute(conn)?)
 }
 
-/// The events that this process has seen to today, so that calls which are refused again cost nothing.
+/// The events that this process has reported today. A call that is refused again costs no query.
 #[derive(Default)]
 pub(crate) struct ReportedPrices(Mutex<Known>);
 
@@ -102,7 +104,7 @@ impl ReportedPrices {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is new today. It is not when asked again.
+    /// Whether a missing price is new today. Later calls return false.
     pub(crate) fn is_first(
         &self,
         merchant_id: MerchantId,
@@ -120,7 +122,7 @@ impl ReportedPrices {
         is_first
     }
 
-    /// Forgets them: it may be another database, or an earlier state of this one.
+    /// Forgets all of them: the database may be another one, or an earlier state of this one.
     pub(crate) fn forget(&self) {
         *self.known() = Known::default();
     }

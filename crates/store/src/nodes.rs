@@ -1,5 +1,7 @@
-//! The lives of serving processes. An open call names the life that will settle it; only when
-//! that life's lease has lapsed may somebody else end the call, never for its age alone.
+//! Nodes and their leases.
+//!
+//! An open call names the node that will settle it. Another node may end the call only when that lease has
+//! lapsed, and not for its age alone.
 
 use diesel::prelude::*;
 use tollgate_domain::{NodeId, RequestId, Timestamp};
@@ -9,7 +11,7 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::schema::{nodes, open_calls};
 
-/// Begins a life, or prolongs it.
+/// Begins the lease of a node, or renews it.
 pub(crate) fn renew(conn: &mut Conn, node_id: NodeId, until: Timestamp) -> Result<(), StoreError> {
     let lease = nodes::lease_until.eq(until.unix_micros());
     if diesel::update(nodes::table.find(Id(node_id))).set(lease).execute(conn)? == 0 {
@@ -20,19 +22,19 @@ pub(crate) fn renew(conn: &mut Conn, node_id: NodeId, until: Timestamp) -> Resul
     Ok(())
 }
 
-/// Ends a life that has nothing pending any more.
+/// Ends the lease of a node that has no open calls.
 pub(crate) fn retire(conn: &mut Conn, node_id: NodeId) -> Result<(), StoreError> {
     diesel::delete(nodes::table.find(Id(node_id))).execute(conn)?;
     Ok(())
 }
 
-/// Ends every life: for who has the store to himself.
+/// Ends every lease: for a process that has the store to itself.
 pub(crate) fn retire_all(conn: &mut Conn) -> Result<(), StoreError> {
     diesel::delete(nodes::table).execute(conn)?;
     Ok(())
 }
 
-/// The open calls of a process.
+/// The open calls of a node.
 pub(crate) fn open_calls(conn: &mut Conn, node_id: NodeId) -> Result<Vec<RequestId>, StoreError> {
     let ids: Vec<Id<RequestId>> = open_calls::table
         .filter(open_calls::node_id.eq(Id(node_id)))
@@ -41,8 +43,9 @@ pub(crate) fn open_calls(conn: &mut Conn, node_id: NodeId) -> Result<Vec<Request
     Ok(ids.into_iter().map(Id::get).collect())
 }
 
-/// Open calls whose owner's lease has lapsed, or who is gone; at most `limit`. The asking node
-/// lives, whatever its lease says.
+/// Open calls of other nodes whose lease has lapsed or is gone, at most `limit`.
+///
+/// The node `asking` counts as alive, whatever its lease.
 pub(crate) fn abandoned(
     conn: &mut Conn,
     asking: NodeId,

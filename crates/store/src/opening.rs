@@ -1,4 +1,4 @@
-//! How a store is opened, and why it may not be.
+//! The opening of a store: options, checks and errors.
 
 use std::fmt;
 use std::fs::File;
@@ -27,20 +27,21 @@ use crate::store::{Inner, Renewals, Store};
 use crate::vitals::Vitals;
 use crate::{deliveries, dialect, nodes, partitions, serving};
 
-/// How a store is opened.
+/// The options of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whether this process forwards calls: it then owns a lease, and a SQLite file all alone.
+    /// Whether this process forwards calls. It then owns a lease, and a SQLite file alone.
     pub serve: bool,
-    /// Whether to bring the schema up to date, or to refuse one that is not.
+    /// Whether to migrate the schema. Otherwise one that is not up to date is refused.
     pub migrate: bool,
-    /// The operator's charge as a fraction of the fee.
+    /// The service charge as a fraction of the fee.
     pub service_charge_rate: Rate,
-    /// Where the time comes from.
+    /// The source of the time.
     pub clock: Clock,
-    /// Where settlements wait while PostgreSQL is away; it must survive restarts. SQLite has none.
+    /// The folder of settlements that wait while PostgreSQL is away. It must survive restarts. SQLite has
+    /// none.
     pub journal: Option<PathBuf>,
-    /// How long this process may be silent before others end its calls, in milliseconds.
+    /// The lease in milliseconds: after that silence, other nodes end this process's calls.
     pub lease_ms: u32,
 }
 
@@ -57,7 +58,7 @@ impl Default for Options {
     }
 }
 
-/// Why a store could not be opened.
+/// The reason that a store could not be opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -67,11 +68,11 @@ pub enum OpenError {
     Migration(MigrationError),
     /// Another process serves from the same SQLite file.
     InUse,
-    /// The SQLite file is damaged: what SQLite says of it.
+    /// The SQLite file is damaged, with SQLite's report.
     Damaged(String),
     /// The journal cannot be kept in this folder.
     Journal(PathBuf, std::io::Error),
-    /// The operating system refused something.
+    /// A file operation failed.
     Io(std::io::Error),
 }
 
@@ -128,7 +129,7 @@ impl Store {
     /// Opens the store at `url`.
     ///
     /// # Errors
-    /// [`OpenError`] says what to do about it.
+    /// [`OpenError`], whose text names the remedy.
     pub fn open(url: &DatabaseUrl, options: &Options) -> Result<Self, OpenError> {
         let mut temporary = None;
         let (manager, writers, readers) = match url {
@@ -146,7 +147,7 @@ impl Store {
         let opened = options.clock.now();
         let node_id = NodeId::generate(opened);
         let begun = prepare(&manager, options, lock.as_ref(), node_id)?;
-        // What SQLite cannot write now has no other place to wait than memory.
+        // Settlements that SQLite cannot write wait in memory.
         let journal = options.journal.as_deref().filter(|_| manager.file().is_none());
         let context = Arc::new(Context {
             node_id,
@@ -179,10 +180,10 @@ impl Store {
         })))
     }
 
-    /// Brings the schema at `url` up to date; answers how many migrations ran.
+    /// Migrates the schema at `url`. Returns the number of migrations that ran.
     ///
     /// # Errors
-    /// [`OpenError`] says what to do about it.
+    /// [`OpenError`], whose text names the remedy.
     pub fn migrate(url: &DatabaseUrl) -> Result<usize, OpenError> {
         let manager = match url {
             DatabaseUrl::Postgres(url) => Manager::postgres(url),
@@ -197,7 +198,7 @@ fn journal_in(folder: &Path) -> Result<Journal, OpenError> {
     Journal::open(folder).map_err(|cause| OpenError::Journal(folder.to_owned(), cause))
 }
 
-/// Takes a SQLite file for this process alone, until it ends.
+/// Locks a SQLite file for this process alone, as long as the result is open.
 pub(crate) fn lock_file(path: &Path) -> Result<File, OpenError> {
     let file = private().create(true).truncate(false).open(beside(path, ".lock"))?;
     match file.try_lock() {
@@ -207,7 +208,7 @@ pub(crate) fn lock_file(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// The same, as long as that is needed; whoever has it for a short time is waited for.
+/// As [`lock_file`], but waits for a short lock of another process. `None` if none is needed.
 fn lock_file_soon(
     path: &Path,
     mut is_needed: impl FnMut() -> Result<bool, OpenError>,
@@ -224,14 +225,15 @@ fn lock_file_soon(
     Ok(None)
 }
 
-/// Brings the schema up to date, but not of a SQLite file that another process serves from: it would not know
-/// the schema any more.
+/// Migrates the schema, but not of a SQLite file that another process serves from.
+///
+/// That process would not know the new schema.
 fn migrate(manager: &Manager, conn: &mut Conn, is_locked: bool) -> Result<usize, OpenError> {
     let mut lock = None;
     if let Some(file) = manager.file()
         && !is_locked
     {
-        // The process that holds it may be bringing the schema up to date just now.
+        // The process that holds the lock may be migrating the schema now.
         lock = lock_file_soon(file, || Ok(migrations::are_missing(conn)?))?;
     }
     let ran = migrations::run(conn)?;
@@ -239,7 +241,7 @@ fn migrate(manager: &Manager, conn: &mut Conn, is_locked: bool) -> Result<usize,
     Ok(ran)
 }
 
-/// Makes the partitions of this month before anything is written to it. Another node may be making them just now.
+/// Makes the partitions of this month before the first write. Another node may be making them now.
 fn make_partitions(conn: &mut Conn, options: &Options) {
     const ATTEMPTS: u32 = 20;
     const PAUSE: Duration = Duration::from_millis(100);
@@ -253,8 +255,9 @@ fn make_partitions(conn: &mut Conn, options: &Options) {
     }
 }
 
-/// Brings the schema up to date, or checks it. With the `lock`, this process begins to serve, and ends the leases of
-/// processes that have ended.
+/// Migrates the schema, or checks it. With the `lock`, begins to serve.
+///
+/// It then also ends the leases of processes that have ended.
 fn prepare(
     manager: &Manager,
     options: &Options,

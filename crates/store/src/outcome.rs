@@ -1,7 +1,7 @@
-//! How a call ended, as the JSON of a record: everything that its other columns do not say.
+//! The outcome of a call, as the JSON of a record: all values without a column of their own.
 //!
-//! It is written for every call, so it is short: amounts are whole numbers of 10⁻¹⁰ USD, instants microseconds
-//! since 1970, and what most calls have in common is left out.
+//! It is written for every call, so it is short. Amounts are integers in units of 10⁻¹⁰ USD, instants are microseconds
+//! since 1970, and the values of most calls are left out.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use tollgate_pricing::{
 
 use crate::error::StoreError;
 
-/// See the module.
+/// The JSON of the outcome of a call.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Outcome<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,7 +30,7 @@ pub(crate) struct Outcome<'a> {
     usage: Usage,
     #[serde(default = "reported", skip_serializing_if = "is_reported")]
     usage_source: UsageSource,
-    /// Of the input and of the output.
+    /// The base costs of input and output.
     base: [i64; 2],
     #[serde(default = "catalog", skip_serializing_if = "is_catalog")]
     price_source: PriceSource,
@@ -46,7 +46,7 @@ pub(crate) struct Outcome<'a> {
     service_charge_payer: Payer,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     service_charge_rate: Option<Rate>,
-    /// The parts of the wallet and of the merchant.
+    /// The costs of the wallet and of the merchant.
     costs: [i64; 2],
     counted_units: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -111,10 +111,10 @@ impl<'a> Outcome<'a> {
         }
     }
 
-    /// Writes it into the record of a call that has not ended.
+    /// Writes the outcome into the record of a call that has not ended.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when the costs are beyond all amounts.
+    /// [`StoreError::Corrupt`] when the total cost is out of range.
     pub(crate) fn apply(self, record: &mut RequestRecord) -> Result<(), StoreError> {
         let [wallet, merchant] = self.costs.map(Amount::from_units);
         let total = wallet.checked_add(merchant).map_err(|Overflow| StoreError::Corrupt {

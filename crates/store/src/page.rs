@@ -1,14 +1,16 @@
-/// Where in a list to begin and how many to read. Lists are newest first, by id.
+//! A page of a list.
+
+/// The beginning and length of a page. Lists are newest first, by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page<Id> {
-    /// The last item already seen.
+    /// The last item of the page before.
     pub after: Option<Id>,
-    /// How many items at most.
+    /// The most items of the page.
     pub limit: u32,
 }
 
 impl<Id> Page<Id> {
-    /// How many rows to read: one more than asked for, to tell whether there are more.
+    /// The number of rows to read: one more than the limit, which shows whether there are more.
     pub(crate) fn rows(&self) -> i64 {
         i64::from(self.limit) + 1
     }

@@ -1,7 +1,7 @@
 //! The monthly partitions of the tables that only grow, on PostgreSQL.
 //!
-//! The tables and indexes that are written are those of one month. Rows of a month that has no partition are in the
-//! default one, so no write depends on a partition that was made in time.
+//! Writes then go to the tables and indexes of one month. Rows of a month without a partition are in the default
+//! partition, so no write depends on the creation of a partition in time.
 
 use diesel::RunQueryDsl;
 use diesel::pg::PgConnection;
@@ -13,24 +13,24 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 
-/// Each table is partitioned by an id, which begins with the time at which it was made.
+/// The partitioned tables, each with the id by which it is partitioned. An id begins with its creation time.
 const TABLES: [(&str, &str); 3] = [
     ("requests", "request_id"),
     ("request_index", "request_id"),
     ("transactions", "transaction_id"),
 ];
-/// How many months have their partitions before they begin.
+/// The number of months whose partitions are created in advance.
 const MONTHS_AHEAD: usize = 2;
 
-/// Makes the partitions of this month and of those that follow, unless they are there. Call it in a write
-/// transaction of its own that waits for no lock for [long](Conn::write_soon): while it waits for a reader of the
-/// default partition, everybody else waits for it. SQLite has no partitions.
+/// Creates the missing partitions of this month and the next ones. Must be called in a write transaction of its own
+/// that does not wait [long](Conn::write_soon) for a lock: while it waits for a reader of the default partition, all
+/// others wait for it. SQLite has no partitions.
 ///
 /// # Errors
-/// Those of the store: rows go to the default partition until it succeeds.
+/// [`StoreError`] when the database fails. Rows go to the default partition until a call succeeds.
 pub(crate) fn make_ahead(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     let Conn::Postgres(conn) = conn else { return Ok(()) };
-    // To attach one reads the default partition, and everybody waits meanwhile.
+    // To attach a partition reads the default partition, and all other transactions wait meanwhile.
     diesel::sql_query("SET LOCAL statement_timeout = '1s'").execute(conn)?;
     let mut month = now.date().replace_day(1).unwrap_or(now.date());
     for _ in 0..=MONTHS_AHEAD {
@@ -63,7 +63,7 @@ fn make(
     if is_there(conn)? {
         return Ok(());
     }
-    // Only one process makes it.
+    // Only one process creates it.
     dialect::lock_partitions(conn)?;
     if is_there(conn)? {
         return Ok(());
@@ -79,7 +79,7 @@ fn make(
         log::warn!("{name} is not made: {table}_default has rows of that month");
         return Ok(());
     }
-    // To attach a table locks the default partition alone; to make it as a partition would lock them all.
+    // To attach a table locks the default partition only. `CREATE TABLE … PARTITION OF` would lock all.
     for statement in [
         format!("CREATE TABLE {name} (LIKE {table} INCLUDING ALL)"),
         format!("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({from}) TO ({to})"),

@@ -1,4 +1,4 @@
-//! The connections for reading, which callers share.
+//! The connections for reading, which all callers share.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,14 @@ use r2d2::{Pool, PooledConnection};
 use crate::conn::Manager;
 use crate::error::StoreError;
 
-/// Nobody waits longer than this for a connection.
+/// The longest wait for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often somebody who waits looks whether the database is away: then he is told, rather than
-/// kept waiting.
+/// The interval at which a waiting caller checks whether the database is away.
+///
+/// If it is away, the caller fails at once.
 const LOOK: Duration = Duration::from_millis(100);
-/// The pool tries ever more seldom to reach a database that is away, but no more seldom than every
-/// half of this.
+/// The connection timeout of the pool. A database that is away is tried ever more seldom, but at least
+/// every half of this.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A pool of connections. Clones share it.
@@ -24,20 +25,20 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// At most `most` connections; none is opened before it is asked for.
+    /// A pool of at most `most` connections. None is opened before it is needed.
     pub(crate) fn new(manager: &Manager, most: u32) -> Self {
         let pool = Pool::builder()
             .max_size(most)
             .min_idle(Some(0))
             .connection_timeout(RETRY)
-            // A server can go while nobody looks; a file cannot.
+            // A server can go away unnoticed; a file cannot.
             .test_on_check_out(manager.file().is_none())
             .error_handler(Box::new(r2d2::NopErrorHandler))
             .build_unchecked(manager.clone());
         Self { pool, manager: manager.clone() }
     }
 
-    /// A connection, waited for.
+    /// A connection. Waits until one is free.
     pub(crate) fn get(&self) -> Result<PooledConnection<Manager>, StoreError> {
         let begun = Instant::now();
         loop {

@@ -11,7 +11,7 @@ use crate::ids::Id;
 use crate::rows::{CorrectionRow, RequestRow};
 use crate::schema::{corrections, requests};
 
-/// Corrects records that were settled after the sweeper had ended their calls.
+/// Applies corrections to the records of swept calls that were settled later.
 pub(crate) fn correct(conn: &mut Conn, rows: &mut [RequestRow]) -> Result<(), StoreError> {
     let swept = rows.iter_mut().filter(|row| row.swept);
     let mut swept: HashMap<_, _> =
@@ -35,15 +35,15 @@ pub(crate) fn correct(conn: &mut Conn, rows: &mut [RequestRow]) -> Result<(), St
     Ok(())
 }
 
-/// A walk through the records of all merchants, one after the other.
+/// A walk through the records of all merchants, one merchant after the other.
 #[derive(Default)]
 pub(crate) struct Walk {
-    /// Merchant and id of the last record.
+    /// The merchant and id of the last record.
     after: Option<(Id<MerchantId>, Id<RequestId>)>,
 }
 
 impl Walk {
-    /// The next records: none at the end.
+    /// Returns the next records. The list is empty at the end.
     pub(crate) fn next(
         &mut self,
         conn: &mut Conn,
@@ -57,7 +57,7 @@ impl Walk {
         if let Some((merchant_id, request_id)) = self.after {
             let of_merchant =
                 requests::merchant_id.eq(merchant_id).and(requests::request_id.gt(request_id));
-            // As `(merchant_id, request_id) > (x, y)`, which diesel cannot say.
+            // This is `(merchant_id, request_id) > (x, y)`, which diesel cannot express.
             next = next
                 .filter(requests::merchant_id.ge(merchant_id))
                 .filter(requests::merchant_id.gt(merchant_id).or(of_merchant));

@@ -1,10 +1,9 @@
-//! Pricing settled records again, by prices that were not known when they were settled, and moving
-//! what that makes a difference.
+//! Repricings: settled calls are priced again at corrected prices, and the differences are booked.
 //!
-//! A walk goes over the records, merchant by merchant and by their ids, without a transaction of its own. What differs is
-//! written in small transactions, in each of which the records are locked, read and reckoned again:
-//! whoever comes second, another operator or a late settlement, finds what the first has done. Rows
-//! are locked in the usual order, records before wallets.
+//! A walk reads the records, merchant by merchant and by their ids, without a transaction of its own.
+//! Differences are written in small transactions. Each of them locks and reads its records and calculates
+//! again, so it finds the changes of another operator or of a late settlement. Rows are locked in the usual
+//! order, records before wallets.
 
 use std::collections::BTreeSet;
 
@@ -28,28 +27,29 @@ use crate::store::Store;
 use crate::tables::repricings::{Earlier, earlier};
 use crate::write_set::{LedgerWallets, Reason, WriteSet, lock_wallets, out_of_range};
 
-/// How many records are read at a time.
+/// The number of records that are read at a time.
 const READ: i64 = 1_000;
-/// How many are written in one transaction at most.
+/// The most records that one transaction writes.
 const WRITTEN: usize = 100;
-/// How often a transaction that lost a deadlock, or found the database busy, is tried again.
+/// The attempts of a transaction that lost a deadlock or found the database busy.
 const ATTEMPTS: usize = 5;
-/// Ids grow with time, but for a clock that is set back: so much later the walk has certainly left
-/// the days it was asked for.
+/// The time past its last day at which the walk ends.
+///
+/// Ids grow with time, except when a clock is set back.
 const SLACK_MILLIS: i64 = 24 * 60 * 60 * 1_000;
 
-/// Which records are priced again.
+/// The records that are priced again. All given fields must match.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// Admitted on this UTC day or later.
+    /// The first UTC day of their admission.
     pub from: Date,
-    /// Admitted on this UTC day or earlier.
+    /// The last UTC day of their admission.
     pub to: Date,
-    /// Of this provider.
+    /// The provider.
     pub provider: Option<String>,
-    /// Of models like this, as their records name them.
+    /// A pattern of models, as the records name them.
     pub model: Option<ModelPattern>,
-    /// Of this merchant.
+    /// The merchant.
     pub merchant_id: Option<MerchantId>,
 }
 
@@ -58,7 +58,7 @@ pub struct Scope {
 pub struct Repricing {
     /// The record.
     pub request_id: RequestId,
-    /// Whose it is.
+    /// Its merchant.
     pub merchant_id: MerchantId,
     /// Its provider.
     pub provider: String,
@@ -66,48 +66,49 @@ pub struct Repricing {
     pub model: Option<String>,
     /// When it was admitted.
     pub created_at: Timestamp,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What became of pricing a record again.
+/// The outcome of pricing a record again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It costs what it did.
+    /// It costs the same.
     Same,
-    /// There is no price for it: it stays as it is.
+    /// There is no price for it. It stays as it is.
     NoPrice,
-    /// It would cost more than an amount can say: it stays as it is.
+    /// The new cost is out of the range of an amount. It stays as it is.
     TooMuch,
-    /// A balance would leave the range of an amount: nothing moved.
+    /// A balance would leave the range of an amount. Nothing was booked.
     OutOfRange(Box<Change>),
-    /// It costs something else. What that comes to is booked, unless it was only looked at.
+    /// It costs something else. The difference is booked, unless the run only looks.
     Differs(Box<Change>),
 }
 
-/// What is different at other prices.
+/// The difference that other prices make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What the provider charged by the record and its earlier repricings.
+    /// The base cost by the record and its earlier repricings.
     pub base_before: Amount,
-    /// What it charges by these prices.
+    /// The base cost by the new prices.
     pub base_after: Amount,
-    /// How much more each pays; negative is given back.
+    /// The amount that each pays more. A negative amount is given back.
     pub more: Shares,
-    /// Whether the service charge had to stay: its rate cannot be told.
+    /// Whether the service charge stays, because its rate cannot be determined.
     pub service_charge_kept: bool,
-    /// The prices.
+    /// The new prices.
     pub applied: Vec<AppliedPrices>,
 }
 
 impl Store {
-    /// Prices the records of `scope` again by `book`, at the prices of their days, and tells of each.
-    /// Unless it is only a look, what differs is booked before it is told. A call that is on its
-    /// way is passed by.
+    /// Prices the records of `scope` again by `book`, at the prices of their days.
+    ///
+    /// Each result is passed to `tell`. Unless `only_look` is set, a difference is booked before it is
+    /// passed. Calls in flight are skipped.
     ///
     /// # Errors
-    /// Those of the store: what was told as booked stays booked, and the rest is found by doing it
-    /// again.
+    /// [`StoreError`] when the database fails. Differences that were passed as booked stay booked; another
+    /// run finds the rest.
     pub async fn reprice(
         &self,
         scope: &Scope,
@@ -161,10 +162,10 @@ impl Store {
     }
 }
 
-/// A stretch of the walk.
+/// A part of the walk.
 struct Step {
     found: Vec<Repricing>,
-    /// After which id it goes on; `None` at its end.
+    /// The id after which the walk goes on; `None` at its end.
     next: Option<RequestId>,
 }
 
@@ -219,7 +220,7 @@ fn repricing(record: RequestRecord, outcome: Outcome) -> Repricing {
     }
 }
 
-/// What a record differs by from what it costs by `book`, its earlier repricings counted in.
+/// The difference between a record with its earlier repricings and its cost by `book`.
 fn reckon(
     pending: &PendingRecord,
     record: &RequestRecord,
@@ -248,7 +249,7 @@ fn reckon(
     reckoned().unwrap_or(Outcome::TooMuch)
 }
 
-/// Prices records of a merchant again and books what that makes a difference; `ids` ascend.
+/// Prices records of a merchant again and books the differences; `ids` ascend.
 fn write(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -291,7 +292,7 @@ fn write(
     Ok(done)
 }
 
-/// What a wallet has to pay more.
+/// An amount that a wallet pays more.
 struct Move {
     wallet_id: WalletId,
     part: &'static str,
@@ -307,7 +308,7 @@ fn moves(row: &RequestRow, more: Shares) -> Vec<Move> {
     moves.filter(|one| !one.more.is_zero()).collect()
 }
 
-/// What a transaction changes: read under lock, changed in memory, written back once.
+/// The changes of a transaction: read under lock, changed in memory, written back once.
 struct Books {
     wallets: LedgerWallets,
     changes: WriteSet,
@@ -315,7 +316,7 @@ struct Books {
 }
 
 impl Books {
-    /// Books a change; whether the balances have room for it. If not, nothing is changed.
+    /// Books a change if the balances have room for it. Otherwise changes nothing and returns false.
     fn book(
         &mut self,
         row: &RequestRow,
@@ -327,7 +328,7 @@ impl Books {
         let has_room = |one: &Move| {
             let balance = self.wallets.get(&one.wallet_id).map(|locked| locked.wallet.balance);
             let mut on_same = moves.iter().filter(|other| other.wallet_id == one.wallet_id);
-            // The lines are booked one after the other, and each must leave a balance.
+            // The lines are booked one after the other, and each must leave a balance in range.
             let after = on_same.try_fold(balance.unwrap_or_default(), |balance, other| {
                 balance.checked_sub(other.more)
             });

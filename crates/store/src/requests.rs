@@ -1,4 +1,4 @@
-//! Request records, read.
+//! Reads of request records.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -24,37 +24,37 @@ use crate::rows::{OpenCallRow, RequestRow};
 use crate::schema::{open_calls, reported_usage};
 use crate::{dialect, meters, records, rollups};
 
-/// Which records to list; everything given must hold.
+/// A filter for records. All given conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestFilter {
-    /// Of this connection.
+    /// Only this customer's records.
     pub connection_id: Option<ConnectionId>,
-    /// Priced by this meter.
+    /// Only records that this meter priced.
     pub meter_id: Option<MeterId>,
-    /// With each of these pairs in their metadata.
+    /// Only records with each of these pairs in their metadata.
     pub metadata: Vec<(String, String)>,
 }
 
-/// How the records of a list may have ended.
+/// A filter for the end of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HowEnded {
-    /// In any way, or not yet.
+    /// Any end, or none yet.
     #[default]
     Anyhow,
-    /// They failed.
+    /// Only failed calls.
     Failed,
 }
 
-/// A merchant's record.
+/// Returns a merchant's record.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,
     request_id: RequestId,
 ) -> Result<Option<RequestRecord>, StoreError> {
-    // The open calls first: a call that is settled meanwhile is found among the records then.
+    // The open calls first: a call that is settled between the two reads is then found among the records.
     let open = open_calls::table
         .find(Id(request_id))
         .filter(open_calls::merchant_id.eq(Id(merchant_id)))
@@ -68,10 +68,10 @@ pub fn find(
     Ok(to_records(conn, rows)?.pop())
 }
 
-/// A merchant's record of usage that it reported under this id of its own.
+/// Returns a merchant's record of reported usage with this reference id.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find_by_reference(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -86,10 +86,10 @@ pub fn find_by_reference(
     Ok(to_records(conn, rows)?.pop())
 }
 
-/// A merchant's records, newest first.
+/// Returns a merchant's records, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -98,8 +98,8 @@ pub fn list(
     page: &Page<RequestId>,
 ) -> Result<Vec<RequestRecord>, StoreError> {
     let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
-    // A call goes from the open calls to the records and the queue, and from the queue to the index. In this order
-    // each is seen at least once.
+    // A call moves from the open calls to the records and the queue, and from the queue to the index. Reads in this
+    // order see each call at least once.
     let open = match ended {
         HowEnded::Anyhow => open_calls(conn, merchant_id, filter, page)?,
         HowEnded::Failed => Vec::new(),
@@ -110,7 +110,7 @@ pub fn list(
         true => (Vec::new(), 0),
         false => queued(conn, merchant_id, filter, ended, page)?,
     };
-    // As many more as may turn out not to have failed.
+    // Room for the records of the index that turn out not to have failed.
     let more = Page { limit: page.limit.saturating_add(corrected), ..*page };
     ids.extend(self::ids(conn, merchant_id, conditions, &more)?);
     ids.sort_unstable();
@@ -120,7 +120,7 @@ pub fn list(
     let ids = ids.get(skipped..).unwrap_or_default();
     let settled = dialect::requests(conn, merchant_id, ids, Lock::No)?;
     let settled = to_records(conn, settled)?.into_iter();
-    // The index may not know yet that a record was corrected.
+    // The index may not contain the correction of a record yet.
     let settled =
         settled.filter(|one| ended == HowEnded::Anyhow || one.status == RequestStatus::Error);
     let mut records: BTreeMap<_, _> =
@@ -129,7 +129,8 @@ pub fn list(
     Ok(records.into_values().rev().take(rows).collect())
 }
 
-/// The ids of settled calls that are not in the index yet, and how many in it may have been corrected.
+/// Returns the ids of settled calls that are not in the index yet. Also returns the number of calls in the index that
+/// may have been corrected.
 fn queued(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -148,10 +149,10 @@ fn queued(
     Ok((ids, u32::try_from(corrected).unwrap_or(u32::MAX)))
 }
 
-/// A merchant's calls in flight, newest first: each holds money until it is settled.
+/// Returns a merchant's calls in flight, newest first. Each holds money until it is settled.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn in_flight(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -160,7 +161,7 @@ pub fn in_flight(
     open_calls(conn, merchant_id, &RequestFilter::default(), &newest)
 }
 
-/// A merchant's open calls, newest first. All of the table is read: it is small.
+/// Returns a merchant's open calls, newest first. It reads the whole table, which is small.
 fn open_calls(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -196,7 +197,7 @@ fn open_calls(
 }
 
 impl RequestFilter {
-    /// Whether these pairs have all that are asked for.
+    /// Whether the metadata contains all pairs of the filter.
     fn lets_through(&self, metadata: &Metadata) -> bool {
         let has = |(key, value): &(String, String)| metadata.get(key) == Some(value);
         self.metadata.iter().all(has)
@@ -204,7 +205,7 @@ impl RequestFilter {
 }
 
 impl QueuedCall {
-    /// Whether a filter of this merchant lets the call through.
+    /// Whether the call belongs to this merchant and passes its filter.
     pub(crate) fn passes(&self, merchant_id: MerchantId, filter: &RequestFilter) -> bool {
         self.merchant_id == merchant_id
             && filter.connection_id.is_none_or(|id| self.connection_id == Some(id))
@@ -213,7 +214,7 @@ impl QueuedCall {
     }
 }
 
-/// What a filter asks for, what few records meet before what many do, as far as can be guessed.
+/// The conditions of a filter, ordered by the likely number of records that meet them, fewest first.
 fn conditions(filter: &RequestFilter, ended: HowEnded) -> Vec<Condition> {
     let failure = (ended == HowEnded::Failed).then(|| (FAILURE.0, FAILURE.1.to_owned()));
     let connection = filter.connection_id.map(|id| (CONNECTION, id.to_string()));
@@ -223,11 +224,11 @@ fn conditions(filter: &RequestFilter, ended: HowEnded) -> Vec<Condition> {
     conditions.map(|(key, value)| Condition { key: key.to_owned(), value }).collect()
 }
 
-/// How many records of one condition are walked through before those of another are tried.
+/// The numbers of records of one condition that are walked through before another is tried.
 const PATIENCE: [i64; 3] = [200, 2_000, 20_000];
 
-/// The ids of a page. Nobody knows which condition the fewest records meet, so each is tried for a
-/// while, and then each for longer: that takes no more than a few times what the best one takes alone.
+/// Returns the ids of a page. The condition that the fewest records meet is not known. So each condition is tried with
+/// a limit, and then with higher limits. This takes at most a few times as long as the best condition alone.
 fn ids(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -256,11 +257,10 @@ fn ids(
     Ok(each_database!(conn, conn => walk.load(conn))?)
 }
 
-/// How the database walks through each condition of a filter, step by step: for whoever wonders why a
-/// list takes long.
+/// Returns the query plans for each condition of a filter, step by step, to explain why a list takes long.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn plans(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -283,7 +283,7 @@ pub fn plans(
     Ok(plans)
 }
 
-/// Settled calls as they are shown, in the order of their rows.
+/// Converts settled calls to records, in the order of their rows.
 pub(crate) fn to_records(
     conn: &mut Conn,
     mut rows: Vec<RequestRow>,
@@ -298,7 +298,7 @@ pub(crate) fn to_records(
     records.collect()
 }
 
-/// Open calls as they are shown.
+/// Converts open calls to records.
 fn open_records(
     conn: &mut Conn,
     calls: &[PendingRecord],
@@ -311,7 +311,7 @@ fn open_records(
     Ok(records.collect())
 }
 
-/// What these meters say.
+/// Returns the models of these meter versions.
 fn models(
     conn: &mut Conn,
     meters: impl IntoIterator<Item = Option<MeterVersion>>,

@@ -1,18 +1,17 @@
-//! The roll-ups: sums over settled calls, and what else is derived from them.
+//! The roll-ups: sums over settled calls, and the other rows that are derived from them.
 //!
-//! A settlement writes the call to a queue, in its own transaction. `fold` takes calls from the queue and adds
-//! them to the sums, to the index of their metadata, and to the outbox for webhooks that want single calls: in one
-//! transaction, for many calls at once. So a call is added once, and the path of calls does not wait for it.
+//! A settlement writes the call to a queue, in its own transaction. `fold` takes calls from the queue and adds them to
+//! the sums, to the index of their metadata, and to the outbox for webhooks that want single calls. One transaction
+//! does this for many calls. So each call is added once, and no call waits for it.
 //!
-//! A call is added to the series of its merchant and of its connection, and to that of its spend key, of
-//! its model, and of those that failed: the last three in wide rows only, for only charts ask for them. Of
-//! its metadata, the pairs
-//! whose keys have few values are a series of the merchant and of the connection each: their sets are
-//! few, so a question reads few of them. With pairs of keys that have many values (users, sessions)
-//! nearly every set is another. Such a call has one more series, of its whole metadata, which is found
-//! by each of those pairs. So a question is answered by the series of the few, all of whose pairs
-//! are in what they keep, and by those that are found by a pair with many; no call is in both, and it
-//! does not matter when a key came to have many.
+//! A call is added to the series of its merchant and of its customer. It is also added, in wide rows only, to the
+//! series of its spend key, of its model, and of failed calls: only charts read these.
+//!
+//! A metadata key has few values, or many (users, sessions). The pairs of keys with few values are one series of the
+//! merchant and one of the customer. Such sets of pairs are few, so a query reads few of them. A call with a key of
+//! many values has one more series, of its whole metadata, which is found by each pair of such a key. A query reads the
+//! series of the first kind that contain all its pairs, and the series of the second kind that one of its pairs finds.
+//! No call is in both, and it does not matter when a key came to have many values.
 
 mod queue;
 mod sums;
@@ -39,29 +38,29 @@ pub(crate) use queue::{CONNECTION, FAILURE, METER, QueuedCall, queued, queued_si
 pub use sums::Sums;
 pub(crate) use sums::{MODEL, NARROW, RollupKey, STATUS, WIDE, is_trait, pairs, slot, traits};
 
-/// A key with more values than this has many.
+/// The number of values above which a key has many.
 const FEW_VALUES: usize = 32;
-/// How many keys and series a writer remembers; then it begins anew, which costs a few writes.
+/// The number of keys and series that are remembered. Then all are forgotten, which costs a few writes.
 const REMEMBERED: usize = 65_536;
-/// How many ids of series of traits it remembers; the others are computed.
+/// The number of remembered ids of series of traits. The others are computed.
 const REMEMBERED_TRAITS: usize = 4_096;
-/// How many rows a statement has at most: PostgreSQL takes 65,535 values.
+/// The most rows of a statement. PostgreSQL takes 65,535 values.
 const AT_ONCE: usize = 3_000;
-/// How many calls are folded in one transaction, but for the last group: on SQLite calls wait for it.
+/// The calls that are folded in one transaction, apart from the last group: on SQLite calls wait for it.
 const FOLDED_AT_ONCE: usize = 128;
-/// How many groups are read for them.
+/// The number of groups that are read at once.
 const GROUPS_AT_ONCE: i64 = 64;
 
-/// What this process knows of series, so that it writes each once.
+/// The series that this process knows, so that it writes each once.
 #[derive(Default)]
 pub(crate) struct Series(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     series: HashSet<Id<AnyId>>,
-    /// The ids of series of [traits], by owner, key and value: nearly every call has the same.
+    /// The ids of series of [traits], by owner, key and value: nearly all calls share them.
     of_traits: HashMap<String, Id<AnyId>>,
-    /// The values seen of each merchant's keys, by their hashes, until they are many.
+    /// The hashes of the values seen of each merchant's keys, until there are many.
     values: HashMap<(MerchantId, String), HashSet<u64>>,
 }
 
@@ -70,14 +69,14 @@ impl Series {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what is there: it may be another database, or an earlier state of this one.
+    /// Forgets all series: the database may be another one, or in an earlier state.
     pub(crate) fn forget(&self) {
         let mut known = self.known();
         known.series.clear();
         known.of_traits.clear();
     }
 
-    /// Learns of series whose transaction is committed.
+    /// Adds series whose transaction is committed.
     fn learn(&self, written: impl Iterator<Item = Id<AnyId>>) {
         let mut known = self.known();
         if known.series.len() > REMEMBERED {
@@ -107,7 +106,7 @@ fn hash(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// What a transaction has folded.
+/// The result of folding in one transaction.
 #[derive(Default)]
 pub(crate) struct Folded {
     pub(crate) calls: usize,
@@ -115,20 +114,20 @@ pub(crate) struct Folded {
 }
 
 impl Folded {
-    /// It is committed: its series need not be written again.
+    /// Remembers the series of a committed transaction, which need not be written again.
     pub(crate) fn committed(self, series: &Series) {
         series.learn(self.rollups.series.into_iter().map(|row| row.series_id));
     }
 }
 
-/// Takes calls from the queue, oldest first, and adds them to everything that is derived from calls. Call it in a
-/// write transaction, until it finds none.
+/// Takes calls from the queue, oldest first, and adds them to all derived rows. Must be called in a write transaction,
+/// until no call is left.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub(crate) fn fold(conn: &mut Conn, series: &Series, now: Timestamp) -> Result<Folded, StoreError> {
     let (mut numbers, mut calls, mut last) = (Vec::new(), Vec::new(), None);
-    // Groups that cannot be read stay where they are, and keep no other waiting.
+    // A group that cannot be read stays in the queue and does not delay the others.
     while numbers.is_empty() {
         let groups = dialect::lock_queued_calls(conn, last, GROUPS_AT_ONCE)?;
         let Some((number, _)) = groups.last() else { break };
@@ -171,7 +170,7 @@ pub(crate) fn fold(conn: &mut Conn, series: &Series, now: Timestamp) -> Result<F
     Ok(Folded { calls: calls.len(), rollups })
 }
 
-/// Brings the index of records up to date. A call that was corrected may lose an entry and gain it again.
+/// Updates the index of records. A corrected call may lose an entry and gain it again.
 fn index(conn: &mut Conn, calls: &[QueuedCall]) -> Result<(), StoreError> {
     let mut changes: BTreeMap<RequestIndexRow, i32> = BTreeMap::new();
     for [gained, lost] in calls.iter().map(QueuedCall::index_rows) {
@@ -215,7 +214,7 @@ impl Rollups {
         }
         let known = &mut *series.known();
         for (key, value) in &call.traits {
-            // No id and no key has such a letter.
+            // No id and no key contains this character.
             let name = format!("{merchant_id}\0{key}\0{value}");
             if let Some(id) = known.of_traits.get(&name) {
                 self.add_to(*id, &[WIDE], call);
@@ -270,7 +269,7 @@ impl Rollups {
         }
     }
 
-    /// The id of the series of these pairs; it is made unless it is known.
+    /// Returns the id of the series of these pairs, and adds the series unless it is known.
     fn series(
         &mut self,
         known: &Known,
@@ -302,8 +301,7 @@ impl Rollups {
         series_id
     }
 
-    /// Adds them to the rows of the database. Rows of each table ascend, so transactions never wait for each other
-    /// in a circle.
+    /// Adds the sums to the rows of the database. The rows of each table ascend, so transactions do not deadlock.
     fn write(&self, conn: &mut Conn) -> Result<(), StoreError> {
         let series: Vec<_> = self.series.iter().cloned().collect();
         for rows in series.chunks(AT_ONCE) {
@@ -322,7 +320,7 @@ impl Rollups {
         self.sums.iter().map(|(key, sums)| RollupRow::new(*key, sums))
     }
 
-    /// The series that are new, each with its tags.
+    /// The new series, each with its tags.
     pub(crate) fn tagged(self) -> impl Iterator<Item = (TagRow, SeriesRow)> {
         let series: HashMap<_, _> =
             self.series.into_iter().map(|row| (row.series_id, row)).collect();
@@ -331,10 +329,10 @@ impl Rollups {
     }
 }
 
-/// Adds up all records again. Call it in a write transaction, while nothing else is booked.
+/// Computes the roll-ups again from all records. Must be called in a write transaction, while no calls are booked.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     const CHUNK: i64 = 10_000;
     let series = Series::default();

@@ -1,4 +1,4 @@
-//! Rows as they stand in the tables, a file for each table, and the way from them to the domain's types.
+//! The rows of the tables, a file for each table, and their conversion to and from domain types.
 
 mod connections;
 mod deliveries;

@@ -1,4 +1,4 @@
-//! The tables, alike on both databases. What they mean is said in the migrations.
+//! The tables, the same on both databases. The migrations describe them.
 
 diesel::table! {
     merchants (merchant_id) {

@@ -1,7 +1,8 @@
-//! Which process serves from a SQLite file.
+//! The process that serves from a SQLite file.
 //!
-//! Only one may. The lock of a file beside the database keeps others out, but that file can be removed.
-//! So a process that begins to serve writes a row with the next epoch, and the one before finds it.
+//! Only one may serve. The lock of a file beside the database excludes others, but that file can be
+//! removed. So a process that begins to serve writes a row with the next epoch, and the process before it
+//! finds that row.
 
 use diesel::prelude::*;
 use tollgate_domain::{NodeId, Timestamp};
@@ -11,8 +12,10 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::schema::serving;
 
-/// Begins to serve; answers the epoch. `lock_file` is the identity of the file whose lock this process
-/// holds, and [`Begun::alone`] whether the one before held the same file's lock: then it has ended.
+/// Begins to serve, with the next epoch.
+///
+/// `lock_file` is the identity of the file whose lock this process holds. [`Begun::alone`] is true if the
+/// process before held the lock of the same file: then it has ended.
 pub(crate) fn begin(
     conn: &mut Conn,
     node_id: NodeId,
@@ -39,19 +42,19 @@ pub(crate) fn begin(
     Ok(Begun { epoch, alone })
 }
 
-/// How a process has begun to serve.
+/// The result of [`begin`].
 pub(crate) struct Begun {
     pub(crate) epoch: i64,
-    /// Whether no other process can be serving any more.
+    /// Whether no other process can be serving.
     pub(crate) alone: bool,
 }
 
-/// Whether the process that served last has [ended](end) by itself; `None` if none ever served.
+/// Whether the process that served last called [`end`]; `None` if none ever served.
 pub(crate) fn has_ended(conn: &mut Conn) -> Result<Option<bool>, StoreError> {
     Ok(serving::table.select(serving::has_ended).first(conn).optional()?)
 }
 
-/// Serves no longer.
+/// Notes that the process has stopped serving.
 pub(crate) fn end(conn: &mut Conn, epoch: i64) -> Result<(), StoreError> {
     let own = serving::table.find(epoch);
     diesel::update(own).set(serving::has_ended.eq(true)).execute(conn)?;

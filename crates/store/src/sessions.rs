@@ -1,4 +1,4 @@
-//! Who is signed in to the dashboard. Any node can serve a session, for it is a row.
+//! Sessions of the dashboard. A session is a row, so any node can serve it.
 
 use diesel::prelude::*;
 use tollgate_domain::{KeyHash, Session, SessionHash, SessionToken, Timestamp};
@@ -10,10 +10,10 @@ use crate::merchants;
 use crate::rows::{MerchantRow, SecretKeyRow, time};
 use crate::schema::{merchants as merchant_rows, secret_keys, sessions};
 
-/// Opens a session with the secret key that has this hash, if there is one.
+/// Opens a session with the secret key that has this hash; `None` if there is none.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn open(
     conn: &mut Conn,
     key: &KeyHash,
@@ -36,7 +36,7 @@ pub fn open(
 /// The session with this token, unless it has expired or its key was deleted.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
     token: &SessionHash,
@@ -62,17 +62,17 @@ pub fn find(
 /// Ends the session with this token, if there is one.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn end(conn: &mut Conn, token: &SessionHash) -> Result<(), StoreError> {
     let session = sessions::table.filter(sessions::token_hash.eq(token.as_slice()));
     diesel::delete(session).execute(conn)?;
     Ok(())
 }
 
-/// Forgets sessions that have expired; how many.
+/// Deletes expired sessions. Returns their number.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn forget_expired(conn: &mut Conn, now: Timestamp) -> Result<usize, StoreError> {
     let expired = sessions::table.filter(sessions::expires_at.le(now.unix_micros()));
     Ok(diesel::delete(expired).execute(conn)?)

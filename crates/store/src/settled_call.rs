@@ -1,21 +1,21 @@
-//! A settled call as the ledger books it: the record and what hangs on it.
+//! A settled call, as the ledger books it.
 
 use std::sync::Arc;
 
 use tollgate_domain::{MissingPrice, PendingRecord, RequestRecord};
 use tollgate_pricing::Amount;
 
-/// See the module.
+/// The call, its record and the amounts that were booked.
 #[derive(Clone, Debug)]
 pub(crate) struct SettledCall {
     pub(crate) call: Arc<PendingRecord>,
     pub(crate) record: Arc<RequestRecord>,
-    /// The amount that was taken of the call's wallet: less than its cost where the balance had no room for it.
+    /// The amount taken from the call's wallet. It is less than the cost when the balance had no room for it.
     pub(crate) wallet_paid: Amount,
-    /// The same of the merchant's own wallet.
+    /// The amount taken from the merchant's own wallet, with the same limit.
     pub(crate) merchant_paid: Amount,
-    /// How far the call has moved its tier counter.
+    /// The units added to the tier counter of the call.
     pub(crate) counted_units: i64,
-    /// The price that it needed and no list has. It is not kept with the record.
+    /// The price that the call needed and no price list has. It is not kept with the record.
     pub(crate) missing_price: Option<MissingPrice>,
 }

@@ -15,7 +15,7 @@ use crate::rows::{SpendCountersRow, SpendKeyRow, to_json};
 use crate::schema::{spend_counters, spend_keys};
 use crate::{meters, wallets};
 
-/// Something that a spend key names and the merchant does not have.
+/// A resource that a spend key names and the merchant does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The wallet.
@@ -24,17 +24,19 @@ pub enum Missing {
     Meter,
 }
 
-/// Makes a spend key; the key itself is never seen again. Call it in a write transaction.
+/// Makes a spend key. The key itself is returned only here.
+///
+/// Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn create(
     conn: &mut Conn,
     merchant_id: MerchantId,
     new: &NewSpendKey,
     now: Timestamp,
 ) -> Result<Result<(SpendKey, Key), Missing>, StoreError> {
-    // The meter must not be deleted while a key comes to name it.
+    // The meter must not be deleted meanwhile.
     dialect::lock_merchant(conn, merchant_id)?;
     let wallet = match new.wallet_id {
         Some(wallet_id) => wallets::find(conn, merchant_id, wallet_id)?,
@@ -67,7 +69,7 @@ pub fn create(
     Ok(Ok((spend_key, key)))
 }
 
-/// A key with its counters.
+/// A row of a spend key with its counters.
 type WithCounters = (SpendKeyRow, SpendCountersRow);
 
 fn spend_key((row, counters): WithCounters) -> Result<SpendKey, StoreError> {
@@ -86,7 +88,7 @@ macro_rules! present {
 /// A merchant's spend key that is not deleted.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -100,10 +102,10 @@ pub fn find(
     row.map(spend_key).transpose()
 }
 
-/// The key with this hash, if it is a valid one.
+/// The valid spend key with this hash.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find_by_hash(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SpendKey>, StoreError> {
     let row: Option<WithCounters> =
         present!().filter(spend_keys::key_hash.eq(hash.as_slice())).first(conn).optional()?;
@@ -113,7 +115,7 @@ pub fn find_by_hash(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SpendKey>,
 /// A merchant's spend keys that are not deleted, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -128,7 +130,7 @@ pub fn list(
     rows.into_iter().map(spend_key).collect()
 }
 
-/// What became of a change.
+/// The outcome of [`update`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Updated {
     /// The key as it is now.
@@ -139,10 +141,12 @@ pub enum Updated {
     MeterNotFound,
 }
 
-/// Changes a spend key; the next admission obeys. Call it in a write transaction.
+/// Changes a spend key. The change applies from the next admission.
+///
+/// Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn update(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -150,7 +154,7 @@ pub fn update(
     changes: SpendKeyChanges,
     now: Timestamp,
 ) -> Result<Updated, StoreError> {
-    // Two changes at once must not undo each other, nor a meter be deleted meanwhile.
+    // Two changes at once must not undo each other, and the meter must not be deleted meanwhile.
     dialect::lock_merchant(conn, merchant_id)?;
     let Some(mut key) = find(conn, merchant_id, spend_key_id)? else {
         return Ok(Updated::NotFound);
@@ -181,7 +185,7 @@ pub fn update(
     Ok(Updated::SpendKey(Box::new(key)))
 }
 
-/// Takes the bucket of a key over to its new rate.
+/// Converts the bucket of a key to its new rate.
 fn change_rate(
     conn: &mut Conn,
     key: &SpendKey,
@@ -195,7 +199,7 @@ fn change_rate(
         (Some(bucket), Some(old), Some(new)) => {
             bucket.under_new_rate(now, old.rpm, new.rpm, new.burst)
         }
-        // What was taken while nothing counted it is not known.
+        // Without a rate limit no calls were counted: the bucket begins full.
         _ => Gcra::default(),
     };
     diesel::update(spend_counters::table.find(Id(key.spend_key_id)))
@@ -204,11 +208,12 @@ fn change_rate(
     Ok(())
 }
 
-/// Gives a spend key a new key; the old one is dead at once. `None` when there is no such one. Call
-/// it in a write transaction.
+/// Replaces the key of a spend key. The old key is invalid at once.
+///
+/// `None` if the merchant has no such spend key. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn rotate(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -228,10 +233,12 @@ pub fn rotate(
     Ok(find(conn, merchant_id, spend_key_id)?.map(|rotated| (rotated, key)))
 }
 
-/// Deletes a spend key, at once. Whether there was one. Call it in a write transaction.
+/// Deletes a spend key at once. Returns whether there was one.
+///
+/// Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn delete(
     conn: &mut Conn,
     merchant_id: MerchantId,

@@ -1,9 +1,9 @@
-//! The statements that write what calls have changed, each prepared once for each connection.
+//! The statements that write the changes of calls, each prepared once per connection.
 //!
-//! Diesel prepares an `UPDATE` anew each time, because its builder cannot know which columns it
-//! will set, and an `INSERT` of several rows, because it is another text for each number of
-//! them. These always set the same. On SQLite there is one for each row, or for some; on PostgreSQL all rows
-//! of a batch are one parameter, a JSON list.
+//! Diesel prepares an `UPDATE` again each time, because its builder cannot know the columns that it will set. The same
+//! holds for an `INSERT` of several rows, because its text depends on their number. These statements always set the
+//! same columns. On SQLite there is one for each row, or for several. On PostgreSQL all rows of a batch are one
+//! parameter, a JSON list.
 
 use diesel::QueryResult;
 use diesel::pg::Pg;
@@ -19,8 +19,8 @@ use crate::rows::{
     TierCounterRow, TransactionRow, WalletRow, to_json,
 };
 
-/// Adds to each sum of a row of the roll-ups. One that would leave the range of its column stays at its end. SQLite
-/// makes a real number of such a sum.
+/// Adds to each sum of a row of the roll-ups. A sum that would leave the range of its column is clamped. SQLite returns
+/// such a sum as a real number.
 macro_rules! added_on_sqlite {
     () => {
         added_on_sqlite!(
@@ -39,7 +39,7 @@ macro_rules! added_on_sqlite {
     };
 }
 
-/// As [`added_on_sqlite`].
+/// As [`added_on_sqlite`], for PostgreSQL.
 macro_rules! added_on_postgres {
     () => {
         added_on_postgres!(
@@ -57,7 +57,7 @@ macro_rules! added_on_postgres {
     };
 }
 
-/// Asks SQLite for a number that changes when another connection has written to the file.
+/// Reads a number that changes when another connection has written to the SQLite file.
 pub(crate) struct DataVersion;
 
 impl QueryId for DataVersion {
@@ -108,7 +108,7 @@ macro_rules! fixed_statement {
 }
 
 fixed_statement! {
-    /// Writes a wallet back.
+    /// Writes a wallet.
     SaveWallet(row: WalletRow) =
         "UPDATE wallets SET balance = " &row.balance => BigInt,
         ", held = " &row.held => BigInt,
@@ -130,7 +130,7 @@ fixed_statement! {
     DeleteOpenCall(id: Id<RequestId>) =
         "DELETE FROM open_calls WHERE request_id = " id => Binary; "";
 
-    /// Writes the counters of a spend key back.
+    /// Writes the counters of a spend key.
     SaveSpendCounters(row: SpendCountersRow) =
         "UPDATE spend_counters SET day_spent = " &row.day_spent => BigInt,
         ", week_spent = " &row.week_spent => BigInt,
@@ -152,7 +152,7 @@ fixed_statement! {
         ", last_used_at = " &row.last_used_at => Nullable<BigInt>,
         " WHERE spend_key_id = " &row.spend_key_id => Binary; "";
 
-    /// Writes a counter back, or makes it.
+    /// Writes a tier counter, or creates it.
     SaveCounter(row: TierCounterRow) =
         "INSERT INTO tier_counters (merchant_id, owner_id, meter_id, period, used) VALUES (" &row.merchant_id => Binary,
         ", " &row.owner_id => Binary,
@@ -160,7 +160,7 @@ fixed_statement! {
         ", " &row.period => Text,
         ", " &row.used => BigInt; ") ON CONFLICT DO UPDATE SET used = excluded.used";
 
-    /// Adds to a row of the roll-ups, or makes it.
+    /// Adds to a row of the roll-ups, or creates it.
     AddRollup(row: RollupRow) =
         "INSERT INTO usage_rollups (merchant_id, series_id, width, slot, meter_id, requests, tokens, \
          usage_cost, fee, service_charge, wallet_cost, merchant_cost) VALUES (" &row.merchant_id => Binary,
@@ -178,12 +178,12 @@ fixed_statement! {
         concat!(") ON CONFLICT (series_id, width, slot, meter_id) DO UPDATE SET ", added_on_sqlite!());
 }
 
-/// How many rows are inserted at once on SQLite: to begin and end a statement costs as much as a row.
+/// The number of rows of one insert on SQLite. The fixed cost of a statement is about that of a row.
 pub(crate) const ROWS_AT_ONCE: usize = 8;
 
-/// Statements that insert so many rows into a table of SQLite. If one cannot be inserted, those before it are, and
-/// the transaction around the statement must be taken back, whatever else is wanted: SQLite would take the
-/// statement back itself, but not without a copy of each page that it is about to change.
+/// Statements that insert `N` rows into a table of SQLite. If a row cannot be inserted, the rows before it stay
+/// inserted, and the transaction around the statement must be rolled back. With `OR FAIL`, SQLite need not copy each
+/// page that it changes to be able to undo the statement.
 macro_rules! insert_some {
     ($(
         $(#[$doc:meta])*
@@ -206,7 +206,7 @@ macro_rules! insert_some {
                     ") VALUES "
                 ));
                 let mut separator = "(";
-                // No column of a row is forgotten.
+                // This pattern names every column of the row.
                 for $Row { $first, $( $column ),+ } in self.0 {
                     out.push_sql(separator);
                     out.push_bind_param::<$First, _>($first)?;
@@ -226,7 +226,7 @@ macro_rules! insert_some {
 }
 
 insert_some! {
-    /// Makes open calls.
+    /// Inserts open calls.
     InsertSomeOpenCalls(OpenCallRow) = "open_calls" {
         request_id: Binary,
         merchant_id: Binary,
@@ -248,7 +248,7 @@ insert_some! {
         created_at: BigInt,
     }
 
-    /// Makes records of settled calls.
+    /// Inserts records of settled calls.
     InsertSomeRequests(RequestRow) = "requests" {
         merchant_id: Binary,
         request_id: Binary,
@@ -272,7 +272,7 @@ insert_some! {
         created_at: BigInt,
     }
 
-    /// Makes entries of the index of records.
+    /// Inserts entries of the index of records.
     InsertSomeIndexRows(RequestIndexRow) = "request_index" {
         merchant_id: Binary,
         key: Text,
@@ -280,7 +280,7 @@ insert_some! {
         request_id: Binary,
     }
 
-    /// Makes lines of the ledger.
+    /// Inserts ledger lines.
     InsertSomeTransactions(TransactionRow) = "transactions" {
         transaction_id: Binary,
         merchant_id: Binary,
@@ -296,7 +296,7 @@ insert_some! {
     }
 }
 
-/// Statements that insert rows into a table of PostgreSQL, or do what their tail says where there is one.
+/// Statements that insert rows into a table of PostgreSQL. Their tail says what happens on a conflict.
 macro_rules! insert_of_rows {
     ($(
         $(#[$doc:meta])*
@@ -332,19 +332,19 @@ macro_rules! insert_of_rows {
 }
 
 insert_of_rows! {
-    /// Makes open calls.
+    /// Inserts open calls.
     InsertOpenCalls(OpenCallRow) = "open_calls", "";
 
-    /// Makes records of settled calls.
+    /// Inserts records of settled calls.
     InsertRequests(RequestRow) = "requests", "";
 
-    /// Makes entries of the index of records.
+    /// Inserts entries of the index of records.
     InsertIndexRows(RequestIndexRow) = "request_index", "";
 
-    /// Makes ledger lines.
+    /// Inserts ledger lines.
     InsertTransactions(TransactionRow) = "transactions", "";
 
-    /// Writes locked wallets back.
+    /// Writes locked wallets.
     SaveWallets(WalletRow) = "wallets",
         " ON CONFLICT (wallet_id) DO UPDATE SET balance = excluded.balance, held = excluded.held, \
          overdraft_limit = excluded.overdraft_limit, \
@@ -355,7 +355,7 @@ insert_of_rows! {
          bundle_expired = excluded.bundle_expired, cycles = excluded.cycles, \
          transactions = excluded.transactions, records = excluded.records";
 
-    /// Writes locked counters of spend keys back.
+    /// Writes locked counters of spend keys.
     SaveCountersOfKeys(SpendCountersRow) = "spend_counters",
         " ON CONFLICT (spend_key_id) DO UPDATE SET day_spent = excluded.day_spent, \
          week_spent = excluded.week_spent, month_spent = excluded.month_spent, \
@@ -368,22 +368,22 @@ insert_of_rows! {
          total_told = excluded.total_told, bucket_full_at = excluded.bucket_full_at, \
          last_used_at = excluded.last_used_at";
 
-    /// Locks tier counters and tells how they stand; those that are missing are made. A row that is not
-    /// there cannot be locked; to write what stands there locks what is.
+    /// Locks and returns tier counters, and creates missing ones. A missing row cannot be locked; an update to the same
+    /// value locks an existing one.
     LockCounters(TierCounterRow) = "tier_counters",
         " ON CONFLICT (merchant_id, owner_id, meter_id, period) DO UPDATE SET used = tier_counters.used \
          RETURNING merchant_id, owner_id, meter_id, period, used";
 
-    /// Writes locked tier counters back.
+    /// Writes locked tier counters.
     SaveCounters(TierCounterRow) = "tier_counters",
         " ON CONFLICT (merchant_id, owner_id, meter_id, period) DO UPDATE SET used = excluded.used";
 
-    /// Adds to rows of the roll-ups, or makes them.
+    /// Adds to rows of the roll-ups, or creates them.
     AddRollups(RollupRow) = "usage_rollups",
         concat!(" ON CONFLICT (series_id, width, slot, meter_id) DO UPDATE SET ", added_on_postgres!());
 }
 
-/// Puts the settled calls of a group into the queue of the roll-ups. Their number comes from the database.
+/// Inserts the settled calls of a group into the queue of the roll-ups. The database numbers them.
 pub(crate) struct QueueCalls(String);
 
 impl QueueCalls {
@@ -420,7 +420,7 @@ mod tests {
     use super::*;
     use crate::schema::request_index;
 
-    /// So SQLite need not copy the pages that it changes.
+    /// With `OR FAIL`, SQLite need not copy the pages that it changes.
     #[test]
     fn of_rows_inserted_at_once_the_transaction_takes_back_those_before_one_that_cannot_be() {
         let mut conn = SqliteConnection::establish(":memory:").unwrap();

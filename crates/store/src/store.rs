@@ -1,4 +1,4 @@
-//! A database, its ledger, and this process's place in it.
+//! The store: a database, its ledger, and this process's state in it.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::subscriptions::{self, Whose};
 use crate::vitals::Vitals;
 use crate::{audit, nodes, partitions, rollups, serving};
 
-/// A database, its ledger, and this process's place in it. Clones share it.
+/// A database, its ledger, and this process's state in it. Clones share it.
 #[derive(Clone)]
 pub struct Store(pub(crate) Arc<Inner>);
 
@@ -34,29 +34,29 @@ pub(crate) struct Inner {
     pub(crate) lease_ms: u32,
     pub(crate) renewals: Mutex<Renewals>,
     pub(crate) lock: Mutex<Option<File>>,
-    /// The open calls of this process that it did not know when it looked last.
+    /// The open calls of this process that it did not know at the last sweep.
     pub(crate) unknown_calls: Mutex<HashSet<RequestId>>,
-    /// Whether no other process can have a call on its way.
+    /// Whether no other process can have a call in flight.
     pub(crate) alone: bool,
     pub(crate) has_one_writer: bool,
     pub(crate) _temporary: Option<tempfile::TempDir>,
 }
 
-/// How this process has kept its lease.
+/// The renewals of this process's lease.
 pub(crate) struct Renewals {
     pub(crate) last: Timestamp,
-    /// Since when there was no pause as long as a lease.
+    /// The instant since which no pause was as long as a lease.
     pub(crate) unbroken_since: Timestamp,
 }
 
-/// A client waits no longer than this for its last bytes.
+/// The longest time that a client's last bytes wait for its settlement.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Store {
-    /// Runs `work` on a connection, away from the threads that serve.
+    /// Runs `work` on a reading connection, in a thread for blocking work.
     ///
     /// # Errors
-    /// What `work` returned, or [`StoreError::Unavailable`].
+    /// The error of `work`, or [`StoreError::Unavailable`].
     pub async fn read<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
@@ -88,10 +88,10 @@ impl Store {
         self.read(|conn| conn.snapshot(work)).await
     }
 
-    /// Runs `work` in a write transaction of its own; `Err` takes everything back.
+    /// Runs `work` in a write transaction of its own. `Err` rolls it back.
     ///
     /// # Errors
-    /// What `work` returned, or [`StoreError::Unavailable`].
+    /// The error of `work`, or [`StoreError::Unavailable`].
     pub async fn write<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
@@ -103,12 +103,13 @@ impl Store {
         self.ledger()?.write(work).await
     }
 
-    /// As [`Store::write`], for work that changes nothing by which calls are admitted, and that none
-    /// may wait for: on PostgreSQL it is done beside the ledger, and waits two seconds at most for what
-    /// others have locked. On SQLite it takes turns with the ledger.
+    /// As [`Store::write`], for work on which no admission depends.
+    ///
+    /// No call waits for it on PostgreSQL: it runs beside the ledger, and waits two seconds at most for a
+    /// locked row. On SQLite it takes turns with the ledger.
     ///
     /// # Errors
-    /// What `work` returned, or [`StoreError::Unavailable`].
+    /// The error of `work`, or [`StoreError::Unavailable`].
     pub async fn write_apart<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
@@ -123,10 +124,10 @@ impl Store {
         }
     }
 
-    /// Admits a call, durably, or refuses it, writing nothing.
+    /// Admits a call durably, or refuses it and writes nothing.
     ///
     /// # Errors
-    /// Those of the store; a refusal is not an error but the answer.
+    /// [`StoreError`] when the database fails. A refusal is not an error.
     pub async fn admit(
         &self,
         call: Box<Call>,
@@ -134,14 +135,15 @@ impl Store {
         self.ledger()?.admit(call).await
     }
 
-    /// The operator's charge as a fraction of the fee, by which calls are settled.
+    /// The service charge as a fraction of the fee, by which calls are settled.
     pub fn service_charge_rate(&self) -> Rate {
         self.0.context.service_charge_rate
     }
 
-    /// Settles a call, durably and once, however often it is called. A database that does not take
-    /// it within two seconds is not waited for: the settlement is kept in the journal and booked
-    /// when the database is back.
+    /// Settles a call durably and once, also when it is called again.
+    ///
+    /// If the database does not take the settlement within two seconds, it is kept in the journal and
+    /// booked when the database is back.
     pub async fn settle(&self, request_id: RequestId, report: Report) -> SettleOutcome {
         let report = Arc::new(report);
         let booking = self.book(request_id, Arc::clone(&report), None);
@@ -159,11 +161,12 @@ impl Store {
         }
     }
 
-    /// Books usage that did not pass through this service, once under its reference. Call it in a
-    /// write transaction of this store.
+    /// Books usage that did not pass through this service, once under its reference.
+    ///
+    /// Call it in a write transaction of this store.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub fn report(
         &self,
         conn: &mut Conn,
@@ -173,9 +176,10 @@ impl Store {
         ledger::book_reported(conn, merchant_id, reported, &self.0.context)
     }
 
-    /// Settles a call for somebody who cannot wait: a task that is being dropped, perhaps with all
-    /// that would run another, or a client that is refused. It is kept in the journal like any other
-    /// settlement.
+    /// Settles a call for a caller that cannot wait.
+    ///
+    /// That is a task that is being dropped, perhaps with its runtime, or a client that is refused. The
+    /// journal keeps it like any other settlement.
     pub fn settle_in_background(&self, request_id: RequestId, report: Report) {
         let entry = Entry { request_id, report, call: None };
         match self.ledger() {
@@ -184,8 +188,9 @@ impl Store {
         }
     }
 
-    /// Writes the event of a price for want of which a call was refused: in the background, once a day,
-    /// and not at all while the ledger is busy.
+    /// Writes the event of a missing price for which a call was refused.
+    ///
+    /// It is written in the background, once a day, and not at all while the ledger is busy.
     pub fn report_missing_price(&self, merchant_id: MerchantId, missing: MissingPrice) {
         if let Ok(ledger) = self.ledger() {
             ledger.report_missing_price(merchant_id, missing);
@@ -201,11 +206,12 @@ impl Store {
         self.ledger()?.settle(request_id, Some(report), call.map(Arc::new)).await
     }
 
-    /// Books what waits in the journal, or in memory because there was no room in the journal either;
-    /// answers how many.
+    /// Books the settlements that wait in the journal or in memory. Returns their number.
+    ///
+    /// They wait in memory when the journal had no room for them either.
     ///
     /// # Errors
-    /// Those of the store: what could not be booked goes on waiting.
+    /// [`StoreError`] when the database fails. Settlements that are not booked go on waiting.
     pub async fn replay_journal(&self) -> Result<usize, StoreError> {
         let mut booked = self.replay_unkept().await?;
         let Some(journal) = self.0.context.journal.clone() else { return Ok(booked) };
@@ -218,8 +224,8 @@ impl Store {
             let certainly_sent = report.ending != Ending::NotSent;
             match self.book(request_id, Arc::new(report), call).await {
                 Ok(SettleOutcome::NotFound) if may_come => {}
-                // Of a call that was perhaps never admitted there may be no record; of any other
-                // there must be one, here or in the database that this one has replaced.
+                // A call that was perhaps never admitted may have no record. Any other must have one, here
+                // or in the database that this one has replaced.
                 Ok(SettleOutcome::NotFound) if certainly_sent => {
                     log::error!("{request_id} of the journal is not in this database; set aside");
                     journal.set_aside(request_id).map_err(unreadable)?;
@@ -228,18 +234,18 @@ impl Store {
                     journal.remove(request_id).map_err(unreadable)?;
                     booked += 1;
                 }
-                // A database that is away takes none of them.
+                // A database that is away takes none of the others.
                 Err(cause @ (StoreError::Unavailable(_) | StoreError::Interrupted)) => {
                     return Err(cause);
                 }
-                // One that cannot be booked must not stand before those that can.
+                // An entry that cannot be booked must not block the others.
                 Err(cause) => trouble = Some(cause),
             }
         }
         trouble.map_or(Ok(booked), Err)
     }
 
-    /// Books what waits in memory, or puts it into the journal if that takes it by now.
+    /// Books the settlements that wait in memory, or moves them to the journal.
     async fn replay_unkept(&self) -> Result<usize, StoreError> {
         let context = &self.0.context;
         let (mut booked, mut trouble) = (0, None);
@@ -252,28 +258,29 @@ impl Store {
                 Err(cause) => match context.journal.as_ref().map(|journal| journal.write(&entry)) {
                     Some(Ok(())) => {}
                     Some(Err(_)) | None if cause.is_away() => return Err(cause),
-                    // One that cannot be booked must not stand before those that can.
+                    // An entry that cannot be booked must not block the others.
                     Some(Err(_)) | None => {
                         trouble = Some(cause);
                         continue;
                     }
                 },
             }
-            // Until then it stays in memory: whoever waits for this may be dropped.
+            // Removed only now, because this future may be dropped while it waits.
             held(&context.unkept).retain(|waiting| waiting.request_id != request_id);
         }
         trouble.map_or(Ok(booked), Err)
     }
 
-    /// Keeps this process's lease alive; call it a few times per [`Options::lease_ms`](crate::Options::lease_ms).
+    /// Renews this process's lease. Call it a few times per
+    /// [`Options::lease_ms`](crate::Options::lease_ms).
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub async fn renew_lease(&self) -> Result<(), StoreError> {
         let context = &self.0.context;
         let node_id = context.node_id;
         let until = context.clock.now().plus_millis(i64::from(self.0.lease_ms));
-        // By the ledger, so that it has a connection and its turn; but no call is decided by it.
+        // The ledger runs it, so that it has a connection and its turn. No call is decided by it.
         self.ledger()?.write_apart(move |conn| nodes::renew(conn, node_id, until)).await?;
         let mut renewals = held(&self.0.renewals);
         let now = context.clock.now();
@@ -284,11 +291,13 @@ impl Store {
         Ok(())
     }
 
-    /// Fails unless the store can be read and this process's lease is kept, which is written a few times
-    /// in its length: a database that is full, read-only or silent takes no calls.
+    /// Fails unless the store can be read and this process's lease is current.
+    ///
+    /// The lease is written a few times in its length. So the check fails for a database that is full,
+    /// read-only or silent.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub async fn ready(&self) -> Result<(), StoreError> {
         self.read(|conn| conn.ping()).await?;
         let until = held(&self.0.renewals).last.plus_millis(i64::from(self.0.lease_ms));
@@ -298,21 +307,24 @@ impl Store {
         }
     }
 
-    /// Whether this process may take another's silence for its death. While the database was away
-    /// nobody could renew, so after such a time everybody has one lease to come back.
+    /// Whether this process may take another's silence for its death.
+    ///
+    /// While the database was away no node could renew its lease. After that, each node has the time of one
+    /// lease to come back.
     fn may_judge(&self, now: Timestamp) -> bool {
         let renewals = held(&self.0.renewals);
         let lease = i64::from(self.0.lease_ms);
-        // A process that stood still finds its own lease lapsed, too.
+        // A process that was suspended finds its own lease lapsed, too.
         let is_kept = now <= renewals.last.plus_millis(lease);
         self.0.alone || (is_kept && renewals.unbroken_since.plus_millis(lease) <= now)
     }
 
-    /// Ends the calls of processes whose lease has lapsed: their holds are released and what they
-    /// may have cost is the merchant's. Answers how many.
+    /// Ends the calls of processes whose lease has lapsed. Returns their number.
+    ///
+    /// Their holds are released. The merchant bears the cost that they may have had.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub async fn sweep(&self) -> Result<usize, StoreError> {
         const AT_ONCE: i64 = 500;
         let node_id = self.0.context.node_id;
@@ -331,7 +343,7 @@ impl Store {
             for request_id in lost {
                 match ledger.settle(request_id, None, None).await {
                     Ok(_) => swept += 1,
-                    // One that cannot be ended must not stand before those that can.
+                    // A call that cannot be ended must not block the others.
                     Err(cause) => trouble = Some(cause),
                 }
             }
@@ -342,8 +354,9 @@ impl Store {
         }
     }
 
-    /// Ends calls of this process that the database has among the open ones and this process does not know, twice in a
-    /// row: their settlement was lost with the last commits of a PostgreSQL that was replaced.
+    /// Ends open calls of this process that it did not know in two sweeps in a row.
+    ///
+    /// Their settlement was lost with the last commits of a PostgreSQL server that was replaced.
     async fn sweep_own(&self) -> Result<usize, StoreError> {
         if self.0.has_one_writer {
             return Ok(0);
@@ -366,11 +379,12 @@ impl Store {
         Ok(ended)
     }
 
-    /// Adds settled calls to the roll-ups and to the index of their metadata, and writes their events. Answers how
-    /// many calls. Readers of sums and lists need not wait for it.
+    /// Folds settled calls into the roll-ups and the metadata index, and writes events.
+    ///
+    /// Returns the number of calls. Readers of sums and lists need not wait for it.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub async fn fold(&self) -> Result<usize, StoreError> {
         let mut calls = 0;
         loop {
@@ -390,7 +404,7 @@ impl Store {
         }
     }
 
-    /// Makes the partitions of the months to come, where the database has any.
+    /// Makes the partitions of the coming months, where the database has partitions.
     pub(crate) async fn make_partitions(&self) -> Result<(), StoreError> {
         if self.0.has_one_writer {
             return Ok(());
@@ -399,12 +413,13 @@ impl Store {
         self.read(move |conn| conn.write_soon(|conn| partitions::make_ahead(conn, now))).await
     }
 
-    /// Ends the billing cycles that have passed of [`Whose`] subscriptions, and begins those that
-    /// followed. Call it before reading them; it is done by itself when a call draws on them, and
-    /// from time to time for [everybody](Whose::Everybody), so that what happened is told in time.
+    /// Renews the subscriptions of [`Whose`] whose billing cycle has ended. Returns their number.
+    ///
+    /// Call it before reading them. A call that draws on a subscription renews it, too. A task renews
+    /// [all](Whose::Everybody) from time to time, so that their events are written in time.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub async fn renew(&self, whose: Whose) -> Result<usize, StoreError> {
         const AT_ONCE: i64 = 100;
         let (mut renewed, mut before) = (0, Vec::new());
@@ -437,59 +452,62 @@ impl Store {
         }
     }
 
-    /// Recomputes balances, counters and holds from the ledger, of one state of the store.
+    /// Recalculates balances, counters and holds from the ledger lines, in one snapshot.
     ///
     /// # Errors
-    /// Those of the store; differences are findings of the [`audit::Audit`].
+    /// [`StoreError`] when the database fails. Differences are findings of the [`audit::Audit`].
     pub async fn audit(&self) -> Result<audit::Audit, StoreError> {
         self.read_snapshot(audit::run).await
     }
 
-    /// What the ledger counts of itself.
+    /// The metrics of the ledger.
     pub fn vitals(&self) -> &Vitals {
         &self.0.context.vitals
     }
 
-    /// How many jobs wait for the ledger.
+    /// The number of jobs that wait for the ledger.
     pub fn queue_length(&self) -> usize {
         self.ledger().map_or(0, |ledger| ledger.queue_length())
     }
 
-    /// How many settlements wait in memory because neither the database nor the journal took them.
+    /// The number of settlements in memory that neither the database nor the journal took.
     pub fn unkept(&self) -> usize {
         held(&self.0.context.unkept).len()
     }
 
-    /// How many settlements wait in the journal, and how many bytes of disk they take.
+    /// The number of settlements in the journal, and their size in bytes.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// When the folder of the journal cannot be read.
     pub async fn journal_size(&self) -> std::io::Result<(u64, u64)> {
         let Some(journal) = self.0.context.journal.clone() else { return Ok((0, 0)) };
         tokio::task::spawn_blocking(move || journal.size()).await.map_err(std::io::Error::other)?
     }
 
-    /// Counts what is open in the database.
+    /// Counts the open calls and the waiting messages in the database.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub async fn count_open(&self) -> Result<Open, StoreError> {
         self.read(backlog::open).await
     }
 
-    /// Returns when another process has begun to serve from the same SQLite file. This one admits nothing
-    /// more then; the calls that it has admitted can be settled.
+    /// Returns when another process has begun to serve from the same SQLite file.
+    ///
+    /// From then on this process admits no call; its admitted calls can be settled.
     pub async fn overtaken(&self) {
         let mut overtaken = self.0.context.overtaken.subscribe();
         // The sender lives as long as this store.
         let _ = overtaken.wait_for(|is_overtaken| *is_overtaken).await;
     }
 
-    /// Ends this process's life in the store: the queue is emptied, the writers stop, the lease and
-    /// the file are given back. Nothing can be written afterwards. To close twice is fine.
+    /// Ends this process's part in the store. A second call does nothing.
+    ///
+    /// The queue is emptied, the writers stop, the lease and the file are released. Nothing can be written
+    /// afterwards.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub async fn close(&self) -> Result<(), StoreError> {
         if let Err(cause) = self.replay_unkept().await {
             log::error!("what waits in memory is not booked: {cause}");
@@ -517,7 +535,7 @@ impl Store {
     }
 }
 
-/// What a mutex guards, whatever became of those who held it before.
+/// The value of a mutex, even if a thread that held it has panicked.
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Subscription configurations, their versions, and the bundles they offer.
+//! Subscription configurations, their versions and their credit bundles.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::schema::{
     credit_bundles, meters, subscription_config_versions, subscription_configs, subscriptions,
 };
 
-/// A configuration with what hangs on it.
+/// A configuration with its meters and bundles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigInFull {
     /// The configuration.
@@ -30,7 +30,7 @@ pub struct ConfigInFull {
     pub credit_bundles: Vec<CreditBundle>,
 }
 
-/// What a configuration names and the merchant does not have, each by its place.
+/// Resources that a request names and the merchant does not have, each by its index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unknown {
     /// Meters.
@@ -69,7 +69,7 @@ pub(crate) fn load(
     Ok(configs)
 }
 
-/// Adds what hangs on configurations.
+/// Configurations by their ids, with their meters and bundles.
 fn in_full(
     conn: &mut Conn,
     ids: Vec<Id<SubscriptionConfigId>>,
@@ -104,7 +104,7 @@ fn in_full(
     Ok(full.collect())
 }
 
-/// The places of meters that the merchant does not have.
+/// The indexes of meters that the merchant does not have.
 fn unknown_meters(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -123,14 +123,14 @@ fn unknown_meters(
 /// Makes a configuration. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn create(
     conn: &mut Conn,
     merchant_id: MerchantId,
     new: &NewSubscriptionConfig,
     now: Timestamp,
 ) -> Result<Result<ConfigInFull, Unknown>, StoreError> {
-    // No meter may be deleted meanwhile.
+    // A meter must not be deleted meanwhile.
     dialect::lock_merchant(conn, merchant_id)?;
     let meters = unknown_meters(conn, merchant_id, &new.terms.meter_ids)?;
     if !meters.is_empty() {
@@ -201,7 +201,7 @@ fn find_row(
     Ok(in_full(conn, vec![id])?.into_values().next())
 }
 
-/// A merchant's configurations that are offered, in a query to be narrowed.
+/// The query for a merchant's configurations that are not deleted.
 macro_rules! offered {
     ($merchant_id:expr) => {
         subscription_configs::table
@@ -213,7 +213,7 @@ macro_rules! offered {
 /// A merchant's configuration that is not deleted.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -230,7 +230,7 @@ pub fn find(
 /// A merchant's configurations that are not deleted, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -248,21 +248,21 @@ pub fn list(
     Ok(in_full(conn, ids)?.into_values().rev().collect())
 }
 
-/// What became of a change.
+/// The outcome of [`update`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Updated {
     /// The configuration as it is now.
     Config(Box<ConfigInFull>),
     /// The merchant has no such configuration.
     NotFound,
-    /// The change names what is not there; nothing was changed.
+    /// The change names a meter or bundle that does not exist. Nothing was changed.
     Unknown(Unknown),
 }
 
-/// Changes a configuration, wholly or not at all. Call it in a write transaction.
+/// Changes a configuration, completely or not at all. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn update(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -307,10 +307,10 @@ pub fn update(
     Ok(Updated::Config(Box::new(changed)))
 }
 
-/// What a change of a configuration names and its merchant does not have.
+/// The meters and bundles that a change names and the merchant does not have.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn unknown(
     conn: &mut Conn,
     present: &ConfigInFull,
@@ -323,7 +323,7 @@ pub fn unknown(
     })
 }
 
-/// The places of changes to bundles that the configuration does not offer.
+/// The indexes of changes to bundles that the configuration does not offer.
 fn unknown_bundles(present: &ConfigInFull, changes: &[BundleChange]) -> Vec<usize> {
     let is_unknown = |change: &BundleChange| match change {
         BundleChange::Create(_) => false,
@@ -366,11 +366,13 @@ fn change_bundle(
     Ok(())
 }
 
-/// Deletes a configuration: nobody can subscribe to it or buy its bundles any more, and those who
-/// have it keep it. Whether there was one. Call it in a write transaction.
+/// Deletes a configuration and its bundles. Returns whether there was one.
+///
+/// No customer can subscribe to it or buy its bundles any more. Existing subscriptions keep it. Call it in
+/// a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn delete(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -395,8 +397,9 @@ pub fn delete(
     Ok(true)
 }
 
-/// Whether a meter is the last one that is linked to some configuration in use. The merchant is
-/// locked.
+/// Whether a meter is the last one that is linked to some configuration in use.
+///
+/// The caller has locked the merchant.
 pub(crate) fn any_last_link(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -421,7 +424,7 @@ pub(crate) fn any_last_link(
 /// A merchant's bundle that is offered.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find_bundle(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -440,7 +443,7 @@ pub fn find_bundle(
 /// A merchant's bundles that are offered, of one configuration or all, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list_bundles(
     conn: &mut Conn,
     merchant_id: MerchantId,

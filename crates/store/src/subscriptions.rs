@@ -1,5 +1,6 @@
-//! Subscriptions. Their credit lies on a wallet, and whoever changes the one or the other holds
-//! the lock of that wallet and brings the subscription up to now first.
+//! Subscriptions. Their credit is in a wallet.
+//!
+//! A change of a subscription or of its credit locks that wallet and renews the subscription first.
 
 use diesel::prelude::*;
 use tollgate_domain::{
@@ -66,8 +67,7 @@ pub(crate) fn with_configs(
     subscriptions.collect()
 }
 
-/// Brings a subscription and the wallet that its credit lies on up to `now`; whether that changed
-/// them.
+/// Renews a subscription and the wallet of its credit up to `now`. Returns whether they changed.
 pub(crate) fn bring_up_to(
     now: Timestamp,
     subscription: &mut Subscription,
@@ -85,7 +85,7 @@ pub(crate) fn bring_up_to(
     Ok(true)
 }
 
-/// Notes whether the subscription fills this wallet's credits.
+/// Notes in a wallet whether the subscription fills its credits.
 fn note(locked: &mut LedgerWallet, subscription: &Subscription) {
     locked.subscription_id = match subscription.status {
         SubscriptionStatus::Active => Some(subscription.subscription_id),
@@ -93,7 +93,7 @@ fn note(locked: &mut LedgerWallet, subscription: &Subscription) {
     };
 }
 
-/// A wallet under lock and its active subscription, both as of now, to be changed.
+/// A locked wallet and its active subscription, both renewed up to now.
 struct Locked {
     wallet: LedgerWallet,
     subscription: Option<Subscription>,
@@ -118,7 +118,7 @@ impl Locked {
         Ok(locked)
     }
 
-    /// Does something to the subscription and its credits.
+    /// Applies `work` to the subscription and its credits.
     fn step(
         &mut self,
         work: impl FnOnce(&mut Subscription, &mut Credits, Timestamp) -> Option<Step>,
@@ -140,7 +140,7 @@ impl Locked {
     }
 }
 
-/// What became of an order to subscribe.
+/// The outcome of [`create`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Started {
     /// It has begun.
@@ -158,7 +158,7 @@ pub enum Started {
 /// Subscribes a connection. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn create(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -171,11 +171,11 @@ pub fn create(
     };
     let wallet_id = connection.wallet_id;
     let mut locked = Locked::lock(conn, wallet_id, now)?;
-    // What is not there is said before what state the rest is in.
+    // Missing resources are reported before conflicts of state.
     let Some(config) = subscription_configs::find(conn, merchant_id, config_id)? else {
         return Ok(Started::ConfigNotFound);
     };
-    // Whoever deletes a connection holds its wallet, too: it may have been deleted while we waited.
+    // The deletion of a connection locks its wallet, too. It may have happened during the wait.
     let connection = connections::find(conn, merchant_id, connection_id)?;
     if connection.is_none_or(|found| found.status == ConnectionStatus::Deleted) {
         return Ok(Started::ConnectionDisabled);
@@ -195,7 +195,7 @@ pub fn create(
     Ok(Started::Subscription(Box::new(state)))
 }
 
-/// The wallet that the credit of a merchant's subscription lies on.
+/// The wallet of the credit of a merchant's subscription.
 fn wallet_of(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -210,7 +210,7 @@ fn wallet_of(
     Ok(wallet_id.map(Id::get))
 }
 
-/// What became of an order on a subscription.
+/// The outcome of [`cancel`], [`change`] or [`buy`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// It is done.
@@ -219,13 +219,13 @@ pub enum Changed {
     NotFound,
     /// The subscription has ended.
     Ended(Box<SubscriptionState>),
-    /// What the order names is not offered to it.
+    /// The configuration or bundle of the order is not offered to it.
     NotOffered,
     /// The credit would leave the range of an amount.
     OutOfRange,
 }
 
-/// Locks a merchant's subscription, if it goes on.
+/// Locks a merchant's subscription, if it is active.
 fn lock(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -239,17 +239,18 @@ fn lock(
     if locked.subscription.as_ref().is_some_and(|found| found.subscription_id == id) {
         return Ok(Ok(locked));
     }
-    // It may have ended just now.
+    // The renewal may have ended it.
     locked.save(conn)?;
     let ended = find(conn, merchant_id, id)?.ok_or(Changed::NotFound);
     Ok(Err(ended.map_or_else(|missing| missing, |state| Changed::Ended(Box::new(state)))))
 }
 
-/// Ends a subscription when its cycle ends; one that has ended stays as it is. Call it in a write
-/// transaction.
+/// Ends a subscription when its cycle ends. One that has ended stays as it is.
+///
+/// Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn cancel(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -265,7 +266,7 @@ pub fn cancel(
 /// Changes a subscription to another configuration of the merchant. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn change(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -276,7 +277,7 @@ pub fn change(
     let offered = subscription_configs::find(conn, merchant_id, config_id)?;
     let mut is_offered = true;
     let changed = order(conn, merchant_id, id, now, |subscription, credits, now| {
-        // Its own it may go back to, also when nobody else can have it any more.
+        // A subscription may go back to its own configuration, even if that is not offered any more.
         let own = (subscription.config.subscription_config_id == config_id)
             .then(|| subscription.config.clone());
         match own.or_else(|| offered.map(|full| full.config)) {
@@ -293,7 +294,7 @@ pub fn change(
 /// Buys a bundle that the subscription's configuration offers. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn buy(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -331,8 +332,7 @@ fn order(
     Ok(state.map_or(Changed::NotFound, |state| Changed::Subscription(Box::new(state))))
 }
 
-/// Whether calls under a meter may draw on the credit of a wallet, as far as can be seen without
-/// locking it.
+/// Whether calls under a meter may draw on the credit of a wallet. Reads without a lock.
 pub(crate) fn lets_draw(
     conn: &mut Conn,
     wallet_id: WalletId,
@@ -347,14 +347,14 @@ pub(crate) fn lets_draw(
     Ok(subscription.lets_draw(meter_id))
 }
 
-/// The subscription that a wallet names.
+/// The active subscription of a wallet.
 fn active_on(conn: &mut Conn, wallet: &LedgerWallet) -> Result<Option<Subscription>, StoreError> {
     let Some(id) = wallet.subscription_id else { return Ok(None) };
     let rows = dialect::subscriptions(conn, &[Id(id)])?;
     Ok(with_configs(conn, rows)?.into_iter().next())
 }
 
-/// Ends the subscription of a connection that is being deleted, whose wallet this locks.
+/// Ends the subscription of a connection that is being deleted. Locks its wallet.
 pub(crate) fn end_of_connection(
     conn: &mut Conn,
     wallet_id: WalletId,
@@ -365,19 +365,19 @@ pub(crate) fn end_of_connection(
     locked.save(conn)
 }
 
-/// Which subscriptions to list; everything given must hold.
+/// The filter of a list of subscriptions. All given fields must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubscriptionFilter {
-    /// Of this connection.
+    /// The connection.
     pub connection_id: Option<ConnectionId>,
-    /// In this state.
+    /// The status.
     pub status: Option<SubscriptionStatus>,
 }
 
-/// A merchant's subscription, as it was last brought up to date: see [`Store::renew`](crate::Store::renew).
+/// A merchant's subscription as it is stored: see [`Store::renew`](crate::Store::renew).
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -392,11 +392,10 @@ pub fn find(
     Ok(states(conn, row)?.into_iter().next())
 }
 
-/// The credit that the present cycle of a subscription began with: what it includes, and what was rolled
-/// over.
+/// The credit at the start of a subscription's present cycle: included and rolled over.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn cycle_credit_at_start(
     conn: &mut Conn,
     state: &SubscriptionState,
@@ -420,10 +419,10 @@ pub fn cycle_credit_at_start(
     Ok(granted.map_or(state.plan.included_credit, Amount::from_units))
 }
 
-/// The active subscription of a merchant's connection, as it was last brought up to date.
+/// The active subscription of a merchant's connection, as it is stored.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find_active(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -435,10 +434,10 @@ pub fn find_active(
     Ok(found.into_iter().next())
 }
 
-/// A merchant's subscriptions, newest first, as they were last brought up to date.
+/// A merchant's subscriptions as they are stored, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -473,23 +472,24 @@ fn states(
     Ok(pairs.map(|(subscription, wallet)| subscription.state(&wallet.credits())).collect())
 }
 
-/// Whose subscriptions to bring up to date.
+/// The subscriptions to renew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Everybody's.
+    /// All.
     Everybody,
-    /// Those of a merchant's customers.
+    /// The subscriptions of a merchant's customers.
     Merchant(MerchantId),
-    /// That of one connection.
+    /// The subscription of one connection.
     Connection(ConnectionId),
-    /// That whose credit lies on one wallet.
+    /// The subscription with its credit in one wallet.
     Wallet(WalletId),
-    /// One alone.
+    /// One subscription.
     One(SubscriptionId),
 }
 
-/// The wallets of active subscriptions whose cycle has ended, at most `limit`, in the order in which
-/// they are locked.
+/// The wallets of active subscriptions whose cycle has ended, at most `limit`.
+///
+/// They are in the order in which they are locked.
 pub(crate) fn due(
     conn: &mut Conn,
     whose: Whose,
@@ -497,7 +497,7 @@ pub(crate) fn due(
     limit: i64,
 ) -> Result<Vec<WalletId>, StoreError> {
     let mut query = subscriptions::table
-        // In so many words: a bound value would not lead SQLite to the index of active ones.
+        // A literal, because SQLite does not use the index of active subscriptions for a bound value.
         .filter(diesel::dsl::sql::<diesel::sql_types::Bool>("status = 'active'"))
         .filter(subscriptions::cycle_end_at.le(now.unix_micros()))
         .select(subscriptions::wallet_id)
@@ -516,8 +516,9 @@ pub(crate) fn due(
     Ok(wallets)
 }
 
-/// Brings the subscriptions on these wallets up to now; `wallet_ids` ascend. Call it in a write
-/// transaction.
+/// Renews the subscriptions on these wallets up to now; `wallet_ids` ascend.
+///
+/// Call it in a write transaction.
 pub(crate) fn renew(
     conn: &mut Conn,
     wallet_ids: &[WalletId],

@@ -1,4 +1,4 @@
-//! Queries of one table that several operations ask.
+//! Queries of single tables that several operations share.
 
 pub(crate) mod connections;
 pub(crate) mod deliveries;

@@ -1,4 +1,4 @@
-//! What a serving process does for its store from time to time.
+//! The periodic work of a serving process for its store.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -9,26 +9,31 @@ use crate::store::Store;
 use crate::subscriptions::Whose;
 use crate::{idempotency, missing_prices, sessions};
 
-/// How often what a dead process left is looked for.
+/// The interval of the search for calls of dead processes.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
-/// How often the journal is looked at: while the database is away nothing can be booked, and when
-/// it is back the calls that waited are booked at once.
+/// The interval at which the journal is read.
+///
+/// While the database is away nothing can be booked. When it is back, the waiting settlements are booked.
 const REPLAY_EVERY: Duration = Duration::from_secs(1);
-/// When the lease is tried again that could not be renewed: a node is ready when it can write.
+/// The pause after a failed renewal of the lease. A node is ready when it can write.
 const AGAIN: Duration = Duration::from_millis(300);
-/// How often subscriptions whose cycle has ended are looked for.
+/// The interval of the search for subscriptions whose cycle has ended.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// How often calls that this process has settled are added to the roll-ups: often, because on SQLite calls wait for it.
+/// The interval at which calls settled by this process are folded.
+///
+/// It is short, because on SQLite calls wait for the fold.
 const FOLD_EVERY: Duration = Duration::from_millis(50);
-/// How often calls are looked for that others have settled.
+/// The interval of the search for calls settled by others, in multiples of [`FOLD_EVERY`].
 const FOLD_OTHERS_EVERY: u32 = 20;
-/// How often old answers and sessions are forgotten, and partitions made ahead.
+/// The interval at which old answers and sessions are deleted, and partitions made ahead.
 const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);
-/// When partitions are tried again that could not be made.
+/// The pause after partitions could not be made.
 const PARTITIONS_AGAIN: Duration = Duration::from_secs(60);
 
-/// Keeps the lease, ends what dead processes left, books what waits in the journal, folds settled calls into the
-/// roll-ups, renews subscriptions, forgets old answers, makes partitions. It never returns; a store that is away is tried again.
+/// Does the periodic work of a store. Never returns.
+///
+/// Keeps the lease, ends calls of dead processes, books the journal, folds settled calls into the roll-ups,
+/// renews subscriptions, deletes old answers and makes partitions. Work that fails is tried again.
 pub async fn run(store: Store) {
     let turn = Cell::new(0);
     let lease = Duration::from_millis(u64::from(store.0.lease_ms) / 3);
@@ -81,7 +86,7 @@ async fn every(pause: Duration, trouble: &str, work: impl AsyncFn() -> Result<()
     every_or_soon(pause, pause, trouble, work).await;
 }
 
-/// The same, but `soon` after it has failed. Said when it begins to fail, not each time.
+/// As [`every`], but pauses for `soon` after a failure. Only the first of several failures is logged.
 async fn every_or_soon(
     pause: Duration,
     soon: Duration,

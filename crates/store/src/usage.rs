@@ -1,8 +1,8 @@
-//! What calls came to, over time and by what they are, read from roll-ups that the ledger keeps.
+//! Sums of calls over time and by dimension, read from the roll-ups.
 //!
-//! A record counts once it has ended, at the time it was admitted, with what it shows. Each is added
-//! to a few *series* (`rollups.rs` says to which), and any question is answered by the sum of some series, so
-//! that no record is read. The calls that are not in the roll-ups yet are added from their queue: in a
+//! A record counts once it has ended, at the time of its admission, with the values that it shows. Each is
+//! added to a few *series*, which `rollups.rs` describes. A query is answered by the sum of some series, so
+//! that no record is read. Calls that are not folded yet are added from their queue. In a
 //! [snapshot](Conn::snapshot) every call is counted once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -21,11 +21,12 @@ use crate::schema::{connections, spend_keys, usage_series, usage_tags};
 
 pub use crate::rollups::Sums;
 
-/// The sums of a merchant's ended calls that the filter lets through, for each day of the span. Call it in a
-/// snapshot.
+/// The sums of a merchant's ended calls that pass the filter, for each day of the span.
+///
+/// Call it in a snapshot.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn by_day(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -87,7 +88,7 @@ pub fn by_day(
 }
 
 impl QueuedCall {
-    /// The names by which a dimension tells the call apart: one or none.
+    /// The call's member of a dimension, if it has one.
     fn member(&self, dimension: Dimension) -> Option<String> {
         let of_trait = |wanted: &str| {
             let found = self.traits.iter().find(|(key, _)| key == wanted);
@@ -108,19 +109,20 @@ fn provider_of(model: String) -> String {
     model.split('/').next().unwrap_or_default().to_owned()
 }
 
-/// The last so many parts of equal length, the present one among them.
+/// A number of parts of equal length, up to the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// In quarter hours since 1970, at the edge of a wide row.
+    /// The beginning, in quarter hours since 1970, at the edge of a wide row.
     first: i64,
-    /// In quarter hours, a multiple of what a wide row covers.
+    /// The length of a part in quarter hours, a multiple of a wide row's.
     step: i64,
     parts: u16,
 }
 
 impl Window {
-    /// The last `parts` of so many times three hours each, up to the end of the one that `now` lies in.
-    /// Parts of a day or longer begin at midnight UTC.
+    /// The last `parts` parts of `three_hours` times three hours each.
+    ///
+    /// The part of `now` is included. Parts of a day or longer begin at midnight UTC.
     pub fn ending(now: Timestamp, three_hours: u16, parts: u16) -> Self {
         let step = i64::from(WIDE) * i64::from(three_hours.max(1));
         let parts = parts.max(1);
@@ -130,7 +132,7 @@ impl Window {
         Self { first: end - step * i64::from(parts), step, parts }
     }
 
-    /// When each part begins.
+    /// The beginning of each part.
     pub fn starts(&self) -> impl Iterator<Item = Timestamp> + use<> {
         let Self { first, step, parts } = *self;
         (0..i64::from(parts)).map(move |part| start_of(first + part * step))
@@ -141,7 +143,7 @@ fn start_of(slot: i64) -> Timestamp {
     Timestamp::from_unix_micros(slot.saturating_mul(15 * 60 * 1_000_000))
 }
 
-/// What calls are told apart by.
+/// A property by which calls are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// The model that served them, at its provider: `provider/model`.
@@ -152,30 +154,30 @@ pub enum Dimension {
     Connection,
     /// The spend key, by its id.
     SpendKey,
-    /// Those that failed: the only member is `error`.
+    /// Failed calls. The only member is `error`.
     Failure,
 }
 
-/// Sums over time: of everything, and of each member of a dimension that has any.
+/// Sums over time: of all calls, and of each member of a dimension that has any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trend {
-    /// Of all calls, for each part of the window.
+    /// The sums of all calls, for each part of the window.
     pub total: Vec<Sums>,
-    /// By the name of each member.
+    /// The sums of each member, by its name.
     pub members: BTreeMap<String, Vec<Sums>>,
-    /// Whether there were more members than are told apart.
+    /// Whether there are more members than are returned.
     pub is_cut: bool,
 }
 
-/// How many members of a dimension are told apart: the newest connections and spend keys, and as many
-/// models by their names.
+/// The most members of a dimension: the newest connections and spend keys, the first models by name.
 const MOST_MEMBERS: i64 = 500;
 
-/// What a merchant's ended calls came to over a window, by a dimension. It adds up wide rows only. Call it in a
-/// snapshot.
+/// The sums of a merchant's ended calls over a window, by a dimension.
+///
+/// It adds up wide rows only. Call it in a snapshot.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn trend(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -270,11 +272,10 @@ fn names(
     })
 }
 
-/// How the database goes about the sums of a series, step by step: for whoever wonders why it takes
-/// long.
+/// The database's query plan for the sums of a series, step by step, for diagnosis.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn plan(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -305,7 +306,7 @@ fn is_of(
     Ok(found.is_some())
 }
 
-/// The series under a tag that the filter lets through.
+/// The series under a tag that pass the filter.
 fn tagged(
     conn: &mut Conn,
     owner_id: Id<AnyId>,
@@ -331,11 +332,13 @@ fn tagged(
     Ok(found)
 }
 
-/// From a slot to before another.
+/// A range of slots. The end is excluded.
 type Range = (i64, i64);
 
-/// The slots of a span: those of wide rows, in which rows that reach over a midnight are to be passed
-/// over, and those of narrow rows that stand for them and for what the ends of the span cut.
+/// The slots of a span: ranges of wide rows and ranges of narrow rows.
+///
+/// Wide rows that reach over a midnight are to be skipped. Narrow rows replace them, and cover the parts
+/// that the ends of the span cut.
 fn ranges(span: &Span) -> (Vec<Range>, Vec<Range>) {
     let width = i64::from(WIDE);
     let (start, end) = span.quarters();

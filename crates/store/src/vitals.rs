@@ -1,27 +1,27 @@
-//! What the ledger of this process counts of itself.
+//! The metrics of the ledger of this process.
 
 use std::sync::Arc;
 
 use tollgate_metrics::{Gauge, Histogram};
 
-/// How long a call waits for the ledger, in microseconds.
+/// The bounds of waiting times for the ledger, in microseconds.
 const WAITS: &[u64] = &[
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 10_000_000,
 ];
-/// How many calls are booked together.
+/// The bounds of the sizes of groups.
 const GROUPS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128];
 
-/// What the ledger of this process counts of itself.
+/// The metrics of the ledger of this process.
 #[derive(Debug)]
 pub struct Vitals {
-    /// How many admissions and settlements were booked together.
+    /// The number of admissions and settlements in each group.
     pub groups: Histogram,
-    /// How long admissions took, from the queue to their answer.
+    /// The time of admissions, from the queue to their answer.
     pub admissions: Histogram,
-    /// How long settlements took, from the queue to their answer.
+    /// The time of settlements, from the queue to their answer.
     pub settlements: Histogram,
-    /// How many pages of 4 KiB SQLite's log had at the last checkpoint.
+    /// The number of pages of 4 KiB in SQLite's log at the last checkpoint.
     pub sqlite_log_pages: Arc<Gauge>,
 }
 

@@ -16,7 +16,7 @@ use crate::rows::{TransactionRow, WalletRow};
 use crate::schema::{merchants, transactions, wallets};
 use crate::write_set::{LedgerWallet, LedgerWallets, Reason, WriteSet, lock_wallets};
 
-/// Makes an empty wallet: a connection's may not be overdrawn, a merchant's own has no limit.
+/// Makes an empty wallet. A connection's may not be overdrawn; a merchant's own has no limit.
 pub(crate) fn create(
     conn: &mut Conn,
     wallet_id: WalletId,
@@ -48,10 +48,10 @@ pub(crate) fn create(
     Ok(())
 }
 
-/// A merchant's wallet, if it has this one.
+/// A merchant's wallet, if the merchant has this one.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -69,7 +69,7 @@ pub fn find(
 /// A merchant's own wallet.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find_own(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Wallet>, StoreError> {
     let row = merchants::table
         .inner_join(wallets::table.on(wallets::wallet_id.eq(merchants::wallet_id)))
@@ -80,20 +80,22 @@ pub fn find_own(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Walle
     row.as_ref().map(Wallet::try_from).transpose()
 }
 
-/// Whose wallet it is: for the operator, who may name any.
+/// The merchant of a wallet. For the operator, who may name any wallet.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn owner_of(conn: &mut Conn, wallet_id: WalletId) -> Result<Option<MerchantId>, StoreError> {
     let owner: Option<Id<MerchantId>> =
         wallets::table.find(Id(wallet_id)).select(wallets::merchant_id).first(conn).optional()?;
     Ok(owner.map(Id::get))
 }
 
-/// Changes a merchant's wallet; `None` when it has no such wallet. Call it in a write transaction.
+/// Changes a merchant's wallet; `None` if there is no such wallet.
+///
+/// Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn update(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -112,32 +114,32 @@ pub fn update(
     Ok(Some(locked.wallet.clone()))
 }
 
-/// Money that somebody puts in or takes out.
+/// Money that a person puts into a wallet or takes out of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Movement {
     /// Credit or debit.
     pub kind: TransactionKind,
-    /// How much, above zero.
+    /// The amount, above zero.
     pub amount: Amount,
-    /// In the words of who ordered it.
+    /// The description that the caller gave.
     pub description: Option<String>,
 }
 
-/// What became of a movement.
+/// The outcome of [`book`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Moved {
     /// It is booked.
     Booked(Transaction),
     /// The merchant has no such wallet.
     NotFound,
-    /// The balance would pass what a credit or a debit may take it to.
+    /// The balance would pass the limits of a credit or a debit.
     OutOfRange,
 }
 
 /// Books a movement on a merchant's wallet. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn book(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -153,7 +155,7 @@ pub fn book(
     let signed = if is_debit { movement.amount.checked_neg() } else { Ok(movement.amount) };
     let after = signed.and_then(|signed| Ok((signed, locked.wallet.balance.checked_add(signed)?)));
     let Ok((signed, after)) = after else { return Ok(Moved::OutOfRange) };
-    // A balance that is beyond may come back.
+    // A balance beyond the limits may move back towards them.
     let is_allowed = match signed < Amount::ZERO {
         true => after >= Wallet::LEAST_BALANCE,
         false => after <= Wallet::MOST_BALANCE,
@@ -183,11 +185,12 @@ fn of_merchant(
     wallets.get_mut(&wallet_id).filter(|locked| locked.wallet.merchant_id == merchant_id)
 }
 
-/// The movements of a wallet, newest first; a page begins after a number. The caller has made sure
-/// whose wallet it is.
+/// The ledger lines of a wallet, newest first. A page begins after a number.
+///
+/// The caller has checked that the wallet is the merchant's.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list_transactions(
     conn: &mut Conn,
     wallet_id: WalletId,

@@ -1,5 +1,6 @@
-//! Webhooks. A webhook's row is also the head of its queue: who changes which [`deliveries`] wait for
-//! it holds its lock.
+//! Webhooks. A webhook's row is also the head of its queue.
+//!
+//! A change of the [`deliveries`] that wait for it locks the row.
 //!
 //! [`deliveries`]: crate::deliveries
 
@@ -21,21 +22,22 @@ use crate::schema::webhooks;
 pub use crate::tables::webhooks::find;
 use crate::tables::webhooks::lock;
 
-/// How many a merchant has at most: each event is told to every one of them.
+/// The most webhooks of a merchant. Each event is sent to all that want it.
 pub const MOST_WEBHOOKS: i64 = 100;
 
-/// Makes a webhook; its secret is not shown again. `None` when the merchant has [`MOST_WEBHOOKS`].
-/// Call it in a write transaction.
+/// Makes a webhook. Its secret is returned only here.
+///
+/// `None` if the merchant has [`MOST_WEBHOOKS`]. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn create(
     conn: &mut Conn,
     merchant_id: MerchantId,
     new: NewWebhook,
     now: Timestamp,
 ) -> Result<Option<(Webhook, WebhookSecret)>, StoreError> {
-    // Only with nobody else about is the most really the most.
+    // Two requests at once must not pass the limit together.
     dialect::lock_merchant(conn, merchant_id)?;
     let present: i64 = webhooks::table
         .filter(webhooks::merchant_id.eq(Id(merchant_id)))
@@ -71,7 +73,7 @@ pub fn create(
 /// A merchant's webhooks that are not deleted, newest first.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -89,11 +91,13 @@ pub fn list(
     rows.iter().map(WebhookRow::webhook).collect()
 }
 
-/// Changes a webhook; `None` when the merchant has no such one. The next attempt obeys, and at a new
-/// URL what has failed is tried at once. Call it in a write transaction.
+/// Changes a webhook; `None` if the merchant has no such webhook.
+///
+/// The change applies from the next attempt. At a new URL, failed deliveries are tried at once. Call it in
+/// a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn update(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -113,11 +117,12 @@ pub fn update(
     Ok(Some(webhook))
 }
 
-/// Gives a webhook a new secret, which is not shown again; messages are signed with the old one,
-/// too, for 24 hours. Call it in a write transaction.
+/// Gives a webhook a new secret, which is returned only here.
+///
+/// Messages are also signed with the old one for 24 hours. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn rotate(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -132,11 +137,12 @@ pub fn rotate(
     Ok(Some((row.webhook()?, secrets.newest().clone())))
 }
 
-/// Deletes a webhook: nothing more is sent to it. Whether there was one. Call it in a write
-/// transaction.
+/// Deletes a webhook. Returns whether there was one.
+///
+/// Nothing more is sent to it. Call it in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn delete(
     conn: &mut Conn,
     merchant_id: MerchantId,

@@ -1,6 +1,7 @@
-//! What one transaction changes of money. Wallets and spend keys change in memory, while they are locked, and each
-//! movement leaves a ledger line. [`WriteSet::commit`] checks the [laws](self::laws) of bookkeeping and writes all of
-//! it.
+//! The write set: the changes of money of one transaction.
+//!
+//! Wallets and spend keys are changed in memory while they are locked, and each movement adds a ledger line.
+//! [`WriteSet::commit`] checks the [laws](self::laws) of bookkeeping and writes everything.
 
 mod commit;
 mod laws;
@@ -21,12 +22,12 @@ use crate::rows::{CounterKey, EventRow, TransactionRow};
 use crate::settled_call::SettledCall;
 pub(crate) use wallets::{LedgerWallet, LedgerWallets, lock_wallets};
 
-/// Why something moved.
+/// The reason of a movement.
 pub(crate) struct Reason<'a> {
     pub(crate) kind: TransactionKind,
     pub(crate) request_id: Option<RequestId>,
     pub(crate) description: Option<&'a str>,
-    /// No wallet books two lines with one key; absent where another row makes it happen once.
+    /// Unique per wallet. Absent when another row makes the operation happen once.
     pub(crate) idempotency_key: Option<String>,
 }
 
@@ -47,7 +48,7 @@ struct Line {
     created_at: Timestamp,
 }
 
-/// What calls hold on a wallet, or hold more than before.
+/// The holds on a wallet, or their change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Holds {
     balance: Amount,
@@ -86,7 +87,7 @@ impl Holds {
     }
 }
 
-/// What calls have done to a spend key.
+/// The change of a spend key by calls.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyChange {
     held: Amount,
@@ -100,18 +101,18 @@ struct CounterChange {
     after: i64,
 }
 
-/// A call of the sweeper that was settled after all.
+/// A swept call with its settlement before and after the correction.
 #[derive(Debug)]
 pub(crate) struct Correction {
     pub(crate) before: SettledCall,
     pub(crate) after: SettledCall,
 }
 
-/// See the module.
+/// The changes of one transaction, in memory.
 #[derive(Debug)]
 pub(crate) struct WriteSet {
     now: Timestamp,
-    /// The calls that are admitted, with the node that answers for them.
+    /// The calls that are admitted, with the nodes that own them.
     opened: Vec<(Arc<PendingRecord>, NodeId)>,
     /// The open calls that are settled.
     closed: Vec<RequestId>,
@@ -121,21 +122,21 @@ pub(crate) struct WriteSet {
     /// Each wallet that is changed, before and after.
     wallets_before: LedgerWallets,
     wallets_after: LedgerWallets,
-    /// The counters of each spend key that is changed, before, and the key after.
+    /// The counters of each changed spend key, before, and the key after.
     keys_before: BTreeMap<SpendKeyId, SpendCounters>,
     keys_after: BTreeMap<SpendKeyId, SpendKey>,
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     lines: Vec<Line>,
     events: Vec<EventRow>,
-    /// What calls that were opened hold, less what calls that have ended held.
+    /// The holds of opened calls, less the holds of ended calls.
     holds: BTreeMap<WalletId, Holds>,
     keys: BTreeMap<SpendKeyId, KeyChange>,
-    /// What calls that have ended take of wallets, by call.
+    /// The amounts that ended calls take from wallets, by call.
     taken: BTreeMap<RequestId, Amount>,
 }
 
 impl WriteSet {
-    /// Nothing yet, of a transaction at this instant.
+    /// Returns an empty write set for a transaction at `now`.
     pub(crate) const fn new(now: Timestamp) -> Self {
         Self {
             now,
@@ -157,7 +158,7 @@ impl WriteSet {
         }
     }
 
-    /// Whether nothing is changed.
+    /// Whether the write set changes nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.opened.is_empty()
             && self.records.is_empty()
@@ -166,7 +167,7 @@ impl WriteSet {
             && self.keys_before.is_empty()
     }
 
-    /// Whether admissions have to look at a wallet from now on, or need not any more.
+    /// Whether it changes which wallets admissions check.
     pub(crate) fn guards_a_wallet(&self) -> bool {
         let is_guarded = |wallet: &LedgerWallet| {
             let Wallet { balance, overdraft_limit, .. } = &wallet.wallet;
@@ -177,29 +178,28 @@ impl WriteSet {
         })
     }
 
-    /// The calls that are admitted.
+    /// The admitted calls.
     pub(crate) fn opened_calls(&self) -> impl Iterator<Item = &Arc<PendingRecord>> {
         self.opened.iter().map(|(call, _)| call)
     }
 
-    /// The calls that are settled, those that are corrected among them.
+    /// The settled calls, corrected ones included.
     pub(crate) fn settled_calls(&self) -> impl Iterator<Item = &SettledCall> {
         let corrected = self.corrections.iter().map(|correction| &correction.after);
         self.records.iter().chain(corrected)
     }
 
-    /// Call it before a wallet is changed otherwise than by this write set.
+    /// Must be called before a wallet is changed by other code than this write set.
     pub(crate) fn change(&mut self, wallet: &LedgerWallet) {
         self.wallets_before.entry(wallet.wallet.wallet_id).or_insert_with(|| wallet.clone());
     }
 
-    /// Call it before the counters of a spend key are changed.
+    /// Must be called before the counters of a spend key are changed.
     pub(crate) fn change_key(&mut self, key: &SpendKey) {
         self.keys_before.entry(key.spend_key_id).or_insert(key.counters);
     }
 
-    /// Takes over the wallets and spend keys as they are now, of those that were changed. Nothing changes them
-    /// afterwards.
+    /// Stores the final state of the wallets and spend keys that were changed. They must not change afterwards.
     pub(crate) fn close(&mut self, wallets: &LedgerWallets, keys: &BTreeMap<SpendKeyId, SpendKey>) {
         let changed = self.wallets_before.keys().filter_map(|id| wallets.get_key_value(id));
         self.wallets_after = changed.map(|(id, wallet)| (*id, wallet.clone())).collect();
@@ -207,7 +207,7 @@ impl WriteSet {
         self.keys_after = changed.map(|(id, key)| (*id, key.clone())).collect();
     }
 
-    /// A call is admitted by a node: its wallets and its spend key hold what it says.
+    /// Adds a call that a node has admitted, with its holds.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when a hold would leave the range of an amount.
@@ -221,34 +221,34 @@ impl WriteSet {
         Ok(())
     }
 
-    /// A call that was open is settled.
+    /// Adds an open call that is settled.
     pub(crate) fn close_call(&mut self, id: RequestId) {
         self.closed.push(id);
     }
 
-    /// The record of a call that is settled.
+    /// Adds the record of a settled call.
     pub(crate) fn record(&mut self, settled: SettledCall) {
         self.records.push(settled);
     }
 
-    /// The record of a call is corrected.
+    /// Adds the correction of a record.
     pub(crate) fn correct(&mut self, before: SettledCall, after: SettledCall) {
         self.corrections.push(Correction { before, after });
     }
 
-    /// A tier counter moves.
+    /// Adds the movement of a tier counter.
     pub(crate) fn count(&mut self, key: CounterKey, before: i64, after: i64) {
         let change = self.counters.entry(key).or_insert(CounterChange { before, after });
         change.after = after;
     }
 
-    /// A subscription is changed, or new.
+    /// Adds a subscription that is changed or new.
     pub(crate) fn save(&mut self, subscription: &Subscription) {
         self.subscriptions.insert(subscription.subscription_id, subscription.clone());
     }
 
-    /// A call has ended: its wallets and its spend key hold nothing for it any more, `taken` was taken of the wallets,
-    /// and its key has spent so much more.
+    /// Adds the end of a call: its holds are released, `taken` is taken from its wallets, and its spend key has spent
+    /// `spent` more.
     ///
     /// # Errors
     /// As [`WriteSet::open`].
@@ -269,7 +269,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// The number of a new record on a wallet.
+    /// Returns the number of a new record on a wallet.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when there is no greater number.
@@ -301,7 +301,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Moves `amount` on a balance; `None` when that would leave the range of an amount.
+    /// Moves `amount` on a balance. Returns `None` when the balance would leave the range of an amount.
     pub(crate) fn move_balance(
         &mut self,
         locked: &mut LedgerWallet,
@@ -321,8 +321,8 @@ impl WriteSet {
         Ok(self.lines.last().map(TransactionRow::from))
     }
 
-    /// Ends what a call has reserved of a wallet's credits and draws its cost on them, each account
-    /// as a line of its own; what is left is for the balance.
+    /// Releases the hold of a call on a wallet's credits and draws its cost on them. Each account gets ledger lines of
+    /// its own. Returns the rest, which the balance pays.
     pub(crate) fn draw_on_credit(
         &mut self,
         locked: &mut LedgerWallet,
@@ -359,8 +359,8 @@ impl WriteSet {
         Ok(balance)
     }
 
-    /// What a subscription went through on the wallet that its credit lies on, which has
-    /// [changed](WriteSet::change) already.
+    /// Adds the steps of a subscription on the wallet of its credit. [`WriteSet::change`] must have been called for the
+    /// wallet.
     pub(crate) fn add_steps(
         &mut self,
         locked: &mut LedgerWallet,
@@ -383,13 +383,13 @@ impl WriteSet {
         Ok(())
     }
 
-    /// An event.
+    /// Adds an event.
     pub(crate) fn tell(&mut self, merchant_id: MerchantId, news: &News) {
         self.events.push(EventRow::new(merchant_id, news, self.now, self.now));
     }
 
-    /// The line of a movement that a wallet has made and that takes effect `at` an instant, which
-    /// may be before it is booked. Ids are of the booking, so that they grow.
+    /// Adds the ledger line of a movement that takes effect at `at`, which may be before the booking. The id has the
+    /// time of the booking, so ids ascend.
     fn add_line(
         &mut self,
         locked: &mut LedgerWallet,
@@ -420,7 +420,7 @@ impl WriteSet {
     }
 }
 
-/// An amount would leave the range of amounts.
+/// The error of an amount that would leave the range of amounts.
 pub(crate) fn out_of_range(noun: &str, id: impl ToString) -> StoreError {
     StoreError::Corrupt {
         what: "sum (it would leave the range of an amount)",

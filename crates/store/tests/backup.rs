@@ -1,4 +1,4 @@
-//! Backups of a SQLite file under load, and what is restored of them.
+//! Tests of backups of a SQLite file under load, and of their restore.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,7 +31,7 @@ async fn one_call(store: &TestStore, merchant_id: MerchantId, key: tollgate_doma
     assert!(matches!(outcome, SettleOutcome::Settled(_)), "{outcome:?}");
 }
 
-/// How many calls a merchant's own wallet has paid, at one USD each.
+/// The number of calls that a merchant's own wallet has paid, at one USD each.
 async fn paid(store: &Store, merchant_id: MerchantId, wallet_id: WalletId) -> i64 {
     let found = store.read(move |conn| wallets::find(conn, merchant_id, wallet_id)).await;
     -found.unwrap().unwrap().balance.units() / amount("1").units()
@@ -110,7 +110,7 @@ fn a_restored_backup_is_the_database_as_it_was_and_what_was_there_is_kept() {
         let refused = backup::restore(&store.url, &copy);
         assert!(matches!(refused, Err(BackupError::InUse)), "{refused:?}");
         store.store.close().await.unwrap();
-        // A damaged one, and a file that is no database, change nothing.
+        // A damaged backup, and a file that is no database, change nothing.
         let mut bytes = std::fs::read(&copy).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle - 4_096..middle].fill(0xff);

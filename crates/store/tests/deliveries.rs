@@ -1,4 +1,4 @@
-//! Events on their way to webhooks: which go where, in which order, claimed by whom.
+//! Tests of deliveries: which event goes to which webhook, their order, and their claims by nodes.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -37,7 +37,7 @@ async fn webhook_of(
     made.unwrap().unwrap().0.webhook_id
 }
 
-/// A customer whose balance falls below its threshold whenever a test wants an event.
+/// A customer whose balance falls below its threshold when a test needs an event.
 struct Customer {
     merchant_id: MerchantId,
     wallet_id: WalletId,
@@ -54,7 +54,7 @@ impl Customer {
         Self { merchant_id, wallet_id }
     }
 
-    /// The wallet's balance goes up and falls: one event.
+    /// Raises the wallet's balance and lowers it again: one event.
     async fn run_low(&self, node: &Store, now: Timestamp) {
         let (merchant_id, wallet_id) = (self.merchant_id, self.wallet_id);
         let done = node.write(move |conn| {
@@ -176,7 +176,7 @@ fn events_of_one_resource_go_one_after_the_other_and_others_do_not_wait() {
         assert_eq!(sequences(&first), [1, 3], "the second and fourth wait for the first");
         assert!(turn(store, Vec::new()).await.is_empty());
 
-        // The first fails, and those behind it wait with it.
+        // The first fails, and the deliveries behind it wait with it.
         let failed = ended(&first[0], 500);
         assert!(turn(store, vec![failed, ended(&first[1], 204)]).await.is_empty());
         store.clock.advance_millis(5_600);
@@ -216,7 +216,7 @@ fn an_event_that_has_failed_four_times_holds_nobody_up_any_more() {
             if attempt == 4 {
                 let next = turn(store, all_ended(&overtaking, 200)).await;
                 assert_eq!(sequences(&next), [3]);
-                // What comes now does not wait for the first either, but for those between.
+                // A new event does not wait for the first either, but for the events between.
                 customer.run_low(&store.store, store.clock.now()).await;
                 assert!(turn(store, Vec::new()).await.is_empty());
                 let next = turn(store, all_ended(&next, 200)).await;
@@ -601,7 +601,7 @@ fn what_is_older_than_thirty_days_is_forgotten_unless_it_is_on_its_way() {
     });
 }
 
-/// What a test knows of a delivery that nodes have raced for.
+/// The attempts of a delivery for which nodes have raced.
 #[derive(Default)]
 struct Seen {
     attempts: BTreeSet<u32>,
@@ -617,7 +617,7 @@ fn nodes_that_race_make_each_attempt_once_in_order_and_lose_nothing() {
     });
 }
 
-/// Two nodes take turns while events happen, receivers fail now and then, and a webhook is deleted.
+/// Runs two nodes while events happen, receivers fail, and a webhook is deleted.
 async fn race(store: &TestStore, seed: u64) {
     const CUSTOMERS: usize = 6;
     const EVENTS: usize = 10;
@@ -670,7 +670,7 @@ async fn race(store: &TestStore, seed: u64) {
                             results.push(ended(claimed, status));
                         }
                     }
-                    // Those whose answer this node never books are claimed again some time.
+                    // A delivery whose answer this node does not book is claimed again later.
                     log.extend(claimed);
                     if random.one_in(3) {
                         clock.advance_millis(i64::try_from(random.below(8_000)).unwrap());
@@ -701,7 +701,7 @@ async fn race(store: &TestStore, seed: u64) {
     // The ids of one process grow, and these are made under the lock of their wallet.
     let in_order = |events: &BTreeMap<u64, EventId>| events.values().is_sorted();
     assert!(of_wallets.values().all(in_order), "those of a wallet in their order, seed {seed}");
-    // Whatever was left in doubt comes in the end.
+    // Deliveries with an unknown outcome arrive in the end.
     for _ in 0..60 {
         store.clock.advance_millis(20 * 60 * 1_000);
         let claimed = turn(store, Vec::new()).await;

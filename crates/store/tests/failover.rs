@@ -1,4 +1,6 @@
-//! PostgreSQL that comes back without its last commits, as an asynchronous standby does that takes over.
+//! Tests of a failover: PostgreSQL comes back without its last commits.
+//!
+//! An asynchronous standby that takes over does this.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
@@ -9,7 +11,7 @@ use tollgate_domain::*;
 use tollgate_store::{SettleOutcome, StoreError, requests, spend_keys};
 use tollgate_testkit::store::{TestStore, amount, answered, on_own_server};
 
-/// A customer with a key of limits.
+/// A customer with a spend key that has limits.
 struct Customer {
     merchant_id: MerchantId,
     wallet_id: WalletId,
@@ -40,7 +42,7 @@ impl Customer {
         Self { merchant_id, wallet_id, spend_key, key }
     }
 
-    /// Admits a call; while the database is away it is tried again.
+    /// Admits a call, and tries again while the database is away.
     async fn admits(&self, store: &TestStore) -> RequestId {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -58,7 +60,7 @@ impl Customer {
     async fn change(&self, store: &TestStore, changes: SpendKeyChanges) {
         let (merchant_id, id, now) =
             (self.merchant_id, self.spend_key.spend_key_id, store.clock.now());
-        // A connection of the pool may be one to the server that was.
+        // A connection of the pool may be one to the previous server.
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let changes = changes.clone();
@@ -88,7 +90,7 @@ impl Customer {
         found.unwrap().map(|record| record.status)
     }
 
-    /// Fails unless these calls, soon, have been paid once each and nothing is held.
+    /// Fails unless these calls are soon paid once each and nothing is held.
     async fn has_paid(&self, store: &TestStore, calls: &[RequestId]) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let paid = i64::try_from(calls.len()).unwrap();
@@ -121,7 +123,7 @@ fn a_database_without_its_last_commits_gets_every_answer_again() {
         let open_then = customer.admits(store).await;
         server.keep();
 
-        // All of this is lost.
+        // The server loses all of this.
         customer.settles(store, open_then).await;
         let settled = customer.admits(store).await;
         customer.settles(store, settled).await;
@@ -130,13 +132,13 @@ fn a_database_without_its_last_commits_gets_every_answer_again() {
         assert_eq!(customer.status(store, open_then).await, Some(RequestStatus::Pending));
         assert_eq!(customer.status(store, settled).await, None);
 
-        // It was sent before, and answered afterwards.
+        // It was sent before the loss and answered after it.
         customer.settles(store, open).await;
         customer.has_paid(store, &[before, open_then, settled, open]).await;
     });
 }
 
-/// The lost change and the one that is made afterwards have the same number.
+/// The lost change and the later one have the same number.
 #[test]
 fn a_change_of_a_key_counts_after_another_change_was_lost() {
     on_own_server(async |store, server| {
@@ -147,7 +149,7 @@ fn a_change_of_a_key_counts_after_another_change_was_lost() {
         let before = customer.admits(store).await;
         customer.settles(store, before).await;
         server.lose();
-        // It has a connection again.
+        // The node has a connection again.
         let after = customer.admits(store).await;
         customer.settles(store, after).await;
         let paused =
@@ -160,7 +162,7 @@ fn a_change_of_a_key_counts_after_another_change_was_lost() {
     });
 }
 
-/// It is started again by a process that has only the journal.
+/// The call is booked by a new process that has only the journal.
 #[test]
 fn the_journal_is_enough_to_book_a_call_that_the_database_does_not_know() {
     on_own_server(async |store, server| {
@@ -189,7 +191,7 @@ fn an_open_call_that_its_living_node_does_not_know_is_ended() {
         server.keep();
         customer.settles(store, open_then).await;
         customer.has_paid(store, &[open_then]).await;
-        // So long ago that nothing of it is kept.
+        // Late enough that none of it is remembered.
         store.clock.advance_millis(120_000);
         let later = customer.admits(store).await;
         customer.settles(store, later).await;

@@ -1,4 +1,4 @@
-//! Whatever befalls whichever statement: a call is booked once or not at all, and holds nothing.
+//! Tests with a fault in each statement: a call is booked once or not at all, and leaves no hold.
 //!
 //! The tests of this file take turns, because a panic is armed for the whole process.
 
@@ -23,21 +23,22 @@ use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{amount, answered};
 use tollgate_testkit::{TestStore, each_store};
 
-/// A customer with money, a limited key and a meter, whose merchant is told of every call: a call of
-/// his touches every table that calls touch.
+/// A customer with money, a limited key and a meter.
+///
+/// The merchant receives an event for every call. A call of this customer writes to every table that calls write to.
 struct Customer<'a> {
     store: &'a TestStore,
     wallet: (MerchantId, WalletId),
     spend_key: SpendKey,
     key: Key,
-    /// What one call costs him.
+    /// The cost of one call.
     price: Amount,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Became {
-    /// It was admitted, and so was sent and answered.
+    /// It was admitted, sent and answered.
     Answered,
     /// It was not sent.
     NotSent,
@@ -79,7 +80,7 @@ impl<'a> Customer<'a> {
             .unwrap();
         let wallet = (merchant_id, wallet_id);
         let mut customer = Self { store, wallet, spend_key, key, price: Amount::ZERO };
-        // The first call fills the cheaper tier's beginning; all that follow cost the same.
+        // The first call fills the first, cheaper tier. All later calls cost the same.
         assert_eq!(customer.calls(&store.store).await, Became::Answered);
         let before = customer.balance().await;
         assert_eq!(customer.calls(&store.store).await, Became::Answered);
@@ -98,7 +99,7 @@ impl<'a> Customer<'a> {
         self.store.wallet(self.wallet.0, self.wallet.1).await.balance
     }
 
-    /// A call, as whoever forwards makes it.
+    /// Makes a call as a forwarder does: admits it and settles it.
     async fn calls(&self, store: &Store) -> Became {
         let (request_id, became) = self.asks(store).await;
         if became == Became::Answered {
@@ -115,7 +116,7 @@ impl<'a> Customer<'a> {
                 admitted.unwrap();
                 return (request_id, Became::Answered);
             }
-            // It may have been admitted without our hearing of it.
+            // It may have been admitted although the answer was lost.
             Err(StoreError::Interrupted) => {
                 let report = Report::not_sent(self.store.clock.now());
                 store.settle_in_background(request_id, report);
@@ -140,7 +141,9 @@ impl<'a> Customer<'a> {
         outcome
     }
 
-    /// Fails unless, soon, nothing is held, and so many calls have been paid since `before`, once each.
+    /// Fails unless, soon, nothing is held and `calls` calls are paid once each.
+    ///
+    /// `before` is the balance before these calls.
     async fn has_paid(&self, calls: usize, before: Amount, what: &str) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -163,7 +166,7 @@ impl<'a> Customer<'a> {
         self.store.store.audit().await.unwrap().pending
     }
 
-    /// How many calls the merchant was told of as completed.
+    /// The number of calls for which the merchant has a completion event.
     async fn told(&self) -> usize {
         self.store.store.fold().await.unwrap();
         let merchant_id = self.wallet.0;
@@ -180,8 +183,10 @@ impl<'a> Customer<'a> {
         found.await.unwrap()
     }
 
-    /// Makes a call whose admission meets a fault that is armed by `fail`, and one whose settlement
-    /// does; whether both did, by what `heal` says. Whatever it was, both are booked once.
+    /// Makes one call with a fault at its admission and one with a fault at its settlement.
+    ///
+    /// `fail` arms a fault. `heal` disarms it and returns whether it was met. Both calls are booked once.
+    /// Returns whether any fault was met.
     async fn survives(
         &self,
         store: &Store,
@@ -203,7 +208,7 @@ impl<'a> Customer<'a> {
         let status = record.as_ref().map(|record| record.status);
         match became {
             Became::Answered => assert_eq!(status, Some(RequestStatus::Completed), "{what}"),
-            // There is no record, or it is that of a call that was not sent.
+            // There is no record, or it is the record of a call that was not sent.
             Became::NotSent => assert_ne!(status, Some(RequestStatus::Completed), "{what}"),
         }
 
@@ -221,7 +226,7 @@ impl<'a> Customer<'a> {
     }
 }
 
-/// No admission or settlement has so many statements.
+/// A number of statements that no admission or settlement reaches.
 const MANY: usize = 200;
 
 #[test]
@@ -252,7 +257,7 @@ fn whatever_befalls_any_statement_on_its_way_to_the_server_a_call_is_booked_once
                 let what = format!("{fault:?} at statement {number}");
                 let heal = || {
                     if let Fault::Late(time) = fault {
-                        // Until it has come.
+                        // Waits until the statement has arrived.
                         std::thread::sleep(time * 3);
                     }
                     way.heal() > 0
@@ -264,14 +269,14 @@ fn whatever_befalls_any_statement_on_its_way_to_the_server_a_call_is_booked_once
                 statements = number;
             }
             println!("{fault:?}: {statements} statements");
-            // More where a connection is new: it is set up, and learns what the last one knew.
+            // There are more when a connection is new: it is set up, and reads what the last one knew.
             assert!((4..MANY - 1).contains(&statements), "{fault:?}: {statements} statements");
         }
         node.close().await.unwrap();
     });
 }
 
-/// A settlement waits for two seconds at most; what comes later comes beside what the journal keeps.
+/// A settlement waits for two seconds at most. A later booking meets the journal's entry.
 #[test]
 fn what_is_booked_late_is_not_booked_again_from_the_journal() {
     let _turn = turn();
@@ -293,7 +298,7 @@ fn what_is_booked_late_is_not_booked_again_from_the_journal() {
     });
 }
 
-/// Many at once, on connections that break, lose answers and fall into deadlocks all the time.
+/// Many calls at once, on connections that break, lose answers and fall into deadlocks.
 #[test]
 fn among_faults_at_random_every_call_is_booked_once() {
     const CALLERS: usize = 16;
@@ -347,7 +352,7 @@ fn among_faults_at_random_every_call_is_booked_once() {
     }
 }
 
-/// A statement that SQLite refuses: each table that calls write, when it is written to.
+/// SQLite refuses a statement: each write to each table that calls write to.
 #[test]
 fn whichever_table_cannot_be_written_a_call_is_booked_once() {
     let _turn = turn();
@@ -368,7 +373,7 @@ fn whichever_table_cannot_be_written_a_call_is_booked_once() {
                      BEGIN SELECT RAISE(ABORT, 'no {change} of {table}'); END"
                 ))
                 .unwrap();
-                // What cannot be written waits in memory.
+                // A settlement that cannot be written waits in memory.
                 let settled = customer.settles(&store.store, first).await;
                 let (second, became) = customer.asks(&store.store).await;
                 conn.batch_execute("DROP TRIGGER fault").unwrap();
@@ -402,7 +407,7 @@ fn whichever_table_cannot_be_written_a_call_is_booked_once() {
     });
 }
 
-/// The same while calls are added to the roll-ups: none is added twice, and none is left out.
+/// As the test before, while calls are folded: none is folded twice, and none is left out.
 #[test]
 fn whichever_table_cannot_be_written_a_call_is_folded_once() {
     let _turn = turn();
@@ -456,7 +461,7 @@ fn tables(conn: &mut SqliteConnection) -> Vec<String> {
     tables.into_iter().map(|table| table.name).collect()
 }
 
-/// A bug within any statement: it costs its call an error, and nobody money.
+/// A panic within any statement fails its call and costs no money.
 #[test]
 fn whichever_statement_panics_a_call_is_booked_once() {
     let _turn = turn();
@@ -474,13 +479,13 @@ fn whichever_statement_panics_a_call_is_booked_once() {
             statements = number;
         }
         println!("{statements} statements");
-        // More where a connection is new, and which writer has one is chance.
+        // There are more when a connection is new. Which writer has a new one is chance.
         assert!((4..MANY - 1).contains(&statements), "{statements} statements");
     });
     diesel::connection::set_default_instrumentation(|| None).unwrap();
 }
 
-/// Which statement from now on panics; 0 for none.
+/// The number of statements until one panics; 0 for none.
 static UNTIL_PANIC: AtomicUsize = AtomicUsize::new(0);
 
 struct Panics;

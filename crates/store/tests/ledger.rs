@@ -1,4 +1,4 @@
-//! The ledger on both databases: nothing is charged twice, lost, or overrun.
+//! Tests of the ledger on both databases: nothing is charged twice, lost, or overrun.
 
 use std::fs;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ fn a_settlement_delivered_three_times_is_booked_once() {
 fn an_unknown_call_cannot_be_settled() {
     each_store(async |store| {
         let nobody = RequestId::generate(store.clock.now());
-        // Together, too: of a call that may still come nobody may hear that it is settled.
+        // Also in one group: a call that may still be admitted must not be reported as settled.
         let calls = (0..8).map(|_| store.store.settle(nobody, answered(1, "1")));
         let outcomes = futures_util::future::join_all(calls).await;
         assert!(outcomes.iter().all(|one| *one == SettleOutcome::NotFound), "{outcomes:?}");
@@ -167,18 +167,18 @@ fn keys_connections_and_meters_of_others_are_not_found_and_deleted_ones_refused(
     });
 }
 
-/// A node remembers whom calls name; what another changes there binds its next call all the same.
+/// A node caches what calls name. A change by another node still binds its next call.
 #[test]
 fn what_one_node_changes_binds_the_next_call_on_another() {
     each_store(async |store| {
         if matches!(store.url, DatabaseUrl::Sqlite(_)) {
-            // One process serves from a file.
+            // Only one process serves from a file.
             return;
         }
         let shop = shop(store, "1000").await;
         let (merchant_id, now) = (shop.merchant.merchant_id, store.clock.now());
         let other = store.open_again();
-        // Both of a node's writers know everything by now, very likely.
+        // After these calls both writers of the node very likely have everything in their cache.
         let calls = (0..16).map(|_| other.admit(Box::new(shop.call(store))));
         for admitted in futures_util::future::join_all(calls).await {
             let id = admitted.unwrap().unwrap().request_id;
@@ -241,8 +241,9 @@ fn what_one_node_changes_binds_the_next_call_on_another() {
     });
 }
 
-/// 200 calls at once on a balance that covers some: what is admitted, recorded and charged agree,
-/// and the overshoot is less than the cost of one call.
+/// 200 calls at once on a balance that covers some of them.
+///
+/// Admissions, records and charges agree, and the overshoot is less than the cost of one call.
 #[test]
 fn two_hundred_callers_on_one_wallet_leave_no_hold_and_no_gap() {
     each_store(async |store| {
@@ -254,7 +255,7 @@ fn two_hundred_callers_on_one_wallet_leave_no_hold_and_no_gap() {
                 if store.admit(Box::new(call)).await.unwrap().is_err() {
                     return 0;
                 }
-                // 12 USD: just what was held.
+                // 12 USD: the amount of its hold.
                 store.settle(request_id, answered(1_000_000, "2")).await;
                 1
             })
@@ -273,7 +274,7 @@ fn two_hundred_callers_on_one_wallet_leave_no_hold_and_no_gap() {
     });
 }
 
-/// Eight settlers on two wallets: no number is given twice, and none is left out.
+/// Eight settlers on two wallets. No number is given twice, and none is left out.
 #[test]
 fn the_records_of_a_wallet_are_numbered_without_gaps() {
     each_store(async |store| {
@@ -282,7 +283,7 @@ fn the_records_of_a_wallet_are_numbered_without_gaps() {
             .map(|_| {
                 let calls: Vec<_> = (0..20)
                     .map(|n| match n % 4 {
-                        // Its costs are the merchant's own.
+                        // The merchant pays for this call.
                         0 => store.call(shop.merchant.merchant_id, shop.secret_key_id),
                         _ => shop.call(store),
                     })
@@ -353,7 +354,7 @@ fn an_audit_names_the_record_that_a_wallet_has_lost() {
     });
 }
 
-/// Eight settlers on one counter: each unit is charged once, in its tier.
+/// Eight settlers on one counter. Each unit is charged once, in its tier.
 #[test]
 fn a_tier_counter_charges_each_unit_exactly_once_under_eight_settlers() {
     each_store(async |store| {
@@ -393,7 +394,7 @@ fn a_tier_counter_charges_each_unit_exactly_once_under_eight_settlers() {
     });
 }
 
-/// Without a limit, too, a merchant's own wallet is not driven to the end of what an amount can be.
+/// Its balance does not reach the end of the range of an amount.
 #[test]
 fn a_wallet_without_a_limit_is_guarded_once_it_is_far_below_zero() {
     each_store(async |store| {
@@ -408,7 +409,7 @@ fn a_wallet_without_a_limit_is_guarded_once_it_is_far_below_zero() {
     });
 }
 
-/// A counter has room for 9 × 10¹⁸ units. What it has no room for is charged and not counted.
+/// A counter has room for 9 × 10¹⁸ units. Units beyond that are charged and not counted.
 #[test]
 fn a_full_tier_counter_stays_full_and_its_calls_are_settled() {
     const MOST: u64 = 6_000_000_000_000_000_000;
@@ -517,7 +518,7 @@ fn what_a_dead_process_left_is_swept_to_the_merchant_and_corrected_by_who_knows_
     });
 }
 
-/// It is known as pending to the node that admitted it, whose clock or connection stood still.
+/// The node that admitted it, whose clock or connection was stopped, has it as pending.
 #[test]
 fn a_call_that_another_node_has_swept_is_settled_at_the_first_attempt() {
     each_store(async |store| {
@@ -584,7 +585,7 @@ fn a_poisoned_call_fails_alone() {
             Conn::Postgres(conn) => conn.batch_execute(spoil).map_err(StoreError::from),
         };
         store.store.write(spoil).await.unwrap();
-        // A row that cannot be read; the neighbours of its call in the batch must not suffer.
+        // A row that cannot be read. Other calls of its group must not be affected.
         let calls: Vec<_> = (0..6)
             .map(|n| match n {
                 3 => Call { connection_id: Some(spoilt), ..shop.call(store) },
@@ -629,7 +630,7 @@ fn a_settlement_that_postgres_cannot_take_waits_in_the_journal_and_is_booked_lat
             "nothing is lost, nothing is booked"
         );
 
-        // The next life of the service; its sweeper may well come before the journal.
+        // The next process of the service. Its sweeper may come before the journal.
         let next = store.open_again();
         store.outlive_others(&next).await;
         next.sweep().await.unwrap();
@@ -654,8 +655,9 @@ fn the_folder_of_the_journal_is_for_its_owner_alone() {
     });
 }
 
-/// What lies in its folder and is no settlement keeps none from being booked, and a folder that is not
-/// there is made.
+/// Other files in the folder do not keep settlements from being booked.
+///
+/// A missing folder is made.
 #[test]
 fn an_odd_or_missing_journal_folder_keeps_no_settlement_waiting() {
     each_store(async |store| {
@@ -668,7 +670,7 @@ fn an_odd_or_missing_journal_folder_keeps_no_settlement_waiting() {
         let ids = [one.request_id, other.request_id];
         store.store.admit(Box::new(one)).await.unwrap().unwrap();
         store.store.close().await.unwrap();
-        // Somebody has tidied up.
+        // Another program has removed the folder.
         fs::remove_dir_all(&journal).unwrap();
         let outcome = store.store.settle(ids[0], answered(100_000, "0.5")).await;
         assert_eq!(outcome, SettleOutcome::Journaled);
@@ -692,7 +694,7 @@ fn an_odd_or_missing_journal_folder_keeps_no_settlement_waiting() {
             .map(|file| file.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        // What may have been one is kept under another name, for a person to look at.
+        // A file that may be a settlement is kept under another name, for inspection.
         assert_eq!(
             left,
             [
@@ -745,7 +747,7 @@ fn what_a_balance_has_no_room_for_is_refused_before_and_kept_in_the_record_after
         assert!(matches!(debit("400000000").await.unwrap(), Moved::Booked(_)));
         assert_eq!(debit("0.0000000001").await.unwrap(), Moved::OutOfRange);
 
-        // Calls may take it to the edge of what an amount can say.
+        // Calls may take the balance to the end of the range of an amount.
         let key = store.secret_key_id(&poor).await;
         let holding = |usd: &str| {
             let mut call = store.call(merchant_id, key);
@@ -761,14 +763,14 @@ fn what_a_balance_has_no_room_for_is_refused_before_and_kept_in_the_record_after
         }
         let outcome = store.store.settle(open[0], answered(1_000_000, "522337000")).await;
         assert!(matches!(outcome, SettleOutcome::Settled(_)), "{outcome:?}");
-        // 203.68 USD are left, of which the other call holds one.
+        // 203.68 USD are left. The other call holds one of them.
         let refused = store.store.admit(Box::new(holding("203"))).await.unwrap().unwrap_err();
         assert!(matches!(refused, Refusal::WalletInsufficient { .. }), "{refused:?}");
         let admitted = holding("202");
         open.push(admitted.request_id);
         store.store.admit(Box::new(admitted)).await.unwrap().unwrap();
 
-        // A call that costs more than it held is booked as far as there is room, and keeps its cost.
+        // A call that costs more than its hold is booked as far as there is room, and keeps its cost.
         let outcome = store.store.settle(open[1], answered(1_000_000, "500")).await;
         let SettleOutcome::Settled(record) = outcome else { unreachable!("{outcome:?}") };
         assert_eq!(record.quote.total_request_cost, "500".parse().unwrap());

@@ -1,4 +1,4 @@
-//! Missing prices on both databases: a merchant is told once, of a bounded number.
+//! Tests of missing prices on both databases: one event each, up to a limit.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -31,7 +31,7 @@ impl Shop {
         on.settle(request_id, without_price(model)).await;
     }
 
-    /// The models whose missing prices were told, as often as they were.
+    /// The models in the events of missing prices, once for each event.
     async fn told(&self, store: &TestStore) -> Vec<String> {
         let merchant_id = self.merchant_id;
         store.store.fold().await.unwrap();

@@ -1,4 +1,4 @@
-//! The monthly partitions of the tables that only grow, on PostgreSQL.
+//! Tests of the monthly partitions on PostgreSQL, of the tables that only grow.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ struct Count {
     count: i64,
 }
 
-/// How many rows a partition has; `None` if there is no such partition.
+/// The number of rows of a partition; `None` if there is no such partition.
 async fn rows(store: &TestStore, partition: &str) -> Option<i64> {
     let count = format!("SELECT count(*) AS count FROM {partition}");
     let counted = store.store.read(move |conn| {
@@ -39,7 +39,7 @@ fn what_only_grows_is_kept_by_month_and_a_month_without_a_partition_is_kept_too(
         for millis in [0, 400 * 24 * 60 * 60 * 1_000] {
             store.clock.advance_millis(millis);
             let mut call = store.call(merchant_id, key);
-            // Ids that are generated grow in this process, whatever the clocks of its tests say.
+            // Generated ids grow in this process, whatever the clocks of its tests show.
             call.request_id = RequestId::least(store.clock.now());
             call.connection_id = Some(connection.connection_id);
             call.forwarded.metadata = Metadata::parse(r#"{"team": "red"}"#).unwrap();
@@ -70,7 +70,7 @@ fn what_only_grows_is_kept_by_month_and_a_month_without_a_partition_is_kept_too(
                 listed.await.unwrap().into_iter().map(|record| record.request_id).collect();
             assert_eq!(listed, [ids[1], ids[0]]);
         }
-        // A process that begins now makes those that have no rows in the default partition.
+        // A new process makes the partitions for which the default partition has no rows.
         let next = store.open_again();
         assert_eq!(rows(store, "requests_2027_12").await, None, "its rows are elsewhere");
         assert_eq!(rows(store, "requests_2028_01").await, Some(0));

@@ -1,4 +1,4 @@
-//! Records priced again on both databases: what is moved, what is not, and nothing twice.
+//! Tests of repricings on both databases: what is booked, what is not, and nothing twice.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
@@ -18,7 +18,7 @@ use tollgate_store::{
 };
 use tollgate_testkit::store::{START, TestStore, amount, answered, each_store, priced};
 
-/// A merchant with a customer, a fixed meter and one of percentages.
+/// A merchant with a customer, a fixed meter and a percentage meter.
 struct Shop {
     merchant: Merchant,
     key: SecretKeyId,
@@ -39,7 +39,7 @@ async fn shop(store: &TestStore, balance: &str) -> Shop {
     }
 }
 
-/// 20 % of the first million tokens, 10 % of the rest.
+/// A meter of 20 % of the first million tokens and 10 % of the rest.
 async fn percentage(
     store: &TestStore,
     merchant_id: MerchantId,
@@ -69,7 +69,7 @@ impl Shop {
         }
     }
 
-    /// What is on the customer's wallet and on the merchant's own.
+    /// The balances of the customer's wallet and of the merchant's own.
     async fn balances(&self, store: &TestStore) -> [Amount; 2] {
         let merchant_id = self.merchant.merchant_id;
         [
@@ -96,7 +96,7 @@ fn amounts(of: [&str; 2]) -> [Amount; 2] {
     of.map(amount)
 }
 
-/// So many USD per million tokens of each of these models at `house`.
+/// A price book with a price in USD per million tokens for each of these models at `house`.
 fn book(rows: &[(&str, &str)]) -> PriceBook {
     let rows = rows.iter().map(|&(model, input)| PriceRow {
         provider: "house".to_owned(),
@@ -118,7 +118,7 @@ async fn walk(store: &Store, scope: &Scope, book: &PriceBook, only_look: bool) -
     told
 }
 
-/// What differs, of which everything is booked.
+/// Reprices everything and books it. Returns the records that differ.
 async fn repriced(store: &Store, book: &PriceBook) -> Vec<Repricing> {
     let mut told = walk(store, &everything(), book, false).await;
     told.retain(|one| one.outcome != Outcome::Same);
@@ -145,7 +145,7 @@ fn what_a_record_differs_by_is_booked_once_and_the_record_stays_as_it_was() {
         assert_eq!(more(&only_look[0]).wallet, amount("0.6"));
         assert_eq!(shop.balances(store).await, amounts(["18.8", "0"]), "a look books nothing");
 
-        // Half a million tokens at 3 are 1.5, and 20 % of that 0.3.
+        // Half a million tokens at 3 USD are 1.5 USD, and 20 % of that is 0.3.
         assert_eq!(repriced(&store.store, &book).await, only_look);
         assert_eq!(shop.balances(store).await, amounts(["18.2", "0"]));
         assert_eq!(repriced(&store.store, &book).await, []);
@@ -176,7 +176,7 @@ fn who_paid_the_record_pays_the_difference() {
         };
         let not_billed = Call { disable_billing: true, ..shop.call(store, &shop.percentage) };
         let (spend_key, key) = store.spend_key(merchant_id, None, SpendRules::default()).await;
-        // Each is 100,000 tokens that cost 0.1 and cost 0.3 now; percentages are 20.
+        // Each is 100,000 tokens that cost 0.1 and now cost 0.3. The percentages are 20 %.
         for (call, wallet, merchant) in [
             (shop.call(store, &shop.percentage), "0.24", "0"),
             (shop.call(store, &shop.fixed), "0.2", "0"),
@@ -268,7 +268,7 @@ fn an_unpriced_call_is_charged_when_its_price_is_known() {
         store.store.settle(request_id, Report { priced, ..answered(2_000_000, "0") }).await;
         assert_eq!(shop.balances(store).await, amounts(["20", "0"]));
         repriced(&store.store, &book(&[("m", "2")])).await;
-        // 4 USD, and 20 % of one half of it and 10 % of the other.
+        // 4 USD, with 20 % of one half and 10 % of the other.
         assert_eq!(shop.balances(store).await, amounts(["15.4", "0"]));
     });
 }
@@ -286,7 +286,7 @@ fn only_what_is_asked_for_is_priced_again() {
             }
             store.clock.advance_millis(day - 1);
         }
-        // Admitted at 00:00:00.000, 23:59:59.999 and 23:59:59.998 of the next day.
+        // Admitted at 00:00:00.000, and at 23:59:59.999 and 23:59:59.998 of the next day.
         let book = {
             let row = |provider: &str| PriceRow {
                 provider: provider.to_owned(),
@@ -355,7 +355,7 @@ fn a_balance_without_room_lets_the_record_go_and_the_others_are_booked() {
                 move |conn: &mut _| wallets::book(conn, merchant_id, wallet_id, &movement, now);
             assert!(matches!(store.store.write(book).await.unwrap(), Moved::Booked(_)));
         }
-        // Nearly all of it back: the first wallet has no room for that.
+        // Nearly all of it is given back. The first wallet has no room for that.
         let told = repriced(&store.store, &book(&[("m", "1")])).await;
         let outcomes: Vec<_> =
             told.iter().map(|one| matches!(one.outcome, Outcome::OutOfRange(_))).collect();
@@ -422,7 +422,7 @@ fn what_a_call_drew_from_credit_is_given_back_on_the_balance() {
     });
 }
 
-/// A sweep books the estimate, a repricing another price of it, and then it is known what was used.
+/// A sweep books the estimate, a repricing changes its price, then the usage is known.
 #[test]
 fn a_late_settlement_after_a_repricing_is_put_right_by_the_next_repricing() {
     each_store(async |store| {
@@ -450,7 +450,7 @@ fn a_late_settlement_after_a_repricing_is_put_right_by_the_next_repricing() {
     });
 }
 
-/// The nodes of a database: SQLite has one that serves, and others beside it.
+/// The stores of a database. SQLite has one that serves, and others beside it.
 fn nodes(store: &TestStore) -> Vec<Store> {
     let beside = tollgate_store::Options {
         clock: store.clock.clone(),
@@ -501,7 +501,7 @@ fn several_operators_at_once_while_calls_are_settled_book_nothing_twice() {
         booked += repriced(&store.store, &book(&[("m", "200")])).await.len();
         assert_eq!(booked, 120, "each record once");
         assert_eq!(repriced(&nodes[1], &book(&[("m", "200")])).await, []);
-        // 0.2 USD each; 90 of the customer with 20 %, 30 of the merchant without.
+        // 0.2 USD each: 90 calls of the customer with 20 %, 30 of the merchant without.
         assert_eq!(shop.balances(store).await, amounts(["978.4", "-6"]));
         nodes[1].close().await.unwrap();
     });
@@ -530,7 +530,7 @@ fn operators_who_book_the_same_records_at_once_book_each_record_once() {
             for racer in racers.collect::<Vec<_>>() {
                 booked += racer.await.unwrap();
             }
-            // The very first prices are those of the records.
+            // The first prices are the prices of the records.
             assert_eq!(booked, if round == 1 { 0 } else { 20 }, "at {price}");
         }
         assert_eq!(shop.balances(store).await, amounts(["952", "0"]));
@@ -538,7 +538,7 @@ fn operators_who_book_the_same_records_at_once_book_each_record_once() {
     });
 }
 
-/// More records than are read at a time, and far more than are written in one transaction.
+/// More records than are read at a time, and far more than one transaction writes.
 #[test]
 fn a_long_walk_leaves_no_record_out_and_takes_none_twice() {
     each_store(async |store| {
@@ -564,7 +564,7 @@ fn a_long_walk_leaves_no_record_out_and_takes_none_twice() {
     });
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers that are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -575,14 +575,15 @@ impl Dice {
         self.0 % bound
     }
 
-    /// A price with so many decimals that costs are rounded.
+    /// A price with enough decimals that costs are rounded.
     fn price(&mut self) -> String {
         format!("{}.{:07}", self.below(40), self.below(10_000_000))
     }
 }
 
-/// After any prices in any order the ledger is what the records would be at the last of them, nothing
-/// is left to book, and the first prices lead back to where it began.
+/// After any prices in any order, the ledger is that of the records at the last prices.
+///
+/// Nothing is left to book, and the first prices lead back to the start.
 #[test]
 fn after_any_number_of_repricings_the_ledger_is_that_of_the_last_prices() {
     each_store(async |store| {

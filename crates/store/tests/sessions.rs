@@ -1,4 +1,4 @@
-//! Who is signed in, on both databases.
+//! Tests of dashboard sessions, on both databases.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 

@@ -1,5 +1,6 @@
-//! A process that serves from a SQLite file: its answers are in the file and SQLite's log, and the next
-//! process finds them there.
+//! Tests of a process that serves from a SQLite file.
+//!
+//! Its answers are in the file and SQLite's log, and the next process finds them there.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -67,7 +68,7 @@ impl Customer {
         std::fs::read(format!("{}-wal", self.file.display())).unwrap()
     }
 
-    /// What a process that dies now leaves, with this for SQLite's log.
+    /// The files that a process leaves if it dies now, with `wal` as SQLite's log.
     fn left_behind(&self, folder: &Path, wal: &[u8]) -> DatabaseUrl {
         let copy = folder.join("tollgate.db");
         std::fs::copy(&self.file, &copy).unwrap();
@@ -75,14 +76,14 @@ impl Customer {
         DatabaseUrl::Sqlite(copy)
     }
 
-    /// The wallet in this life.
+    /// The wallet as this store reads it.
     async fn wallet(&self, store: &Store) -> Wallet {
         let (merchant_id, wallet_id) = (self.merchant_id, self.wallet_id);
         let found = store.read(move |conn| wallets::find(conn, merchant_id, wallet_id)).await;
         found.unwrap().unwrap()
     }
 
-    /// How many calls the wallet has paid.
+    /// The number of calls that the wallet has paid.
     async fn paid(&self, store: &Store) -> i64 {
         let balance = self.wallet(store).await.balance;
         amount("1000").checked_sub(balance).unwrap().units() / amount("1").units()
@@ -94,7 +95,7 @@ fn serving(store: &TestStore, url: &DatabaseUrl) -> Store {
     Store::open(url, &options).unwrap()
 }
 
-/// Five calls in SQLite's log, and all that was before in the database file.
+/// Makes five calls that are in SQLite's log only. Earlier writes are in the file.
 async fn five_calls(store: &TestStore, customer: &Customer) {
     customer.another().batch_execute("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     for _ in 0..5 {
@@ -111,7 +112,7 @@ fn a_copy_of_the_file_and_its_log_has_every_call_that_was_answered() {
             customer.calls(store).await;
             let folder = tempfile::tempdir().unwrap();
             let url = customer.left_behind(folder.path(), &customer.wal());
-            // A subcommand sees it as well as the next service.
+            // A subcommand sees the calls as well as the next service does.
             let options = Options { clock: store.clock.clone(), ..Options::default() };
             let next = Store::open(&url, &options).unwrap();
             assert_eq!(customer.paid(&next).await, 5 + number);
@@ -156,7 +157,7 @@ fn a_call_that_was_open_when_its_process_died_is_swept_by_the_next_one() {
         let open = customer.admitted(store).await;
         let folder = tempfile::tempdir().unwrap();
         let next = serving(store, &customer.left_behind(folder.path(), &customer.wal()));
-        // The copy has another lock file, so the process that served before may live.
+        // The copy has another lock file, so the process that served before may be alive.
         assert_eq!(next.sweep().await.unwrap(), 0);
         assert!(customer.wallet(&next).await.held.is_positive());
         store.outlive_others(&next).await;
@@ -170,7 +171,7 @@ fn a_call_that_was_open_when_its_process_died_is_swept_by_the_next_one() {
     });
 }
 
-/// A process that has the same lock file's lock knows that the one before has ended.
+/// A process with the same lock file knows that the one before has ended.
 #[test]
 fn the_next_process_on_the_same_file_need_not_wait_for_a_lease() {
     each_store(async |store| {
@@ -181,7 +182,7 @@ fn the_next_process_on_the_same_file_need_not_wait_for_a_lease() {
         let dying = serving(store, &url);
         let call = customer.call(store);
         dying.admit(Box::new(call)).await.unwrap().unwrap();
-        // It gives its lock back, and does not end its life in the store.
+        // The drop releases the lock, and does not end the process's lease in the store.
         drop(dying);
         let next = loop {
             let options = Options { serve: true, clock: store.clock.clone(), ..Options::default() };
@@ -210,7 +211,7 @@ fn a_process_that_is_overtaken_admits_nothing_more_and_settles_what_it_has() {
         let overtaken = tokio::time::timeout(Duration::from_secs(5), store.store.overtaken());
         assert_eq!(overtaken.await, Ok(()));
 
-        // The second takes calls, and leaves those of the first to it.
+        // The second process admits calls, and leaves the calls of the first to it.
         assert_eq!(second.sweep().await.unwrap(), 0);
         let call = customer.call(store);
         let of_second = call.request_id;
@@ -226,7 +227,7 @@ fn a_process_that_is_overtaken_admits_nothing_more_and_settles_what_it_has() {
     });
 }
 
-/// A command beside the service, as `tollgate` has them: what it has done counts for the very next call.
+/// A command beside the service: its changes count for the very next call.
 #[test]
 fn what_another_process_writes_is_what_the_next_call_is_decided_by() {
     each_store(async |store| {
@@ -258,7 +259,7 @@ fn what_another_process_writes_is_what_the_next_call_is_decided_by() {
     });
 }
 
-/// Each of its commits makes what was read old.
+/// Each commit of the other program makes earlier reads stale.
 #[test]
 fn calls_are_booked_beside_a_program_that_keeps_writing() {
     each_store(async |store| {

@@ -1,4 +1,4 @@
-//! Spend keys under the ledger's locks, on both databases.
+//! Tests of spend keys under the ledger's locks, on both databases.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{amount, answered};
 use tollgate_testkit::{TestStore, each_store};
 
-/// Calls hold and cost 2 USD.
+/// The rules of a key with this limit. Calls hold and cost 2 USD.
 fn limited_to(usd: &str, enforcement: Enforcement) -> SpendRules {
     let limit = SpendLimit { amount: amount(usd), cycle: Cycle::Daily };
     SpendRules { spend_limit: Some(limit), enforcement, ..SpendRules::default() }
@@ -167,12 +167,12 @@ fn a_refusal_writes_nothing_to_the_key() {
     });
 }
 
-/// Somebody else holds the rows of the key and of its wallet: who is refused does not wait for them.
+/// Another node locks the rows of the key and of its wallet. A refused call does not wait for them.
 #[test]
 fn a_refusal_waits_for_no_row_lock() {
     each_store(async |store| {
         if matches!(store.url, DatabaseUrl::Sqlite(_)) {
-            // There are no row locks; who writes is alone.
+            // SQLite has no row locks; there is one writer.
             return;
         }
         let (made, key) = key(store, limited_to("1", Enforcement::Strict)).await;
@@ -220,7 +220,7 @@ fn what_a_dead_process_left_is_no_longer_held_on_its_key() {
         assert_eq!(next.audit().await.unwrap().differences, []);
         let counters = store.spend_key_now(&made).await.counters;
         assert_eq!((counters.held.total, counters.spent.total), (Amount::ZERO, amount("0.25")));
-        // Whoever knows better comes after all.
+        // The real usage arrives after the sweep.
         next.settle(id, answered(500_000, "1.5")).await;
         assert_eq!(next.audit().await.unwrap().differences, []);
         let counters = store.spend_key_now(&made).await.counters;
@@ -229,8 +229,7 @@ fn what_a_dead_process_left_is_no_longer_held_on_its_key() {
     });
 }
 
-/// Nobody waits for a settlement of a task that is dropped: it is booked all the same, also when
-/// there is no runtime any more.
+/// The settlement of a dropped task is booked, even without a runtime.
 #[test]
 fn a_settlement_that_nobody_waits_for_is_booked() {
     each_store(async |store| {
@@ -248,20 +247,21 @@ fn a_settlement_that_nobody_waits_for_is_booked() {
     });
 }
 
-/// Until nothing is pending any more.
+/// Waits until nothing is pending.
 async fn settled(store: &TestStore) {
     while store.store.audit().await.unwrap().pending > 0 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Whoever asked has given up before the answer, or with the answer in hand: the call is admitted for
-/// nobody, and must not hold money for as long as this process lives.
+/// The caller has given up before the answer, or with the answer in hand.
+///
+/// No caller settles the admitted call, and it must not hold money for as long as this process lives.
 #[test]
 fn an_admission_that_nobody_waits_for_is_ended() {
     each_store(async |store| {
         let (made, key) = key(store, limited_to("2", Enforcement::Strict)).await;
-        // Somebody is at the row for a while: the one writer there is, or another node.
+        // The row is locked for a while: by the one writer of SQLite, or by another node.
         let other = match store.url {
             DatabaseUrl::Postgres(_) => store.open_again(),
             _ => store.store.clone(),
@@ -305,7 +305,7 @@ fn an_admission_that_nobody_waits_for_is_ended() {
         while store.store.audit().await.unwrap().requests < 2 {
             tokio::task::yield_now().await;
         }
-        // Committed, and answered by now or in a moment; nobody looks.
+        // The admission is committed, and answered now or soon; the caller is gone.
         drop(waiting);
         settled(store).await;
         assert_eq!(store.spend_key_now(&made).await.counters.held.total, Amount::ZERO);
@@ -317,12 +317,12 @@ fn an_admission_that_nobody_waits_for_is_ended() {
     });
 }
 
-/// A call waits for the row of its key while the key is paused: the pause comes first.
+/// A call waits for the row of its key while the key is paused. The pause comes first.
 #[test]
 fn a_call_that_waited_for_its_keys_row_obeys_what_was_changed_meanwhile() {
     each_store(async |store| {
         if matches!(store.url, DatabaseUrl::Sqlite(_)) {
-            // There are no row locks; who writes is alone.
+            // SQLite has no row locks; there is one writer.
             return;
         }
         let (made, key) = key(store, SpendRules::default()).await;
@@ -363,7 +363,7 @@ fn a_thousand_settlements_at_once_tell_of_each_threshold_once() {
     each_store(async |store| {
         let (made, key) = key(store, limited_to("10", Enforcement::Bounded)).await;
         let mut open = Vec::new();
-        // All admitted while the limit is far away, so that the end of each counts.
+        // All are admitted while the limit is far away, so that the end of each counts.
         for _ in 0..5 {
             open.push(admit(&store.store, store.call_with(&made, &key)).await.unwrap());
         }
@@ -415,8 +415,9 @@ fn a_thousand_settlements_at_once_tell_of_each_threshold_once() {
     });
 }
 
-/// 200 callers on a barrier, on these nodes by turns; how many were admitted. Some end at once and
-/// cost what they held, so that nothing comes free.
+/// Lets 200 callers call these nodes at once. Returns the number of admissions.
+///
+/// Some calls end at once and cost the amount of their hold, so that no money becomes free.
 async fn race(nodes: &[Store], store: &TestStore, made: &SpendKey, key: &Key, seed: u64) -> u64 {
     const CALLERS: u64 = 200;
     let mut random = Random(seed);
@@ -476,7 +477,7 @@ fn of_two_hundred_callers_on_a_strict_limit_exactly_those_that_fit_are_admitted(
 fn on_two_nodes_as_on_one() {
     each_store(async |store| {
         if matches!(store.url, DatabaseUrl::Sqlite(_)) {
-            // One process at a time; a test of its own says so.
+            // SQLite allows one process; another test checks that.
             return;
         }
         let second = store.open_again();
@@ -512,7 +513,7 @@ fn rates_and_counts_hold_on_four_nodes_as_on_one() {
     });
 }
 
-/// What the bucket allows in a minute, whichever node is asked.
+/// The bucket's limit for a minute holds on each node.
 #[test]
 fn in_a_minute_no_more_pass_than_the_rate_and_the_burst() {
     each_store(async |store| {

@@ -1,4 +1,4 @@
-//! SQLite beside others who use its file: who reads for long, who copies it, who keeps the writer.
+//! Tests of SQLite beside other users of its file: a long reader, a copy, a writer that keeps its lock.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use tollgate_store::{DatabaseUrl, OpenError, Options, SettleOutcome, Store, requ
 use tollgate_testkit::store::answered;
 use tollgate_testkit::{TestStore, each_store};
 
-/// A connection of another program, that waits like ours.
+/// A connection of another program, with the busy timeout of this service.
 fn another(file: &Path) -> SqliteConnection {
     let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
     conn.batch_execute("PRAGMA busy_timeout = 10000").unwrap();
@@ -27,7 +27,7 @@ fn megabytes(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |file| file.len() >> 20)
 }
 
-/// Works until it is told to stop.
+/// Repeats `work` until `stop` is set.
 fn until(stop: &AtomicBool, mut work: impl FnMut()) {
     while !stop.load(Ordering::Relaxed) {
         work();
@@ -42,7 +42,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Two hundred callers, so many calls each; answers how long the slowest step took.
+/// Runs two hundred callers with `calls` calls each. Returns the time of the slowest step.
 async fn load(store: &TestStore, calls: usize) -> Duration {
     let merchant = store.merchant().await;
     let key = store.secret_key_id(&merchant).await;
@@ -72,7 +72,7 @@ fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints
         let (wal, copy) = (file.with_extension("db-wal"), file.with_extension("copy"));
         let stop = AtomicBool::new(false);
         let mut reader = another(file);
-        // What it reads stays as it is until it ends, so the log cannot be emptied beyond that.
+        // Its snapshot stays until it ends, so the log cannot be emptied beyond it.
         reader.batch_execute("BEGIN; SELECT count(*) FROM requests").unwrap();
         let (mut backup, mut checkpointer, mut keeper) =
             (another(file), another(file), another(file));
@@ -87,7 +87,7 @@ fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints
             });
             scope.spawn(|| {
                 until(&stop, || {
-                    // It may find the log in use; that is its answer, and no error.
+                    // A busy log is an answer here, not an error.
                     let _ = checkpointer.batch_execute("PRAGMA wal_checkpoint(PASSIVE)");
                     thread::sleep(Duration::from_millis(20));
                 })
@@ -100,18 +100,18 @@ fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints
                     thread::sleep(Duration::from_millis(200));
                 })
             });
-            // However it ends, the others end with it.
+            // The other threads end with this block, even by a panic.
             let _stopped = Stop(&stop);
             let load = load(store, 10);
             tokio::task::block_in_place(|| Handle::current().block_on(load))
         });
         println!("the slowest step took {slowest:?}, the log has {} MB", megabytes(&wal));
-        // Others may take a writer's turn; nobody waits for a second one.
+        // Other programs may take a writer's turn, but a call waits for one of them only.
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
 
         reader.batch_execute("ROLLBACK").unwrap();
         drop(reader);
-        // Of 16 MB of log the ledger moves the rest, so the log is written from its beginning again.
+        // The ledger moves the rest of the 16 MB of log, so the log is written from its beginning again.
         // Twelve loads write more than 40 MB.
         let mut largest = 0;
         for _ in 0..12 {
@@ -121,7 +121,7 @@ fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints
         println!("without a long reader the log grows to {largest} MB");
         assert!(largest <= 32, "the log grows to {largest} MB");
 
-        // The copy is a store like any other, of one instant.
+        // The copy is a valid store, of one instant.
         let options = Options { clock: store.clock.clone(), ..Options::default() };
         let copied = Store::open(&DatabaseUrl::Sqlite(copy), &options).unwrap();
         let audit = copied.audit().await.unwrap();
@@ -131,7 +131,7 @@ fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints
     });
 }
 
-/// Calls wait for another program that writes, and for none longer than a client does.
+/// Calls wait for another program that writes, but no longer than a client does.
 #[test]
 fn a_writer_that_another_program_keeps_loses_no_settlement() {
     each_store(async |store| {
@@ -146,7 +146,7 @@ fn a_writer_that_another_program_keeps_loses_no_settlement() {
         let outcome = store.store.settle(request_id, answered(1_000, "0.5")).await;
         assert_eq!(outcome, SettleOutcome::NotSettled);
         assert_eq!(store.store.unkept(), 1);
-        // What is read is as it was committed: the call is pending.
+        // A read shows the committed state: the call is pending.
         let find = move |conn: &mut _| requests::find(conn, merchant.merchant_id, request_id);
         let found = store.store.read(find).await.unwrap().unwrap();
         assert_eq!(found.status, RequestStatus::Pending);
@@ -162,7 +162,7 @@ fn a_writer_that_another_program_keeps_loses_no_settlement() {
     });
 }
 
-/// A settlement that waits in memory and cannot be booked keeps no other waiting.
+/// A settlement in memory that cannot be booked does not block the others.
 #[test]
 fn a_settlement_that_cannot_be_booked_keeps_no_other_in_memory() {
     each_store(async |store| {
@@ -182,7 +182,7 @@ fn a_settlement_that_cannot_be_booked_keeps_no_other_in_memory() {
             let outcome = store.store.settle(*request_id, answered(1_000, "0.5")).await;
             assert_eq!(outcome, SettleOutcome::NotSettled);
         }
-        // The hold of the first is not what its wallet holds.
+        // The hold of the first call differs from the hold on its wallet.
         let change = |plus: &str| {
             format!(
                 "UPDATE open_calls SET merchant_hold = merchant_hold {plus} WHERE request_id = \
@@ -202,7 +202,7 @@ fn a_settlement_that_cannot_be_booked_keeps_no_other_in_memory() {
     });
 }
 
-/// What operations and leases write is moved out of the log, too.
+/// The writes of operations and leases are moved out of the log, too.
 #[test]
 fn the_log_does_not_grow_without_calls() {
     each_store(async |store| {
@@ -220,11 +220,11 @@ fn the_log_does_not_grow_without_calls() {
     });
 }
 
-/// What makes a database in which migrations are noted, and none is.
+/// The statements of a database with a table of migrations that is empty.
 const NOTHING_MIGRATED: &str = "PRAGMA journal_mode = WAL; CREATE TABLE __diesel_schema_migrations \
     (version VARCHAR(50) PRIMARY KEY NOT NULL, run_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)";
 
-/// A process that dies in the middle of a migration has changed nothing, and the next one goes on.
+/// A process that dies in the middle of a migration changes nothing. The next one migrates again.
 #[test]
 fn a_schema_that_was_not_completed_is_made_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -242,7 +242,7 @@ fn a_schema_that_was_not_completed_is_made_again() {
     assert!(Store::open(&url, &check).is_err());
     assert_eq!(Store::migrate(&url).unwrap(), 1);
     assert!(Store::open(&url, &check).is_ok());
-    // One that only a newer program knows is not touched.
+    // A schema that only a newer program knows is not changed.
     let newer = "INSERT INTO __diesel_schema_migrations (version) VALUES ('29990101000000')";
     another(&file).batch_execute(newer).unwrap();
     let refused = Store::open(&url, &Options::default());
@@ -250,7 +250,7 @@ fn a_schema_that_was_not_completed_is_made_again() {
     assert!(why.contains("29990101000000") && why.contains("does not know"), "{why}");
 }
 
-/// The process that serves would not know the new schema.
+/// The serving process would not know the new schema.
 #[test]
 fn a_schema_is_not_changed_while_somebody_serves() {
     let folder = tempfile::tempdir().unwrap();
@@ -274,13 +274,13 @@ fn a_schema_is_not_changed_while_somebody_serves() {
     drop(lock);
     assert_eq!(Store::migrate(&url).unwrap(), 1);
     assert_eq!(ways(), [None, None, None]);
-    // Beside a process that serves, where there is nothing to migrate.
+    // Beside a process that serves, if there is nothing to migrate.
     let lock = std::fs::File::create(folder.path().join("tollgate.db.lock")).unwrap();
     lock.lock().unwrap();
     assert_eq!(Store::migrate(&url).unwrap(), 0);
 }
 
-/// As scripts do, which start a service and at once make a merchant.
+/// A script may start a service and make a merchant at once.
 #[test]
 fn a_command_waits_for_a_service_that_is_just_making_the_schema() {
     let folder = tempfile::tempdir().unwrap();
@@ -338,7 +338,7 @@ fn a_file_with_two_names_is_served_from_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.db");
     let link = folder.path().join("link.db");
-    // To a file that is not there yet, as on the first start.
+    // A link to a file that does not exist yet, as on the first start.
     std::os::unix::fs::symlink("tollgate.db", &link).unwrap();
     let linked_folder = folder.path().join("folder");
     std::os::unix::fs::symlink(folder.path(), &linked_folder).unwrap();

@@ -1,5 +1,7 @@
-//! Subscriptions against a reference that is written from the decisions alone: whatever comes after
-//! whatever, at whatever time, both say the same of balance, credit, holds, cycles, ledger and news.
+//! Tests of subscriptions against a reference model.
+//!
+//! The model is written from the decisions alone. After any sequence of operations at any times, both have
+//! the same balance, credit, holds, cycles, ledger lines and events.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -21,17 +23,17 @@ use tollgate_testkit::{TestStore, each_store};
 
 use crate::reference::{self, Bundle, Config, DAY, Model, Outcome, Pending};
 
-/// Something that is done. Indexes are taken modulo what there is.
+/// An operation of a test. Indexes are taken modulo the number of items.
 #[derive(Clone, Debug)]
 enum Deed {
     Subscribe(usize),
-    /// A call that holds the first and costs the second, and is over before anything else happens.
+    /// A call that holds the first amount and costs the second. It ends before the next operation.
     Use(Asked, i64),
     Open(Asked),
-    /// What was used under a meter elsewhere.
+    /// Reported usage under a meter.
     Report(usize, i64),
     Settle(usize, i64),
-    /// An open call ends without anything that its wallet has to pay.
+    /// An open call ends, and its wallet has nothing to pay.
     Fail(usize, Ending),
     Buy(usize, usize),
     Change(usize),
@@ -42,11 +44,11 @@ enum Deed {
     TopUp(i64),
     Debit(i64),
     Renew(u64),
-    /// So many milliseconds.
+    /// A number of milliseconds passes.
     Pass(i64),
-    /// To the end of the present cycle and so many milliseconds beyond, or short of it.
+    /// Time passes to the end of the present cycle plus a number of milliseconds.
     PassToEnd(i64),
-    /// So many cycles.
+    /// A number of cycles passes.
     PassCycles(i64),
     Delete,
 }
@@ -66,12 +68,12 @@ struct Patch {
 }
 
 const METERS: usize = 3;
-/// Months are the hardest.
+/// Mostly months, which have the most edge cases.
 const INTERVALS: [BillingInterval; 6] = {
     use BillingInterval::{Day, Month, Week, Year};
     [Day, Week, Month, Month, Month, Year]
 };
-/// Days from the first of a leap year after which no month or no February is long enough.
+/// Days since the first of a leap year that fall on a day which some months lack.
 const LAST_DAYS: [i64; 6] = [28, 29, 30, 59, 90, 366 + 30];
 
 fn some_links(random: &mut Random) -> Vec<usize> {
@@ -85,7 +87,7 @@ fn some_config(random: &mut Random) -> Config {
         credit: random.between(1, 1_500),
     };
     Config {
-        // Some cost the same.
+        // Some have the same price.
         price: random.between(0, 4) * 1_000,
         interval: INTERVALS[random.index(INTERVALS.len())],
         included: if random.one_in(8) { 0 } else { random.between(1, 3_000) },
@@ -96,7 +98,7 @@ fn some_config(random: &mut Random) -> Config {
     }
 }
 
-/// Milliseconds after a leap year begins: mostly at the end of a month.
+/// Milliseconds after a leap year begins, mostly at the end of a month.
 fn some_start(random: &mut Random) -> i64 {
     match random.one_in(3) {
         true => random.between(0, 4 * 365 * DAY),
@@ -112,7 +114,7 @@ fn asked(random: &mut Random) -> Asked {
     }
 }
 
-/// What a call costs that may cost `most`: sometimes nothing, sometimes all, sometimes more.
+/// The cost of a call that may cost `most`: sometimes nothing, sometimes all, sometimes more.
 fn cost(random: &mut Random, most: i64) -> i64 {
     match random.below(8) {
         0 => 0,
@@ -179,7 +181,7 @@ const fn rollover(rolls_over: bool) -> Rollover {
     if rolls_over { Rollover::Full } else { Rollover::None }
 }
 
-/// What the store and the reference say of the same thing.
+/// Compares a value of the store with that of the reference.
 fn same<T: PartialEq + Debug>(what: &str, store: T, reference: T) -> Result<(), String> {
     match store == reference {
         true => Ok(()),
@@ -198,13 +200,13 @@ struct World<'a> {
     subscriptions: Vec<SubscriptionId>,
     open: Vec<RequestId>,
     model: Model,
-    /// Whether a cycle has ended and nothing has looked at the subscription since.
+    /// Whether a cycle has ended and the store has not renewed the subscription since.
     is_unseen: bool,
 }
 
 impl<'a> World<'a> {
     async fn new(store: &'a TestStore, specs: &[Config], start: i64) -> Self {
-        // Leap years come in the same order whatever was before.
+        // Begins at a leap year, so that leap years come in the same order in every run.
         let (mut year, ..) = reference::date_of(millis(store.clock.now()) / DAY);
         year += 1;
         while !reference::is_leap(year) {
@@ -294,7 +296,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Time passes in both; the store may not notice.
+    /// Time passes in both. The store may not notice it.
     fn pass(&mut self, millis: i64) {
         self.store.clock.advance_millis(millis);
         self.is_unseen |= self.model.pass(millis);
@@ -352,7 +354,7 @@ impl<'a> World<'a> {
         same("report", outcome, self.model.report(meter, cost))
     }
 
-    /// Does something to the last subscription that there was.
+    /// Applies an order to the last subscription, active or not.
     async fn order(
         &mut self,
         work: impl FnOnce(
@@ -392,13 +394,13 @@ impl<'a> World<'a> {
             Started::ConfigNotFound => Outcome::NotOffered,
             Started::ConnectionNotFound => return Err("no such connection".to_owned()),
         };
-        // Who is told that there is one already has changed nothing.
+        // A refused subscription has changed nothing.
         self.is_unseen &= outcome != Outcome::Done;
         same("subscribe", outcome, self.model.subscribe(config))
     }
 
     async fn patch(&mut self, config: usize, patch: &Patch) -> Result<(), String> {
-        // Who comes at the very instant at which a cycle ends comes after it.
+        // An operation at the very instant at which a cycle ends comes after the end.
         if self.is_unseen {
             self.renew(0).await?;
         }
@@ -467,7 +469,7 @@ impl<'a> World<'a> {
                 self.settle(which % self.open.len(), *ending, cost).await
             }
             Deed::Buy(config, bundle) => {
-                // Mostly one of the present configuration.
+                // Mostly a bundle of the present configuration.
                 let present = self.model.active().map(|active| active.config);
                 let config = present.filter(|_| *config < 7).unwrap_or(config % count);
                 let (id, bundle) = (self.configs[config].1[*bundle], *bundle);
@@ -536,7 +538,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Compares what can be seen.
+    /// Compares the present state.
     async fn compare(&self) -> Result<(), String> {
         let wallet = self.store.wallet(self.merchant_id, self.connection.wallet_id).await;
         let Model { now, balance, .. } = self.model;
@@ -592,7 +594,7 @@ impl<'a> World<'a> {
         same("pending change", pending, expected)
     }
 
-    /// Compares every movement and every event that there ever was.
+    /// Compares all ledger lines and all events.
     async fn compare_books(&mut self) -> Result<(), String> {
         self.renew(0).await?;
         self.compare().await?;
@@ -641,7 +643,7 @@ fn compare_lists(
     same(what, store.len(), reference.len())
 }
 
-/// Performs deeds, with a look after each; what is not the same, and after which.
+/// Performs deeds and compares after each. Returns the difference and its deed.
 async fn perform(
     store: &TestStore,
     specs: &[Config],
@@ -663,7 +665,7 @@ async fn perform(
     world.compare_books().await.map_err(|trouble| format!("in the end: {trouble}"))
 }
 
-/// The same trouble with as few deeds as it takes.
+/// The same difference with as few deeds as possible.
 async fn shrink(store: &TestStore, specs: &[Config], start: i64, mut deeds: Vec<Deed>) -> String {
     let mut trouble = "none when it was run again".to_owned();
     let mut width = deeds.len();
@@ -682,7 +684,7 @@ async fn shrink(store: &TestStore, specs: &[Config], start: i64, mut deeds: Vec<
     format!("{trouble}\nof {specs:#?}\nafter {deeds:#?}")
 }
 
-/// How many sequences share a store, in which the years pass.
+/// The number of sequences that share a store, in which the years pass.
 const SHARE: u64 = 20;
 const DEEDS: usize = 60;
 

@@ -1,4 +1,4 @@
-//! Who comes at the same time as who, on both databases and, on PostgreSQL, on two nodes.
+//! Tests of concurrent operations, on both databases. On PostgreSQL there are two nodes.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,14 +24,14 @@ use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{amount, answered, priced};
 use tollgate_testkit::{TestStore, each_store};
 
-/// Calls hold 2 USD.
+/// The hold of a call: 2 USD.
 const HOLD: i64 = 200;
 
 const fn usd(cents: i64) -> Amount {
     Amount::from_units(cents * 100_000_000)
 }
 
-/// One process, or two where the database is shared, that race.
+/// The racing stores: one process, or two if the database is shared.
 struct Nodes(Vec<Store>);
 
 impl Nodes {
@@ -49,7 +49,7 @@ impl Nodes {
         self.0[random.index(self.0.len())].clone()
     }
 
-    /// The race is over: nobody has waited for another in a circle.
+    /// Ends the race, and fails if there was a deadlock.
     async fn close(self, store: &TestStore) {
         if matches!(store.url, DatabaseUrl::Sqlite(_)) {
             return;
@@ -57,7 +57,7 @@ impl Nodes {
         for node in self.0 {
             node.close().await.unwrap();
         }
-        // A server process counts when it ends, at the latest.
+        // A server process reports its counts when it ends, at the latest.
         let racing = "(SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = 'racer')";
         while count(store, racing).await > 0 {
             tokio::task::yield_now().await;
@@ -79,7 +79,7 @@ async fn count(store: &TestStore, sql: &'static str) -> i64 {
     read.await.unwrap()
 }
 
-/// Where all wait for each other, so that they start at once.
+/// A barrier at which all racers start at once.
 struct Start(Arc<Barrier>);
 
 impl Start {
@@ -103,7 +103,7 @@ impl Start {
     }
 }
 
-/// A merchant with a meter that its configurations are linked to.
+/// A merchant with a meter that is linked to its configurations.
 struct Shop<'a> {
     store: &'a TestStore,
     merchant_id: MerchantId,
@@ -234,7 +234,7 @@ impl<'a> Shop<'a> {
         read.await.unwrap().unwrap()
     }
 
-    /// How many events of a kind there were.
+    /// The number of events of a kind.
     async fn told(&self, kind: &str) -> usize {
         let merchant_id = self.merchant_id;
         let page = Page { after: None, limit: 10_000 };
@@ -242,8 +242,9 @@ impl<'a> Shop<'a> {
         told.await.unwrap().iter().filter(|event| event.news.kind().as_str() == kind).count()
     }
 
-    /// How often credit was granted and what has been used, expired and bought, all in cents; no
-    /// credit was ever below zero.
+    /// The number of grants, and the used and expired credit in cents.
+    ///
+    /// Fails if any credit was ever below zero.
     async fn books(&self, customer: &Customer) -> Books {
         let wallet_id = customer.wallet_id;
         let page = Page { after: None, limit: 10_000 };
@@ -269,7 +270,7 @@ impl<'a> Shop<'a> {
         books
     }
 
-    /// Nobody of this shop is to be renewed in the races that follow.
+    /// Deletes the customers, so that later races do not renew them.
     async fn close(&self, customers: &[Customer]) {
         for customer in customers {
             self.delete(&self.store.store, customer.connection_id).await;
@@ -284,7 +285,7 @@ struct Books {
     expired: i64,
 }
 
-/// Admits a call unless it is refused for money.
+/// Admits a call; `None` if the wallet has too little money.
 async fn admit(node: &Store, call: Call) -> Option<RequestId> {
     let request_id = call.request_id;
     match node.admit(Box::new(call)).await.unwrap() {
@@ -305,14 +306,15 @@ const fn rollover(seed: u64) -> Rollover {
 
 const DAY: i64 = 24 * 60 * 60 * 1_000;
 const CUSTOMERS: usize = 4;
-/// How many calls of each customer are on their way when its cycle ends.
+/// The number of calls of each customer that are in flight when its cycle ends.
 const OPEN: usize = 8;
-/// How many more each makes then.
+/// The number of calls that each customer makes after that.
 const MORE: usize = 4;
 
-/// All that a cycle included is reserved by open calls when it ends. They settle, some above what they
-/// have reserved, others are admitted, and two nodes renew. All of it comes when the cycle has ended,
-/// so the order makes no difference in the end.
+/// Open calls have reserved all credit of a cycle when it ends.
+///
+/// They settle, some above their hold, other calls are admitted, and two nodes renew. All of it comes after
+/// the end of the cycle, so the order makes no difference in the end.
 #[test]
 fn when_a_cycle_ends_among_settlements_and_admissions_nothing_is_lost_or_granted_twice() {
     each_store(async |store| {
@@ -390,7 +392,7 @@ fn when_a_cycle_ends_among_settlements_and_admissions_nothing_is_lost_or_granted
     });
 }
 
-/// The same, but the cycle ends somewhere in the race, and some settle before and some after.
+/// As the test before, but the cycle ends within the race: some calls settle before, some after.
 #[test]
 fn wherever_in_a_race_a_cycle_ends_what_was_granted_is_used_expired_or_there() {
     each_store(async |store| {
@@ -455,16 +457,15 @@ fn wherever_in_a_race_a_cycle_ends_what_was_granted_is_used_expired_or_there() {
     });
 }
 
-/// What a customer orders at once.
+/// An order of a customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Cancel,
-    /// To the configuration of this place, the cheapest first.
+    /// A change to the configuration of this index, the cheapest first.
     Change(usize),
 }
 
-/// What orders make of a subscription if they come one after another: which configuration it has and
-/// what is to become of it.
+/// The result of orders one after another: the configuration and the pending order.
 fn one_by_one(orders: &[Order]) -> (usize, Option<Order>) {
     orders.iter().fold((1, None), |(present, _), order| match *order {
         Order::Change(to) if to == present => (present, None),
@@ -576,7 +577,7 @@ fn a_bundle_bought_when_a_cycle_ends_is_of_the_one_or_of_the_other() {
                 })
             };
             assert!(matches!(buy(&store.store).await, Changed::Subscription(_)));
-            // It ends before the race, or in it.
+            // The cycle ends before the race, or in it.
             let ends_before = seed % 4 < 2;
             let clock = store.clock.clone();
             if ends_before {
@@ -620,7 +621,7 @@ fn a_bundle_bought_when_a_cycle_ends_is_of_the_one_or_of_the_other() {
     });
 }
 
-/// Calls that cost what they hold, from many callers; how many were admitted.
+/// Makes calls that cost the amount of their hold, from many callers. Returns the number of admissions.
 async fn callers(nodes: &Nodes, random: &mut Random, call: impl Fn() -> Call) -> i64 {
     const CALLERS: usize = 40;
     let start = Start::of(CALLERS);
@@ -738,7 +739,7 @@ fn of_those_who_subscribe_one_connection_at_once_one_succeeds() {
     });
 }
 
-/// Both change the customer's wallet and the merchant's own, which is the older.
+/// Both change the customer's wallet and the merchant's own, which is the older one.
 #[test]
 fn usage_that_is_reported_waits_in_no_circle_with_calls_that_settle() {
     each_store(async |store| {

@@ -1,4 +1,4 @@
-//! Subscriptions and credit under the ledger's locks, on both databases.
+//! Tests of subscriptions and credit under the ledger's locks, on both databases.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use tollgate_store::{Page, connections, events, meters, subscription_configs, wa
 use tollgate_testkit::store::{amount, answered};
 use tollgate_testkit::{TestStore, each_store};
 
-/// A merchant with a meter, a configuration linked to it, and a customer who has subscribed.
+/// A merchant with a meter, a configuration linked to it, and a subscribed customer.
 struct Customer<'a> {
     store: &'a TestStore,
     merchant_id: MerchantId,
@@ -87,7 +87,7 @@ impl<'a> Customer<'a> {
         }
     }
 
-    /// Balance, cycle credit and bundle credit.
+    /// The balance, cycle credit and bundle credit.
     async fn left(&self) -> (String, String, String) {
         let wallet = self.store.wallet(self.merchant_id, self.connection.wallet_id).await;
         let Credits { cycle, bundle, .. } = wallet.credits;
@@ -189,7 +189,7 @@ fn credit_alone_lets_calls_in_until_it_is_used_up_or_expires() {
         store.forward(customer.call(), 1, "1").await.unwrap();
         let refused = store.store.admit(Box::new(customer.call())).await.unwrap().unwrap_err();
         assert!(matches!(refused, Refusal::WalletInsufficient { .. }), "{refused:?}");
-        // Nothing has run when the next call comes in the next cycle.
+        // No renewal has run when the next call comes in the next cycle.
         customer.pass_month().await;
         store.forward(customer.call(), 1, "1").await.unwrap();
         assert_eq!(customer.left().await, left("0", "3", "0"));
@@ -218,7 +218,7 @@ fn of_25_included_and_15_used_the_next_cycle_has_35_with_full_and_25_with_none()
 fn a_call_keeps_what_it_has_reserved_through_a_renewal_and_the_rest_expires_with_it() {
     each_store(async |store| {
         let customer = Customer::of(store, "0", "25", Rollover::None).await;
-        // It holds 2 USD.
+        // The call holds 2 USD.
         let call = customer.call();
         let request_id = call.request_id;
         store.store.admit(Box::new(call)).await.unwrap().unwrap();
@@ -252,7 +252,7 @@ fn a_deleted_connection_loses_its_subscription_at_once() {
     });
 }
 
-/// Its subscription has ended unseen when the connection is to have another one, which is refused.
+/// The connection's subscription has ended without a renewal. A new one is refused.
 #[test]
 fn an_order_that_is_refused_leaves_a_subscription_that_has_ended_whole() {
     each_store(async |store| {
@@ -287,7 +287,7 @@ fn the_last_meter_of_a_configuration_cannot_be_deleted() {
         let delete = move |conn: &mut _| meters::delete(conn, merchant_id, meter_id, now);
         let in_use = meters::Deletion::InUse(meters::InUse::ByConfigs);
         assert_eq!(store.store.write(delete).await.unwrap(), in_use);
-        // Also while somebody is subscribed to a configuration that is offered no more.
+        // Also while a customer has a configuration that is no longer offered.
         let config_id = customer.config.subscription_config_id;
         let retire =
             move |conn: &mut _| subscription_configs::delete(conn, merchant_id, config_id, now);

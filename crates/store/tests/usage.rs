@@ -1,4 +1,4 @@
-//! Sums by day and filtered lists on both databases: always what the records say.
+//! Tests of sums by day and of filtered lists on both databases, compared with the records.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use tollgate_store::usage::{self, Dimension, Sums, Trend, Window};
 use tollgate_store::{Conn, DatabaseUrl, Page, Store, StoreError, rollups};
 use tollgate_testkit::store::{START, TestStore, answered, each_store};
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers that are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -38,7 +38,7 @@ impl Dice {
         (self.below(3) > 0).then(|| *self.one_of(all))
     }
 
-    /// Up to three pairs; users are many.
+    /// Up to three pairs of metadata. The key `user` has many values.
     fn metadata(&mut self) -> Vec<(String, String)> {
         let mut pairs = Vec::new();
         for (key, values) in [("env", 2), ("feature", 3), ("user", 60)] {
@@ -149,7 +149,7 @@ impl Shop {
     }
 }
 
-/// A call that the provider never gets.
+/// Makes a call that does not reach the provider.
 async fn fail(store: &TestStore, call: Call) {
     let request_id = call.request_id;
     let pending = store.store.admit(Box::new(call)).await.unwrap().unwrap();
@@ -164,7 +164,7 @@ fn passes(filter: &RequestFilter, record: &RequestRecord) -> bool {
         && filter.metadata.iter().all(|pair| pairs.contains(pair))
 }
 
-/// What the records of each day come to.
+/// The sums of the records for each day.
 fn added_up(records: &[RequestRecord], filter: &RequestFilter, span: &Span) -> Vec<Sums> {
     let day = |day: Day| {
         let mut sums = Sums::default();
@@ -184,7 +184,7 @@ fn added_up(records: &[RequestRecord], filter: &RequestFilter, span: &Span) -> V
     span.days().map(day).collect()
 }
 
-/// Any question that a merchant may ask.
+/// A random query of a merchant.
 fn question(shop: &Shop, dice: &mut Dice) -> (RequestFilter, Span) {
     let mut metadata = if dice.below(3) > 0 { dice.metadata() } else { Vec::new() };
     if dice.below(8) == 0 {
@@ -200,7 +200,7 @@ fn question(shop: &Shop, dice: &mut Dice) -> (RequestFilter, Span) {
     let offset = *dice.one_of(&["Z", "+05:45", "-03:30", "+01:00", "+14:00", "-12:00", "+00:15"]);
     let at = |micros: i64| {
         let text = Timestamp::from_unix_micros(micros).to_string();
-        // The same clock face in another zone is another instant on the same grain.
+        // The same local time in another zone is another instant, also at a quarter hour.
         text.replace('Z', offset).parse::<LocalTime>().unwrap()
     };
     (filter, Span::new(at(a.min(b)), at(a.max(b) + 900_000_000)).unwrap())
@@ -226,7 +226,7 @@ async fn assert_adds_up(store: &Store, shop: &Shop, dice: &mut Dice) {
     assert_trends_add_up(store, shop, &records).await;
 }
 
-/// Every dimension over several windows, against the records.
+/// Compares every dimension over several windows with the records.
 async fn assert_trends_add_up(store: &Store, shop: &Shop, records: &[RequestRecord]) {
     let after_all = START.plus_millis(4 * 24 * 60 * 60 * 1_000);
     for dimension in [
@@ -246,7 +246,7 @@ async fn assert_trends_add_up(store: &Store, shop: &Shop, records: &[RequestReco
     }
 }
 
-/// What the records of each part of a window come to, in all and by a dimension.
+/// The sums of the records for each part of a window, in total and by a dimension.
 fn trend(records: &[RequestRecord], dimension: Dimension, window: Window) -> Trend {
     let starts: Vec<_> = window.starts().collect();
     let step = starts[1].unix_micros() - starts[0].unix_micros();
@@ -318,7 +318,7 @@ fn usage_is_what_the_records_come_to_whatever_is_asked_and_corrected() {
     });
 }
 
-/// Whether it was folded as the sweeper ended it, or is corrected before.
+/// Whether the call is folded as the sweeper ended it, or corrected before the fold.
 #[test]
 fn a_swept_call_that_has_failed_after_all_stays_a_failure_and_one_that_has_not_does_not() {
     each_store(async |store| {
@@ -436,7 +436,7 @@ fn a_sum_is_exact_over_rows_and_stays_at_the_end_of_its_range_in_one() {
         assert_eq!(found, added_up(&records, &RequestFilter::default(), &span));
         assert!(found[0].usage_cost > i128::from(i64::MAX), "{found:?}");
 
-        // Two calls that one row has no room for.
+        // Two calls whose sum is out of the range of one row.
         let mut open = Vec::new();
         for _ in 0..2 {
             let call = Call { disable_billing: true, ..store.call(other.merchant_id, other.key) };
@@ -598,7 +598,7 @@ fn a_call_is_counted_once_however_many_fold_and_while_they_do() {
     });
 }
 
-/// Several processes on PostgreSQL, and the one on SQLite.
+/// Several nodes on PostgreSQL, one on SQLite.
 fn nodes(store: &TestStore) -> Vec<Store> {
     match store.url {
         DatabaseUrl::Postgres(_) => {
@@ -649,7 +649,7 @@ fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
                     assert_walks(
                         &plan,
                         &[
-                            // The index of each partition.
+                            // The primary index of each partition.
                             "_pkey on requests_",
                             "_pkey on request_index_",
                             "sqlite_autoindex_requests_1",
@@ -672,8 +672,9 @@ fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
     });
 }
 
-/// How the database goes about a query when it must not read and sort whole tables: so few rows it
-/// would.
+/// The database's query plan when it must not read and sort whole tables.
+///
+/// With the few rows of a test it would do so.
 async fn planned<Plan: Send + 'static>(
     store: &TestStore,
     work: impl FnOnce(&mut Conn) -> Result<Plan, StoreError> + Send + 'static,
@@ -688,7 +689,9 @@ async fn planned<Plan: Send + 'static>(
     planned.await.unwrap()
 }
 
-/// Fails unless one of these indexes is walked in order, and no table is read or sorted as a whole.
+/// Fails unless the plan walks one of these indexes in order.
+///
+/// It must not read or sort a whole table.
 fn assert_walks(plan: &[String], indexes: &[&str]) {
     let says = |words: &str| plan.iter().any(|step| step.contains(words));
     assert!(indexes.iter().any(|index| says(index)), "{plan:#?}");
@@ -696,7 +699,7 @@ fn assert_walks(plan: &[String], indexes: &[&str]) {
         assert!(!step.contains("Seq Scan") && !step.starts_with("SCAN d"), "{plan:#?}");
         assert!(!step.contains("TEMP B-TREE FOR ORDER BY"), "{plan:#?}");
     }
-    // What the indexes of partitions have in order is merged, not sorted.
+    // Indexes of partitions are ordered, so they are merged and not sorted.
     for pair in plan.windows(2) {
         let [step, key] = pair else { continue };
         let sorts_ids = step.contains("Sort  (") && key.contains("Sort Key: d.request_id");

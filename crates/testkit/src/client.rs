@@ -1,4 +1,4 @@
-//! A plain HTTP/1.1 client for tests: it shows what really came over the wire, and can hang up.
+//! A plain HTTP/1.1 client for tests: it returns the bytes of the wire, and can hang up.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A request to be sent on a connection of its own.
+/// A request, sent on a connection of its own.
 #[derive(Clone, Debug)]
 pub struct Call {
     address: SocketAddr,
@@ -16,65 +16,66 @@ pub struct Call {
     body: Vec<u8>,
 }
 
-/// What came back.
+/// An answer as it arrived.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
-    /// Names in lower case, in the order in which they came.
+    /// The names, in lower case, and values, in the order in which they arrived.
     pub headers: Vec<(String, String)>,
     /// The body, without chunk framing.
     pub body: Vec<u8>,
-    /// Whether the body came to its proper end.
+    /// Whether the whole body arrived.
     pub complete: bool,
 }
 
 impl Call {
-    /// A request to a server; `target` is path and query.
+    /// A request to a server; `target` is the path and query.
     pub fn new(address: SocketAddr, method: &str, target: &str) -> Self {
         let (method, target) = (method.to_owned(), target.to_owned());
         Self { address, method, target, headers: Vec::new(), body: Vec::new() }
     }
 
-    /// The same with a header.
+    /// Adds a header.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The same with `Authorization: Bearer`.
+    /// Adds the header `Authorization: Bearer`.
     pub fn bearer(self, credential: &str) -> Self {
         self.header("authorization", &format!("Bearer {credential}"))
     }
 
-    /// The same with a JSON body.
+    /// Sets a JSON body.
     pub fn json(self, body: &Value) -> Self {
         self.bytes("application/json", body.to_string().as_bytes())
     }
 
-    /// The same with a body.
+    /// Sets a body and its content type.
     pub fn bytes(mut self, content_type: &str, body: &[u8]) -> Self {
         self.body = body.to_vec();
         self.headers.retain(|(name, _)| name != "content-type");
         self.header("content-type", content_type)
     }
 
-    /// Sends it and reads the whole answer.
+    /// Sends the request and reads the whole answer.
     pub async fn send(&self) -> Answer {
         let mut open = self.open().await;
         while open.read_some().await {}
         open.answer()
     }
 
-    /// Sends it to a server that may not be there, or may end meanwhile: the whole answer, as far as
-    /// it came, or nothing.
+    /// Sends the request to a server that may be absent or end meanwhile.
+    ///
+    /// Returns the answer as far as it arrived; `None` without a whole head.
     pub async fn try_send(&self) -> Option<Answer> {
         let mut open = self.open_on(TcpStream::connect(self.address).await.ok()?).await;
         while open.read_some().await {}
         open.head_end().map(|_| open.answer())
     }
 
-    /// Sends it and leaves the answer to be read, or not.
+    /// Sends the request and leaves the answer unread.
     pub async fn open(&self) -> OpenAnswer {
         self.open_on(TcpStream::connect(self.address).await.unwrap()).await
     }
@@ -104,12 +105,12 @@ pub struct OpenAnswer {
 }
 
 impl OpenAnswer {
-    /// Reads what is there; false when nothing more will come.
+    /// Reads the bytes available; false when no more will arrive.
     pub async fn read_some(&mut self) -> bool {
         self.stream.read_buf(&mut self.bytes).await.is_ok_and(|count| count > 0)
     }
 
-    /// Reads until `text` has come.
+    /// Reads until `text` has arrived.
     pub async fn read_until(&mut self, text: &str) {
         while !String::from_utf8_lossy(&self.bytes).contains(text) {
             assert!(
@@ -120,22 +121,22 @@ impl OpenAnswer {
         }
     }
 
-    /// The connection, for whoever does not want the answer to be kept.
+    /// The connection, for tests that do not keep the answer.
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
 
-    /// Everything that came so far, as it came.
+    /// All bytes so far, as they arrived.
     pub fn raw(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Where the head ends, if it has come.
+    /// The offset at which the head ends, if it has arrived.
     fn head_end(&self) -> Option<usize> {
         self.bytes.windows(4).position(|window| window == b"\r\n\r\n")
     }
 
-    /// What has come, understood as HTTP.
+    /// The bytes so far, parsed as HTTP.
     pub fn answer(&self) -> Answer {
         let end = self
             .head_end()
@@ -203,7 +204,7 @@ impl Answer {
         self.json()
     }
 
-    /// The code of an error in the envelope, which must be whole.
+    /// The code of an error in the envelope, which must be complete.
     pub fn error(&self) -> String {
         let json = self.json();
         let error = &json["error"];

@@ -1,15 +1,15 @@
-//! What Tollgate's tests share.
+//! Test harness that Tollgate's tests share.
 //!
+//! - [`client`]: a plain HTTP/1.1 client;
 //! - [`postgres`]: a real PostgreSQL, started from the installed binaries, and a database of its
 //!   own for each test;
-//! - [`provider`]: an AI provider that answers by script, byte by byte, and remembers what it was
-//!   asked;
-//! - [`random`]: seeds for what is tried in many orders;
+//! - [`provider`]: an AI provider that answers by script, byte by byte, and records the requests;
+//! - [`random`]: seeds for tests of many orders;
 //! - [`store`]: fresh stores on both databases, and the calls to fill them;
-//! - [`tools`]: tools of the system that some tests cannot do without;
-//! - [`urls`]: URLs that mean to lead elsewhere than they seem to.
+//! - [`tools`]: tools of the system that some tests need;
+//! - [`urls`]: URLs that lead elsewhere than they appear to.
 //!
-//! Everything here fails by panicking, which is how a test fails.
+//! Everything here fails by panicking, as a test does.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -5,15 +5,14 @@
 //! println!("{}", database.url());
 //! ```
 //!
-//! One server serves all test processes of a `cargo test` or `cargo nextest` run, because starting
-//! one takes a second and nextest makes a process for each test. It listens on a socket in a
-//! temporary directory and on nothing else. It does not wait for disks (`fsync=off`): tests prove
-//! what the database is told, not that it survives a power cut.
+//! One server serves all test processes of a `cargo test` or `cargo nextest` run, because the start of
+//! one takes a second and nextest makes a process for each test. It listens only on a socket in a
+//! temporary directory. It does not wait for disks (`fsync=off`): tests prove the statements that the
+//! database receives, not that it survives a power cut.
 //!
-//! The server must not outlive the run, however the run ends. So it is not started by a test, but
-//! by a watchdog: a shell in a process group of its own that stops the server and removes its
-//! directory when the owner is gone, which is cargo where cargo has started the test, and else the
-//! test process itself.
+//! The server must not outlive the run, however the run ends. So it is started by a watchdog, a shell in
+//! a process group of its own. The watchdog stops the server and removes its directory when the owner is
+//! gone: cargo if it started the test, else the test process itself.
 
 mod client;
 mod cluster;
@@ -32,7 +31,7 @@ pub use tcp::TcpWay;
 
 use crate::tools;
 
-/// A new, empty database; `None`, with a loud line, where PostgreSQL is not installed.
+/// A new, empty database; `None`, with a warning, where PostgreSQL is not installed.
 ///
 /// # Panics
 /// If PostgreSQL is missing although `CI` is `true`, or if it does not start.
@@ -40,8 +39,10 @@ pub fn database() -> Option<TestDatabase> {
     cluster().map(TestDatabase::create)
 }
 
-/// The same with the schema in it: a copy of one that `migrate` has made once, given its URL, because
-/// migrations take longer than most tests do.
+/// A new database with the schema in it; `None` as for [`database()`].
+///
+/// It is a copy of a database that `migrate` has made once, given its URL, because migrations take longer
+/// than most tests.
 ///
 /// # Panics
 /// As [`database`].
@@ -55,7 +56,7 @@ pub fn migrated_database(migrate: impl FnOnce(&str)) -> Option<TestDatabase> {
     Some(TestDatabase::copy(cluster, MIGRATED))
 }
 
-/// The server that tests share.
+/// The server that the tests share.
 fn cluster() -> Option<&'static Cluster> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
     let cluster = CLUSTER.get_or_init(|| {
@@ -65,20 +66,21 @@ fn cluster() -> Option<&'static Cluster> {
     cluster.as_ref()
 }
 
-/// A server that a test may stop and start, with one database.
+/// A server that a test may stop and start.
 #[derive(Debug)]
 pub struct TestServer {
     cluster: &'static Cluster,
     install: Install,
 }
 
-/// A server of its own for a test, and a new database on it; `None`, with a loud line, where
-/// PostgreSQL is not installed.
+/// A server for one test, and a new database on it.
+///
+/// `None`, with a warning, where PostgreSQL is not installed.
 ///
 /// # Panics
 /// As [`database`].
 pub fn server() -> Option<(TestServer, TestDatabase)> {
-    // Says so where it is missing.
+    // Prints the warning where PostgreSQL is missing.
     database()?;
     let install = Install::find()?;
     let server = TestServer::with(install, QUICK);
@@ -86,8 +88,9 @@ pub fn server() -> Option<(TestServer, TestDatabase)> {
     Some((server, database))
 }
 
-/// A server that waits for its disk as `initdb` leaves it, for measuring; `None` where PostgreSQL is not
-/// installed. It ends with the process.
+/// A server that waits for its disk, with the defaults of `initdb`.
+///
+/// It is for measurements and ends with the process. `None` where PostgreSQL is not installed.
 ///
 /// # Panics
 /// If it does not start.
@@ -101,43 +104,44 @@ impl TestServer {
         Self { cluster, install }
     }
 
-    /// A new database on it.
+    /// A new database on this server.
     pub fn database(&self) -> TestDatabase {
         TestDatabase::create(self.cluster)
     }
 
-    /// Stops it at once, as a crash would.
+    /// Stops the server at once, as a crash would.
     pub fn stop(&self) {
         self.cluster.stop(&self.install);
     }
 
-    /// Starts it again, and waits until it takes connections.
+    /// Starts the server again, and waits until it accepts connections.
     pub fn start(&self) {
         self.cluster.start_again(&self.install);
     }
 
-    /// Keeps what it has committed until now. It is stopped for that, and started again.
+    /// Keeps a copy of everything committed so far. The server is stopped for that, and started again.
     pub fn keep(&self) {
         self.stop();
         self.cluster.keep_data();
         self.start();
     }
 
-    /// Stops it at once and starts it as it was [kept](Self::keep), without what was committed since: as an asynchronous
-    /// standby that takes over.
+    /// Stops the server at once and starts it as it was [kept](Self::keep).
+    ///
+    /// Later commits are lost, as with an asynchronous standby that takes over.
     pub fn lose(&self) {
         self.stop();
         self.cluster.lose_data();
         self.start();
     }
 
-    /// Lets it do and say nothing until the silence is dropped; its connections stand.
+    /// Suspends the server until the [`Silence`] is dropped; its connections stay open.
     pub fn silence(&self) -> Silence<'_> {
         self.cluster.signal("-STOP");
         Silence(self)
     }
 
-    /// Lets it take writes, or read only, on connections that stand, too.
+    /// Makes the server read-only or writable, also on open connections.
     pub fn set_read_only(&self, read_only: bool) {
         let value = if read_only { "on" } else { "off" };
         for sql in [
@@ -149,7 +153,7 @@ impl TestServer {
     }
 }
 
-/// A server that stands still; dropped, it goes on.
+/// A suspended server, which continues when this is dropped.
 #[derive(Debug)]
 pub struct Silence<'a>(&'a TestServer);
 

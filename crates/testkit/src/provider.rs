@@ -1,4 +1,4 @@
-//! A provider that answers by script, byte by byte, and remembers what it was asked.
+//! A provider that answers by script, byte by byte, and records the requests.
 //!
 //! ```
 //! use tollgate_testkit::{Gate, Reply, ScriptedProvider};
@@ -12,9 +12,8 @@
 //! assert_eq!(provider.calls(), 0);
 //! ```
 //!
-//! It speaks HTTP/1.1 on a socket of its own, with nothing in between that could join, split or
-//! correct what the script says. It runs on a thread of its own, so it works under any runtime and
-//! under none.
+//! It speaks HTTP/1.1 on a socket of its own, so that no layer between joins, splits or corrects the
+//! scripted bytes. It runs on a thread of its own, so it works under any runtime and without one.
 
 mod connection;
 mod reply;
@@ -33,7 +32,7 @@ pub use reply::{Gate, Reply};
 pub use request::RecordedRequest;
 use shared::{Counts, Shared};
 
-/// A scripted provider; it ends when it is dropped.
+/// A scripted provider. It ends when it is dropped.
 #[derive(Debug)]
 pub struct ScriptedProvider {
     addr: SocketAddr,
@@ -43,8 +42,8 @@ pub struct ScriptedProvider {
 }
 
 impl ScriptedProvider {
-    /// Starts one on a free port of the loopback address, with an empty script: until it has one,
-    /// or when it has ended, every call is answered with 500.
+    /// Starts a provider on a free port of the loopback address, with an empty script. Calls beyond the
+    /// script are answered with 500, unless [`always`](Self::always) is set.
     pub fn start() -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let addr = listener.local_addr().expect("a bound socket has an address");
@@ -59,7 +58,7 @@ impl ScriptedProvider {
         Self { addr, shared, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Answers the next call that has no answer yet with `reply`.
+    /// Answers the next call without an answer with `reply`.
     #[must_use]
     pub fn answer(self, reply: Reply) -> Self {
         self.push(reply);
@@ -72,54 +71,54 @@ impl ScriptedProvider {
         self.answer(reply)
     }
 
-    /// Answers every call for which the script has nothing else with `reply`.
+    /// Answers every call beyond the script with `reply`.
     #[must_use]
     pub fn always(self, reply: Reply) -> Self {
         self.push_always(reply);
         self
     }
 
-    /// Answers every call from now on for which the script has nothing else with `reply`.
+    /// Answers every call beyond the script with `reply`, from now on.
     pub fn push_always(&self, reply: Reply) {
         self.shared.script().always = Some(reply);
     }
 
-    /// Adds an answer to the script of a provider that is at work.
+    /// Adds an answer to the script while the provider runs.
     pub fn push(&self, reply: Reply) {
         self.shared.script().replies.push_back(reply);
     }
 
-    /// The URL of a path on it.
+    /// The URL of `path` at this provider.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.addr)
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub const fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// How many calls have arrived, counted when their head has.
+    /// The number of calls that have arrived, counted at the end of their head.
     pub fn calls(&self) -> usize {
         self.shared.counts.borrow().calls
     }
 
-    /// How many connections were made: zero means that not even a knock was heard.
+    /// The number of accepted connections.
     pub fn connections(&self) -> usize {
         self.shared.counts.borrow().connections
     }
 
-    /// How many answers were sent to their scripted end.
+    /// The number of answers that were sent to their scripted end.
     pub fn answered(&self) -> usize {
         self.shared.counts.borrow().answered
     }
 
-    /// How many clients left before their answer was complete.
+    /// The number of clients that left before their answer was complete.
     pub fn hang_ups(&self) -> usize {
         self.shared.counts.borrow().hang_ups
     }
 
-    /// The calls so far, in the order of their heads.
+    /// The calls so far, in the order in which their heads arrived.
     pub fn requests(&self) -> Vec<RecordedRequest> {
         self.shared.script().requests.clone()
     }
@@ -127,7 +126,7 @@ impl ScriptedProvider {
     /// The only call so far.
     ///
     /// # Panics
-    /// If there was none, or more than one.
+    /// If there was no call, or more than one.
     pub fn request(&self) -> RecordedRequest {
         let requests = self.requests();
         let [request] = requests.as_slice() else {
@@ -136,7 +135,7 @@ impl ScriptedProvider {
         request.clone()
     }
 
-    /// Says that exactly so many calls have arrived.
+    /// Asserts that exactly `expected` calls have arrived.
     ///
     /// # Panics
     /// If there were fewer or more.
@@ -147,17 +146,17 @@ impl ScriptedProvider {
         assert_eq!(targets.len(), expected, "calls that reached the provider: {targets:?}");
     }
 
-    /// Returns when so many calls have arrived.
+    /// Returns when `calls` calls have arrived.
     pub async fn wait_for_calls(&self, calls: usize) {
         self.wait_for(|counts| counts.calls >= calls).await;
     }
 
-    /// Returns when so many answers were sent to their scripted end.
+    /// Returns when `answered` answers were sent to their scripted end.
     pub async fn wait_for_answered(&self, answered: usize) {
         self.wait_for(|counts| counts.answered >= answered).await;
     }
 
-    /// Returns when so many clients have left before their answer was complete.
+    /// Returns when `hang_ups` clients have left before their answer was complete.
     pub async fn wait_for_hang_ups(&self, hang_ups: usize) {
         self.wait_for(|counts| counts.hang_ups >= hang_ups).await;
     }
@@ -171,18 +170,18 @@ impl ScriptedProvider {
 impl Drop for ScriptedProvider {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // Its panic, if it had one, has been printed; a second one here would abort the test.
+        // A panic of the thread has been printed; a second one here would abort the test.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }
 
-/// The base URL of a host that should speak TLS, and answers its greeting in plain text.
+/// The base URL of an HTTPS host that answers the TLS greeting in plain text.
 pub fn without_tls() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("https://{}/v1", listener.local_addr().unwrap());
     thread::spawn(move || {
         for client in listener.incoming() {
-            // Whether the client still listens is its own affair.
+            // The client may have left.
             let _ = client.and_then(|mut client| client.write_all(b"HTTP/1.1 400 Bad\r\n\r\n"));
         }
     });

@@ -1,4 +1,4 @@
-//! Fresh stores on both databases, and short words for what tests do with them.
+//! Fresh stores on both databases, and helpers to fill them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,20 +21,20 @@ use crate::postgres::{self, TestDatabase, TestServer};
 pub struct TestStore {
     /// The store, opened to serve.
     pub store: Store,
-    /// Its clock, which stands until it is moved.
+    /// The manual clock of the store.
     pub clock: Clock,
-    /// Where it is.
+    /// The URL of its database.
     pub url: DatabaseUrl,
-    /// Its database, where it is PostgreSQL's.
+    /// Its database, if that is PostgreSQL.
     pub database: Option<TestDatabase>,
     folder: tempfile::TempDir,
 }
 
-/// Where the clock of a test begins: 2026-11-21T00:00:00Z.
+/// The time at which the clock of a test begins: 2026-11-21T00:00:00Z.
 pub const START: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
 
-/// The most that a test may take on one database, on a slow machine and with many seeds. One that waits for what
-/// never comes fails by its name.
+/// The time limit of a test on one database, enough for a slow machine and many seeds. A test that waits
+/// for ever then fails by its name.
 const TEST_TIMEOUT: Duration = Duration::from_secs(1_200);
 
 /// Runs `test` on a fresh store of each database: SQLite, then PostgreSQL. Both end audited.
@@ -105,7 +105,7 @@ fn open(url: &DatabaseUrl, clock: &Clock, folder: &Path) -> Store {
     Store::open(url, &options).unwrap()
 }
 
-/// The amount that `text` says.
+/// The amount in `text`.
 pub fn amount(text: &str) -> Amount {
     text.parse().unwrap()
 }
@@ -116,17 +116,17 @@ impl TestStore {
         self.open_by(&self.url)
     }
 
-    /// The same, by another way to it.
+    /// As [`Self::open_again`], by another URL of the database.
     pub fn open_by(&self, url: &DatabaseUrl) -> Store {
         open(url, &self.clock, self.folder.path())
     }
 
-    /// Where its settlements wait while the database is away.
+    /// The directory of the journal, where settlements wait while the database is unavailable.
     pub fn journal(&self) -> PathBuf {
         journal(self.folder.path())
     }
 
-    /// Lets a minute pass in which `alive` keeps its lease, and nobody else does.
+    /// Advances the clock by a minute in which only `alive` renews its lease.
     pub async fn outlive_others(&self, alive: &Store) {
         for _ in 0..10 {
             self.clock.advance_millis(6_000);
@@ -148,7 +148,7 @@ impl TestStore {
         key.unwrap().secret_key_id
     }
 
-    /// A new connection with `balance` on its wallet.
+    /// A new customer with `balance` on its wallet.
     pub async fn connection(&self, merchant_id: MerchantId, balance: &str) -> Connection {
         let now = self.clock.now();
         let new = NewConnection::default();
@@ -173,14 +173,14 @@ impl TestStore {
         made.await.unwrap().unwrap()
     }
 
-    /// The spend key as it stands.
+    /// The current state of the spend key.
     pub async fn spend_key_now(&self, key: &SpendKey) -> SpendKey {
         let (merchant_id, id) = (key.merchant_id, key.spend_key_id);
         let found = self.store.read(move |conn| spend_keys::find(conn, merchant_id, id)).await;
         found.unwrap().unwrap()
     }
 
-    /// Puts money on a wallet.
+    /// Credits money to a wallet.
     pub async fn credit(&self, merchant_id: MerchantId, wallet_id: WalletId, sum: &str) {
         let now = self.clock.now();
         let movement =
@@ -206,19 +206,19 @@ impl TestStore {
         made.await.unwrap().unwrap()
     }
 
-    /// The wallet as it stands.
+    /// The current state of the wallet.
     pub async fn wallet(&self, merchant_id: MerchantId, wallet_id: WalletId) -> Wallet {
         let found = self.store.read(move |conn| wallets::find(conn, merchant_id, wallet_id)).await;
         found.unwrap().unwrap()
     }
 
-    /// Fails unless everything kept agrees with the ledger.
+    /// Fails unless balances, counters and holds agree with the ledger.
     pub async fn assert_audited(&self) {
         let audit = self.store.audit().await.unwrap();
         assert_eq!(audit.differences, []);
     }
 
-    /// A call that can use a million input tokens, at 2 USD to the provider.
+    /// A call with a bound of a million input tokens, which cost 2 USD at the provider.
     pub fn call(&self, merchant_id: MerchantId, secret_key_id: SecretKeyId) -> Call {
         Call {
             request_id: RequestId::generate(self.clock.now()),
@@ -246,7 +246,7 @@ impl TestStore {
         }
     }
 
-    /// The same, made with a spend key.
+    /// As [`Self::call`], with a spend key.
     pub fn call_with(&self, spend_key: &SpendKey, key: &Key) -> Call {
         let no_secret_key = SecretKeyId::generate(self.clock.now());
         Call {
@@ -255,7 +255,7 @@ impl TestStore {
         }
     }
 
-    /// Admits and settles a call of `tokens` that cost the provider's `base`.
+    /// Admits a call and settles it with `tokens` input tokens and a base cost of `base`.
     pub async fn forward(
         &self,
         call: Call,
@@ -271,7 +271,7 @@ impl TestStore {
     }
 }
 
-/// A call of a million input tokens at 2 USD per million.
+/// A bound of a million input tokens at 2 USD per million.
 pub fn million_tokens() -> CostBound {
     CostBound {
         input_tokens: 1_000_000,
@@ -281,7 +281,7 @@ pub fn million_tokens() -> CostBound {
     }
 }
 
-/// A usage of input tokens whose cost the provider states.
+/// A reported usage of input tokens with a base cost of `base`.
 pub fn priced(tokens: u64, base: &str) -> PricedUsage {
     PricedUsage {
         usage: Usage::tokens(tokens, 0),
@@ -291,7 +291,7 @@ pub fn priced(tokens: u64, base: &str) -> PricedUsage {
     }
 }
 
-/// A call that the provider answered.
+/// The report of a call that the provider answered.
 pub fn answered(tokens: u64, base: &str) -> Report {
     Report {
         ending: Ending::Answered,

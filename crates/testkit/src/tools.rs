@@ -1,6 +1,6 @@
-//! Tools of the system that some tests cannot do without.
+//! System tools that some tests need.
 
-/// What was found of a tool: `None`, with a loud line, where it cannot be used.
+/// The tool that was found; `None`, with a warning on standard error, if it cannot be used.
 ///
 /// # Panics
 /// If it cannot be used although `CI` is `true`.

@@ -1,9 +1,11 @@
-//! URLs that mean to lead elsewhere than they seem to: to an attacker, or to the inside. One list for
-//! whatever takes a URL from somebody else.
+//! URLs that lead elsewhere than they appear to.
+//!
+//! They lead to an attacker, or to an internal address. The list is for all code that takes a URL from a
+//! client.
 
 use std::net::SocketAddr;
 
-/// Addresses that are not of the public internet, as a name server may give them.
+/// Addresses outside the public internet, as a name server may return them.
 pub const INSIDE: [&str; 26] = [
     "127.0.0.1",
     "127.255.255.254",
@@ -33,11 +35,10 @@ pub const INSIDE: [&str; 26] = [
     "ff02::1",
 ];
 
-/// An address of the public internet as far as anybody can tell from it, where nobody is: it was
-/// given back in 2006.
+/// An address that looks public and where no host is: its network was given back in 2006.
 pub const PUBLIC_AND_VACANT: &str = "3ffe::1";
 
-/// Hosts that are loopback or a machine's metadata, in all clothes in which they have been seen.
+/// Hosts that are loopback or a machine's metadata, in all notations that have been seen.
 pub const HOSTS_INSIDE: [&str; 28] = [
     "127.0.0.1",
     "127.1",
@@ -69,19 +70,19 @@ pub const HOSTS_INSIDE: [&str; 28] = [
     "[fd00:ec2::254]",
 ];
 
-/// A provider that is listed, and who is not.
+/// The addresses of a listed provider and of an attacker.
 #[derive(Clone, Copy, Debug)]
 pub struct Ground {
-    /// Where the listed one is, at `http://{listed}/v1`.
+    /// The address of the listed provider, at `http://{listed}/v1`.
     pub listed: SocketAddr,
-    /// Where the other one listens. All names are taken to lead there, too.
+    /// The address of the attacker. All other names are assumed to resolve to it.
     pub attacker: SocketAddr,
 }
 
-/// `L` is the listed one's host and port, `H` its host, `P` its port; `E` is the attacker's host and
-/// port, `Q` the attacker's port.
+/// The patterns of URLs. `L` is the listed provider's host and port, `H` its host, `P` its port; `E` is the
+/// attacker's host and port, `Q` the attacker's port.
 const TRICKS: &[&str] = &[
-    // Another host, however much it looks like the listed one.
+    // Another host that looks like the listed one.
     "http://E/v1/chat/completions",
     "http://evil.test:Q/v1/chat/completions",
     "http://H.evil.test:Q/v1/chat/completions",
@@ -95,7 +96,7 @@ const TRICKS: &[&str] = &[
     "http://127\u{3002}0\u{3002}0\u{3002}1:Q/v1/chat/completions",
     "http://evil.test\u{2044}:Q/v1/chat/completions",
     "http://evil\u{ad}.test:Q/v1/chat/completions",
-    // User info: the host is what stands behind it.
+    // User info: the host follows it.
     "http://L@E/v1/chat/completions",
     "http://L@evil.test:Q/v1/chat/completions",
     "http://L:x@E/v1/chat/completions",
@@ -107,7 +108,7 @@ const TRICKS: &[&str] = &[
     "http://@L/v1/chat/completions",
     "http://:@L/v1/chat/completions",
     "http:L@E/v1/chat/completions",
-    // Characters at which parsers part ways.
+    // Characters that parsers read differently.
     "http://L\\@E/v1/chat/completions",
     "http://E\\@L/v1/chat/completions",
     "http://E\\.L/v1/chat/completions",
@@ -176,7 +177,7 @@ const TRICKS: &[&str] = &[
     "http://H:99999/v1/chat/completions",
     "http://H:-1/v1/chat/completions",
     "http://H.:P/v1/chat/completions",
-    // Paths that leave the prefix, or do so for another reader.
+    // Paths that leave the prefix, or do so for another parser.
     "http://L/",
     "http://L",
     "http://L/dashboard",
@@ -208,12 +209,12 @@ const TRICKS: &[&str] = &[
     "http://L/V1/chat/completions",
 ];
 
-/// Every trick there is on this ground: none of them is a URL of the listed provider.
+/// All deceptive URLs for these addresses. None of them is a URL of the listed provider.
 pub fn tricks(ground: Ground) -> Vec<String> {
     let Ground { listed, attacker } = ground;
     let fill = |trick: &&str| {
         let mut text = String::new();
-        // A letter of the pattern stands alone; in a word it is itself.
+        // A letter is replaced if it is alone; in a word it stays.
         let letters: Vec<_> = trick.chars().collect();
         for (at, &letter) in letters.iter().enumerate() {
             let word = |at: Option<usize>| {

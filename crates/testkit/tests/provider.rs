@@ -1,4 +1,4 @@
-//! The scripted provider, as a client sees it that takes nothing for granted.
+//! The scripted provider, checked by a client on plain sockets.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ fn send(provider: &ScriptedProvider, request: &str) -> TcpStream {
     socket
 }
 
-/// All that comes until the connection ends.
+/// All bytes until the connection ends.
 fn receive(mut socket: TcpStream) -> (String, io::Result<usize>) {
     let mut answer = Vec::new();
     let end = socket.read_to_end(&mut answer);

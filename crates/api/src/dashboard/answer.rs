@@ -1,4 +1,4 @@
-//! How the dashboard answers: with a page, by leading to another one, or with the page of an error.
+//! The answers of the dashboard: a page, a redirect to a page, or the page of an error.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<HttpRespo
     Ok(response.insert_header((CONTENT_TYPE, "text/html; charset=utf-8")).body(text))
 }
 
-/// Answers a form by leading to a page: who loads that again sends nothing twice.
+/// Answers a form with a redirect to a page. Loading that page again sends nothing twice.
 pub(super) fn go_to(href: &str) -> HttpResponse {
     HttpResponse::SeeOther().insert_header((LOCATION, href)).finish()
 }
@@ -77,7 +77,7 @@ impl ResponseError for PageError {
     }
 }
 
-/// Issues as sentences.
+/// The issues as sentences.
 pub(super) fn said(issues: &[tollgate_domain::Issue]) -> Vec<String> {
     let sentence = |issue: &tollgate_domain::Issue| {
         format!("{} {}.", issue.path.join(" ").replace('_', " "), issue.message)

@@ -1,11 +1,11 @@
-//! Charts of columns, drawn on the server. All geometry is in integers; the figures of every column are in
-//! its title, and all of them in a table below.
+//! Charts of columns, drawn on the server. All geometry is in integers. The figures of each column are in its
+//! title, and all of them in a table below.
 
 use askama::Template;
 
 use super::text;
 
-/// What a chart counts.
+/// The kind of figure that a chart shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Figure {
     Money,
@@ -20,7 +20,7 @@ impl Figure {
         }
     }
 
-    /// As an axis says it.
+    /// The figure as a label of an axis.
     fn short(self, value: i128) -> String {
         match self {
             Self::Money => text::money_of(value),
@@ -29,7 +29,7 @@ impl Figure {
     }
 }
 
-/// What is stacked: its name, its colour, and a value for each column.
+/// A layer of the stack: its name, its colour, and a value for each column.
 #[derive(Clone, Debug)]
 pub(super) struct Layer {
     pub(super) name: String,
@@ -37,22 +37,22 @@ pub(super) struct Layer {
     pub(super) values: Vec<i128>,
 }
 
-/// The colours of layers, in their order; the rest of them is grey.
+/// The colours of layers, in their order; the rest is grey.
 pub(super) const COLORS: [&str; 7] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6"];
 pub(super) const GREY: &str = "rest";
 pub(super) const GOOD: &str = "c0";
 pub(super) const BAD: &str = "bad";
 
-/// Columns over time, or over anything else.
+/// A chart of columns, over time or over other labels.
 #[derive(Template)]
 #[template(path = "chart.html")]
 pub(super) struct Chart {
     title: String,
-    /// What the axis says at its top, its middle, and its bottom.
+    /// The labels of the axis: top, middle and bottom.
     marks: [String; 3],
     width: usize,
     columns: Vec<Column>,
-    /// One for each column; most have no room for their label.
+    /// A label for each column; most have no room for one.
     ticks: Vec<Option<String>>,
     layers: Vec<Layer>,
     rows: Vec<Row>,
@@ -77,10 +77,10 @@ struct Row {
     values: Vec<String>,
 }
 
-/// How high a chart is, and how wide a column, in units of the drawing.
+/// The height of a chart and the width of a column, in units of the drawing.
 const HEIGHT: i128 = 1_000;
 const STEP: usize = 100;
-/// How many labels an axis has room for.
+/// The most labels on an axis.
 const TICKS: usize = 8;
 
 impl Chart {
@@ -110,7 +110,7 @@ impl Chart {
                     title.push_str(&format!("\n{}: {}", layer.name, figure.exact(value)));
                 }
                 let (from, to) = (below * HEIGHT / top, (below + value) * HEIGHT / top);
-                // What is there is seen, however little it is.
+                // A value above 0 is always visible.
                 let height = (to - from).max(if below == 0 { 4 } else { 0 });
                 parts.push(Part { color: layer.color, y: HEIGHT - from - height, height });
                 below += value;
@@ -143,9 +143,9 @@ impl Chart {
     }
 }
 
-/// A round number above, whose half is round, too.
+/// A round number above `most`, whose half is round, too.
 fn round_above(most: i128, figure: Figure) -> i128 {
-    // A hundredth of a cent is as little as an axis of money says.
+    // A hundredth of a cent is the smallest step of an axis of money.
     let mut scale: i128 = if figure == Figure::Money { 1_000_000 } else { 1 };
     while most > scale.saturating_mul(10) {
         scale = scale.saturating_mul(10);

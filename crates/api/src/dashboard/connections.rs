@@ -1,4 +1,4 @@
-//! Connections: a merchant's customers.
+//! The pages of connections, which are a merchant's customers.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;

@@ -1,4 +1,4 @@
-//! Calls on their way, and what they hold until they are settled.
+//! The page of the calls in flight, and of what they hold until they are settled.
 
 use actix_web::{HttpResponse, web};
 use askama::Template;
@@ -34,7 +34,7 @@ struct Call {
     held: String,
 }
 
-/// How many are shown at most.
+/// The most calls that are shown.
 const SHOWN: usize = 200;
 
 pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpResponse, PageError> {
@@ -72,7 +72,7 @@ fn on_credit(call: &PendingRecord) -> Amount {
     call.credit_hold.map_or(Amount::ZERO, |hold| hold.cycle.saturating_add(hold.bundle))
 }
 
-/// What a call holds of all wallets together. What it holds on its spend key is the same money.
+/// The money that a call holds on all wallets together. Its hold on a spend key is the same money.
 pub(super) fn held(call: &PendingRecord) -> Amount {
     call.wallet_hold.saturating_add(on_credit(call)).saturating_add(call.merchant_hold)
 }

@@ -1,4 +1,4 @@
-//! Meters, and what so much would cost under one.
+//! The pages of meters, and a preview of what a usage would cost under one.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
@@ -46,7 +46,7 @@ impl Line {
     }
 }
 
-/// A rate with what it is of.
+/// A rate with its unit.
 fn rate(meter: &MerchantMeter, rate: String) -> String {
     match (meter.model.rate_type, meter.model.unit) {
         (RateType::Percentage, _) => format!("{rate} %"),
@@ -86,7 +86,7 @@ struct MeterPage {
     shell: Shell,
     facts: Vec<Fact>,
     tiers: Vec<(String, String)>,
-    /// What it counts, if that is not tokens.
+    /// The unit that the meter counts, if it is not tokens.
     counts: Option<&'static str>,
     asked: Asked,
     connections: Vec<Named>,
@@ -94,7 +94,7 @@ struct MeterPage {
     problems: Vec<String>,
 }
 
-/// The question as it was filled in.
+/// The form of the preview as it was filled in.
 struct Asked {
     input: String,
     output: String,
@@ -103,7 +103,7 @@ struct Asked {
     provider: String,
     model: String,
     connection_id: String,
-    /// Whether anything was asked at all.
+    /// Whether the form was sent.
     is_sent: bool,
 }
 
@@ -121,7 +121,7 @@ impl Asked {
         }
     }
 
-    /// What is asked for, if anything is.
+    /// The usage of the form, if it has any.
     fn usage(&self, unit: TierUnit) -> Result<Option<Usage>, String> {
         if [&self.input, &self.output, &self.amount].iter().all(|text| text.is_empty()) {
             return Ok(None);
@@ -155,17 +155,17 @@ impl Asked {
     }
 }
 
-/// As much as `POST /quote` takes.
+/// The most that `POST /quote` takes.
 const MOST: u64 = 1_000_000_000_000;
 const MOST_MINUTES: u64 = 100_000_000;
 
-/// What it would cost.
+/// The price of the usage.
 struct Preview {
     counted_before: String,
     fee: Vec<PriceLine>,
     fee_amount: String,
     base: String,
-    /// What is to be known of the provider's cost.
+    /// A note on the provider's cost.
     of_base: &'static str,
     service_charge: String,
     wallet: String,
@@ -262,7 +262,7 @@ pub(super) async fn show(
     })
 }
 
-/// Asks what `POST /quote` would answer.
+/// Computes what `POST /quote` would answer.
 async fn preview(
     app: &App,
     visitor: &Visitor,

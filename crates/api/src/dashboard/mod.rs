@@ -1,9 +1,8 @@
-//! The dashboard: what a merchant sees of it all in a browser, signed in with a secret key.
+//! The dashboard: a merchant's resources as pages in a browser, after sign-in with a secret key.
 //!
-//! Pages are made here, whole: no script runs in the browser, and it asks nobody else for anything. A page
-//! asks the same functions of the store as the operations do, for the merchant of its session; what a page
-//! changes is read by the same types. `page.rs` is what all pages share, `session.rs`
-//! who looks at them, `answer.rs` how they are answered.
+//! The service renders whole pages. No script runs in the browser, and it loads nothing from elsewhere. A page
+//! calls the same functions of the store as the operations do, for the merchant of its session; its forms are read
+//! by the same types. `page.rs` has what all pages share, `session.rs` the session, `answer.rs` the answers.
 
 mod answer;
 mod chart;
@@ -27,10 +26,10 @@ use actix_web::web::{self, ServiceConfig, get, post, redirect, resource, scope};
 
 use crate::http::html::HEADERS;
 
-/// Mounts the pages. They are no operations of the interface, so no document describes them.
+/// Mounts the pages. They are not part of the API, so the OpenAPI document does not describe them.
 pub(crate) fn routes(config: &mut ServiceConfig) {
     let headers = HEADERS.into_iter().fold(DefaultHeaders::new(), DefaultHeaders::add);
-    // Whoever opens the address in a browser is a person.
+    // People open the root in a browser.
     config.service(redirect("/", "/dashboard"));
     let pages = scope("/dashboard")
         .wrap(headers)
@@ -74,7 +73,7 @@ pub(crate) fn routes(config: &mut ServiceConfig) {
     config.service(pages);
 }
 
-/// A page that answers other methods with a page, too.
+/// A route of a page; it answers other methods with a page, too.
 fn route(path: &str) -> actix_web::Resource {
     resource(path).default_service(web::to(page::method_not_allowed))
 }

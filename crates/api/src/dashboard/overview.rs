@@ -1,4 +1,4 @@
-//! What a merchant wants to know first: what was spent, whether it goes well, and what needs a look.
+//! The first page: spend, failures, and notices of what needs attention.
 
 use std::collections::HashMap;
 
@@ -36,16 +36,16 @@ struct OverviewPage {
     requests: Vec<Line>,
 }
 
-/// Something that needs a look.
+/// A notice of something that needs attention.
 struct Notice {
     href: String,
     what: String,
     why: String,
 }
 
-/// How many of the newest spend keys and webhooks are looked at.
+/// The number of the newest spend keys and webhooks that are checked for notices.
 const LOOKED_AT: u32 = 100;
-/// From which part of a limit on it is said, in thousandths.
+/// The part of a limit from which there is a notice, in thousandths.
 const NEARLY_USED: i128 = 800;
 
 pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpResponse, PageError> {

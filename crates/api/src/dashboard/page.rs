@@ -1,4 +1,4 @@
-//! What all pages share: their frame, style, facts and choices, and lists.
+//! The parts that all pages share: the frame, the style, facts, choices and lists.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use super::session::Visitor;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::Query;
 
-/// Where in the dashboard a page is.
+/// The section of the dashboard that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Overview,
@@ -63,9 +63,9 @@ pub(super) struct Shell {
     pub(super) title: String,
     pub(super) merchant: String,
     pub(super) key_preview: String,
-    /// What every form of this session carries.
+    /// The token that each form of this session carries.
     pub(super) form_token: String,
-    /// Where calls go, for what is to be pasted.
+    /// The base URL of calls, for examples to paste.
     pub(super) base: String,
     place: Place,
 }
@@ -96,7 +96,7 @@ impl Shell {
     }
 }
 
-/// Where the style sheet is: its address changes with it, so browsers may keep it.
+/// The address of the style sheet. It changes with the sheet, so browsers may keep it.
 pub(crate) fn style_href() -> &'static str {
     static HREF: LazyLock<String> = LazyLock::new(|| {
         let hash = Sha256::digest(STYLE);
@@ -133,18 +133,18 @@ pub(super) async fn method_not_allowed() -> Result<HttpResponse, PageError> {
     Err(ApiError::new(ErrorCode::MethodNotAllowed, message).into())
 }
 
-/// How long lists are.
+/// The rows of a list.
 const ROWS: u32 = 25;
 
-/// A page of a list: where it begins is in the query, and an id that is none begins at the newest.
+/// The page of a list. The query says where it begins; an invalid id begins at the newest.
 pub(super) fn page_of<Id: std::str::FromStr>(http: &HttpRequest) -> Page<Id> {
     let after = Query::of(http).get("after").and_then(|id| id.parse().ok());
     Page { after, limit: ROWS }
 }
 
-/// Where to go on in a list.
+/// The links to the other pages of a list.
 pub(super) struct Pager {
-    /// Whether newer ones were left out.
+    /// Whether newer rows were left out.
     pub(super) has_newer: bool,
     /// The link to the first page.
     pub(super) newest: String,
@@ -153,7 +153,7 @@ pub(super) struct Pager {
 }
 
 impl Pager {
-    /// Cuts what was read to a page. `items` has one more than its rows when there are more.
+    /// Cuts `items` to a page. They are one more than its rows when there are more.
     pub(super) fn cut<T, Id>(
         http: &HttpRequest,
         page: &Page<Id>,
@@ -181,7 +181,7 @@ impl Pager {
     }
 }
 
-/// A row of what is known of a resource: its name, its value, and where that leads.
+/// A fact about a resource: its name, its value, and a link.
 pub(super) struct Fact {
     pub(super) name: &'static str,
     pub(super) value: String,
@@ -198,16 +198,16 @@ impl Fact {
     }
 }
 
-/// Something to choose from.
+/// A choice of a form.
 pub(super) struct Named {
     pub(super) id: String,
     pub(super) name: String,
 }
 
-/// How many there are to choose from.
+/// The most choices of a form.
 const CHOICES: u32 = 100;
 
-/// The newest connections, by their names.
+/// The newest connections, by name.
 pub(super) fn named_connections(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -221,7 +221,7 @@ pub(super) fn named_connections(
     Ok(named.collect())
 }
 
-/// The newest meters, by their names.
+/// The newest meters, by name.
 pub(super) fn named_meters(
     conn: &mut Conn,
     merchant_id: MerchantId,

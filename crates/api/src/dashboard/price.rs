@@ -1,4 +1,4 @@
-//! Why a request cost what it cost, line by line.
+//! The explanation of a request's price, line by line.
 
 use tollgate_domain::{ProviderKeyType, RequestRecord, UsageSource};
 use tollgate_pricing::{
@@ -8,7 +8,7 @@ use tollgate_pricing::{
 
 use super::text;
 
-/// A line of a price: what was counted, at which rate, and what it comes to.
+/// A line of a price: what was counted, at which rate, and the amount.
 pub(super) struct PriceLine {
     pub(super) what: String,
     pub(super) units: String,
@@ -53,7 +53,7 @@ impl Price {
             fee: quote.fee.lines.iter().map(|line| fee_line(line, record.rate_type)).collect(),
             fee_note: fee_note(record),
             fee_amount: fee.to_string(),
-            // A wallet that pays has paid the whole fee.
+            // The wallet pays the whole fee or none of it.
             fee_payer: payer(match quote.total_wallet_cost < fee {
                 true => Payer::Merchant,
                 false => Payer::Wallet,
@@ -77,7 +77,7 @@ pub(super) const fn payer(payer: Payer) -> &'static str {
     }
 }
 
-/// What the provider charges, unit by unit, where the prices were kept.
+/// The base cost, unit by unit, where the applied prices were kept.
 pub(super) fn base_lines(usage: &Usage, applied: &[AppliedPrices]) -> Vec<PriceLine> {
     let mut lines = Vec::new();
     for prices in applied {
@@ -109,7 +109,7 @@ pub(super) fn base_lines(usage: &Usage, applied: &[AppliedPrices]) -> Vec<PriceL
     lines
 }
 
-/// Microseconds as seconds, exact.
+/// Microseconds as seconds, exactly.
 fn seconds_of(micros: u64) -> String {
     let decimals = format!("{:06}", micros % 1_000_000);
     let decimals = decimals.trim_end_matches('0');
@@ -144,7 +144,7 @@ fn base_note(record: &RequestRecord) -> String {
     note
 }
 
-/// A tier that was walked.
+/// The line of a tier that the fee passed through.
 pub(super) fn fee_line(line: &FeeLine, rate_type: RateType) -> PriceLine {
     let (unit, units) = match line.unit {
         TierUnit::Tokens => ("tokens", text::count(line.units.into())),

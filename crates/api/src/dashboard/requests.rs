@@ -1,4 +1,4 @@
-//! Requests: the list, and the page of one.
+//! The pages of requests: the list, and the page of one.
 
 use std::borrow::Cow;
 
@@ -22,14 +22,14 @@ use crate::http::error::ApiError;
 use crate::http::list::Query;
 use crate::resources::requests::find;
 
-/// Something about a record that its figures alone do not say.
+/// A note on a record that its figures alone do not give.
 pub(super) struct Badge {
     pub(super) color: &'static str,
     pub(super) label: Cow<'static, str>,
     pub(super) meaning: &'static str,
 }
 
-/// What is to be known of a record, its state first.
+/// The badges of a record, its state first.
 fn badges(record: &RequestRecord) -> Vec<Badge> {
     let badge = |color, label: &'static str, meaning| Badge { color, label: label.into(), meaning };
     let state = match record.status {
@@ -66,7 +66,7 @@ fn badges(record: &RequestRecord) -> Vec<Badge> {
     [Some(state), known, unpriced, suspicious, swept, reported].into_iter().flatten().collect()
 }
 
-/// Why a call failed, as far as its record says.
+/// The reason why a call failed, as far as its record has it.
 fn failure(record: &RequestRecord) -> Cow<'static, str> {
     match (record.provider_status, record.priced.usage_source) {
         (Some(200..300), _) => "error: broke off".into(),
@@ -76,7 +76,7 @@ fn failure(record: &RequestRecord) -> Cow<'static, str> {
     }
 }
 
-/// A model as people know it.
+/// A model as `provider/model`.
 pub(super) fn model(provider: &str, model: Option<&str>) -> String {
     match model {
         Some(model) if !model.is_empty() => format!("{provider}/{model}"),
@@ -88,7 +88,7 @@ pub(super) fn model(provider: &str, model: Option<&str>) -> String {
 pub(super) struct Line {
     pub(super) request_id: String,
     pub(super) year: String,
-    /// The rest of the time.
+    /// The time without the year.
     pub(super) created_at: String,
     pub(super) model: String,
     pub(super) badges: Vec<Badge>,
@@ -158,7 +158,7 @@ impl Asked {
         *failed || !(connection_id.is_empty() && meter_id.is_empty() && key.is_empty())
     }
 
-    /// What they ask for; an id that is none is said to be so.
+    /// The filter. An invalid id is an error.
     fn filter(&self) -> Result<RequestFilter, &'static str> {
         fn id<Id: std::str::FromStr>(text: &str) -> Result<Option<Id>, &'static str> {
             match text {

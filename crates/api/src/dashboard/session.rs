@@ -1,8 +1,8 @@
-//! Who looks at the pages: a merchant who has signed in with a secret key.
+//! Sessions of the dashboard: a merchant signs in with a secret key.
 //!
-//! The browser keeps a random token, the store its SHA-256, so any node can serve a session, signing out ends
-//! it everywhere, and neither the cookie nor the store opens anything but the dashboard. A cookie that is
-//! sealed with something every node derives could do without the row, but not be ended.
+//! The browser keeps a random token, the store its SHA-256. So any node can serve a session, signing out ends it
+//! everywhere, and the cookie and the store open only the dashboard. A cookie sealed with a secret that every node
+//! derives would need no row, but could not be ended.
 
 use std::net::IpAddr;
 
@@ -27,16 +27,16 @@ use crate::http::error::{ApiError, ErrorCode};
 
 const COOKIE_NAME: &str = "tollgate_session";
 const KEY_COOKIE_NAME: &str = "tollgate_new_key";
-/// More than any form of ours has.
+/// More than any form of the dashboard has.
 const FORM_BYTES: usize = 64 * 1024;
 
-/// Somebody with an open session, within the rate of its key.
+/// A merchant with an open session, within the rate of its key.
 pub(super) struct Visitor {
     pub(super) session: Session,
     token: SessionToken,
-    /// For the forms of the page that is shown.
+    /// The token for the forms of the page that is shown.
     pub(super) form_token: String,
-    /// Scheme, host and port by which the browser knows us.
+    /// Scheme, host and port by which the browser reaches this service.
     pub(super) origin: String,
 }
 
@@ -68,7 +68,7 @@ impl FromRequest for Visitor {
     }
 }
 
-/// The token of the cookie.
+/// The session token of the cookie.
 fn token(http: &HttpRequest) -> Option<SessionToken> {
     cookie(http, COOKIE_NAME).and_then(SessionToken::parse)
 }
@@ -80,8 +80,8 @@ fn cookie<'a>(http: &'a HttpRequest, name: &str) -> Option<&'a str> {
     pairs.find_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Leads to a page that shows a new key once. The browser carries it there, in a cookie that no script
-/// reads, so that any node can show it and none has to keep it.
+/// Redirects to a page that shows a new key once. The browser carries the key in a cookie that no script
+/// reads, so any node can show it and none has to keep it.
 pub(super) fn show_once(
     http: &HttpRequest,
     href: &str,
@@ -93,12 +93,12 @@ pub(super) fn show_once(
     Ok(answer)
 }
 
-/// The key that is to be shown once.
+/// The key to be shown once.
 pub(super) fn shown_once(http: &HttpRequest) -> Option<Key> {
     Key::parse(cookie(http, KEY_COOKIE_NAME)?).ok()
 }
 
-/// Takes that key out of the browser.
+/// Removes that key from the browser.
 pub(super) fn was_shown(http: &HttpRequest, answer: &mut HttpResponse) -> Result<(), PageError> {
     set_cookie(http, answer, KEY_COOKIE_NAME, "; Max-Age=0")
 }
@@ -107,23 +107,23 @@ fn origin(http: &HttpRequest) -> String {
     format!("{}://{}", scheme(http), http.connection_info().host())
 }
 
-/// The fields of a form, which was sent from one of our pages.
+/// The fields of a form that was sent from a page of this dashboard.
 #[derive(Default)]
 pub(super) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// What stands in a field, if anything does.
+    /// The value of a field, if it has one.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.trim());
         found.filter(|value| !value.is_empty())
     }
 
-    /// What stands in a field, to be shown in it again.
+    /// The value of a field, to be shown in it again.
     pub(super) fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
 
-    /// Whether a choice is the one that was made, or that stands there before any is made.
+    /// Whether `choice` is the one that was made, or the default before any is made.
     pub(super) fn has(&self, name: &str, choice: &str, before: &str) -> bool {
         self.get(name).unwrap_or(before) == choice
     }
@@ -136,7 +136,7 @@ impl FromRequest for Fields {
     fn from_request(http: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let (http, mut payload) = (http.clone(), payload.take());
         Box::pin(async move {
-            // Browsers say with every form where it comes from; what does not say so is none.
+            // Browsers send the origin with every form; a request without it is refused.
             let said = http.headers().get(ORIGIN).and_then(|origin| origin.to_str().ok());
             if said != Some(origin(&http).as_str()) {
                 return Err(not_from_here());
@@ -158,8 +158,8 @@ fn not_from_here() -> PageError {
     ApiError::new(ErrorCode::OperationNotAllowed, message).into()
 }
 
-/// A form of a session: it carries a token that only a page of this session has, and that counts once. Who
-/// sends it again, as browsers offer, changes nothing.
+/// A form of a session. It carries a token that only a page of this session has and that counts once, so
+/// sending the form again changes nothing.
 pub(super) struct Form {
     pub(super) visitor: Visitor,
     pub(super) fields: Fields,
@@ -194,7 +194,7 @@ struct SignInPage<'a> {
     problem: &'a str,
 }
 
-/// The page to sign in; who is signed in already goes on.
+/// The page to sign in. A visitor with a session is redirected.
 pub(super) async fn show(visitor: Result<Visitor, PageError>) -> Result<HttpResponse, PageError> {
     match visitor {
         Ok(_) => Ok(go_to("/dashboard")),
@@ -238,7 +238,8 @@ pub(super) async fn sign_in(
     Ok(answer)
 }
 
-/// An address; whoever has one of IPv6 has 2⁶⁴ of them.
+/// The address of a sender. Of IPv6 it is the network of 64 bits, because one client has all 2⁶⁴ addresses in
+/// it.
 fn sender(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -263,8 +264,8 @@ pub(super) async fn sign_out(
     Ok(answer)
 }
 
-/// Sets the cookie, or takes it away: no script reads it, no other site sends it along, and where the
-/// browser came over TLS it is never sent without.
+/// Sets or removes a cookie. No script reads it, no other site sends it, and if the browser came over TLS, it
+/// is sent over TLS only.
 fn set_cookie(
     http: &HttpRequest,
     answer: &mut HttpResponse,

@@ -1,5 +1,4 @@
-//! What calls came to over time: spend, who paid, tokens, failures, and how long they took. All but the last
-//! is read from sums that the ledger keeps.
+//! Spend over time: cost, payer, tokens, failures, and duration. All but the last is read from the roll-ups.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,7 +18,7 @@ use super::text;
 use crate::app::App;
 use crate::http::list::Query;
 
-/// A range of time to choose: its name, the hours of a column in threes, and how many columns.
+/// A range of time to choose: its name, the hours of a column in threes, and the number of columns.
 pub(super) struct Range {
     name: &'static str,
     label: &'static str,
@@ -35,7 +34,7 @@ const RANGES: [Range; 5] = [
     Range { name: "12m", label: "12 months", three_hours: 56, parts: 52 },
 ];
 
-/// The one that is shown when none is asked for.
+/// The default range.
 pub(super) const MONTH: &Range = &RANGES[2];
 pub(super) const DAY: &Range = &RANGES[0];
 
@@ -49,7 +48,7 @@ impl Range {
         Window::ending(now, self.three_hours, self.parts)
     }
 
-    /// What the columns are called.
+    /// The labels of the columns.
     pub(super) fn labels(&self, now: Timestamp) -> Vec<String> {
         let label = if self.three_hours < 8 { text::hour } else { text::short_day };
         self.window(now).starts().map(label).collect()
@@ -63,7 +62,7 @@ const DIMENSIONS: [(&str, &str, Dimension); 4] = [
     ("spend_key", "Spend key", Dimension::SpendKey),
 ];
 
-/// A link among which one is chosen.
+/// A link of a choice, and whether it is the chosen one.
 struct Choice {
     href: String,
     label: &'static str,
@@ -136,7 +135,7 @@ fn added(parts: &[Sums]) -> Sums {
     sums
 }
 
-/// The sums of those that failed, for each column.
+/// The sums of the failed calls, for each column.
 pub(super) fn failures(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -147,7 +146,7 @@ pub(super) fn failures(
     Ok(trend.members.into_values().next().unwrap_or(none))
 }
 
-/// The dearest members of a trend as layers, and all the rest as one.
+/// The most expensive members of a trend as layers, and all the rest as one.
 pub(super) fn layers(trend: &Trend, names: &HashMap<String, String>) -> Vec<Layer> {
     let mut members: Vec<_> = trend.members.iter().collect();
     members.sort_by_key(|(name, sums)| (Reverse(added(sums).request_cost()), *name));
@@ -173,14 +172,14 @@ fn name_of(id: &str, names: &HashMap<String, String>) -> String {
     }
 }
 
-/// What people call connections and spend keys.
+/// The names of connections and spend keys.
 fn names(
     conn: &mut Conn,
     merchant_id: MerchantId,
     trend: &Trend,
 ) -> Result<HashMap<String, String>, StoreError> {
     let mut names = HashMap::new();
-    // As many as can have a row below; the others are not named.
+    // Only members that can have a row below are named.
     let mut members: Vec<_> = trend.members.iter().collect();
     members.sort_by_key(|(_, sums)| Reverse(added(sums).request_cost()));
     for (member, _) in members.into_iter().take(MOST_ROWS) {
@@ -196,7 +195,7 @@ fn names(
     Ok(names)
 }
 
-/// How many rows the table has at most.
+/// The most rows of the table.
 const MOST_ROWS: usize = 50;
 
 pub(super) async fn show(
@@ -323,7 +322,7 @@ fn row(color: &'static str, name: String, sums: &Sums, all: &Sums) -> Member {
     }
 }
 
-/// How long the newest calls took, from their admission until they were settled.
+/// The time of the newest calls from their admission to their settlement.
 pub(super) struct Latency {
     pub(super) calls: usize,
     pub(super) median: String,
@@ -332,7 +331,7 @@ pub(super) struct Latency {
     pub(super) chart: Chart,
 }
 
-/// How many of the newest records are read for it: no sum is kept of it.
+/// The number of the newest records that are read for it, because no sum is kept of it.
 const NEWEST: u32 = 500;
 const BOUNDS_MILLIS: [(i64, &str); 8] = [
     (100, "< 0.1 s"),
@@ -352,7 +351,7 @@ impl Latency {
             let all = RequestFilter::default();
             requests::list(conn, merchant_id, &all, HowEnded::Anyhow, &page)?
         };
-        // What was reported was not waited for, and when a lost call ended nobody knows.
+        // Reported usage was not waited for, and the end of a swept call is not known.
         let waited = records.iter().filter(|record| {
             record.status == RequestStatus::Completed
                 && record.reference_id.is_none()
@@ -384,7 +383,7 @@ impl Latency {
     }
 }
 
-/// How long a call took.
+/// The time of a call, in milliseconds.
 pub(super) fn took_millis(record: &tollgate_domain::RequestRecord) -> Option<i64> {
     let settled_at = record.settled_at?.unix_micros();
     Some(settled_at.saturating_sub(record.created_at.unix_micros()).max(0) / 1_000)

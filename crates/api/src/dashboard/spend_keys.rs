@@ -1,4 +1,4 @@
-//! Spend keys: how much of their limits is used; to make one, to pause it, to give it a new key.
+//! The pages of spend keys: the use of their limits, and forms to make, pause and rotate them.
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -23,7 +23,7 @@ use crate::resources::spend_keys::{make, new_key, not_found};
 struct Bar {
     name: String,
     thousandths: i128,
-    /// What is held of it by calls on their way, behind what is used.
+    /// The part that calls in flight hold, shown behind what is used.
     held: i128,
     used: String,
     rest: String,
@@ -51,13 +51,13 @@ impl Bar {
     }
 }
 
-/// What a key has used of its limit on spend.
+/// The part of its spend limit that a key has used, and the limit.
 pub(super) fn limit_used(key: &SpendKey, now: Timestamp) -> Option<(Amount, Amount)> {
     let limit = key.rules.spend_limit?;
     Some((*key.counters.at(now).spent.get(limit.cycle), limit.amount))
 }
 
-/// The limits of a key and how much of them is used.
+/// The limits of a key and the use of each.
 fn bars(key: &SpendKey, now: Timestamp) -> Vec<Bar> {
     let counters = key.counters.at(now);
     let units = |amount: &Amount| i128::from(amount.units());
@@ -75,7 +75,7 @@ fn bars(key: &SpendKey, now: Timestamp) -> Vec<Bar> {
     spend.into_iter().chain(requests).collect()
 }
 
-/// Whether a key opens anything now.
+/// The state of a key: whether calls can be made with it now.
 fn state(key: &SpendKey, now: Timestamp) -> (&'static str, &'static str) {
     match key.rules.status {
         SpendKeyStatus::Paused => ("warn", "paused"),
@@ -120,7 +120,7 @@ struct SpendKeysPage {
     keys: Vec<Line>,
     pager: Pager,
     problems: Vec<String>,
-    /// What was filled in, where that made no key.
+    /// The fields of a form that made no key.
     filled: Fields,
     wallets: Vec<Named>,
     meters: Vec<Named>,
@@ -168,10 +168,10 @@ async fn listing(
     html(status, &page)
 }
 
-/// The fields of a form in the words of `POST /spend_keys`, whose rules they are read by.
+/// The fields of a form as a body of `POST /spend_keys`, whose rules apply.
 fn described(fields: &Fields) -> Value {
     let text = |name: &str| fields.get(name).map(|text| Value::from(text.to_owned()));
-    // What is no number is left as it is, and named as one of the issues.
+    // A text that is not a number is kept as it is, so that it becomes one of the issues.
     let number = |name: &str| {
         let text = fields.get(name)?;
         Some(text.parse::<u32>().map_or_else(|_| text.into(), Value::from))
@@ -384,7 +384,7 @@ fn show_new_key(http: &HttpRequest, id: SpendKeyId, key: &Key) -> Result<HttpRes
     show_once(http, &format!("/dashboard/spend-keys/{id}/key"), key)
 }
 
-/// The page that shows a new key, once: who loads it again finds the page of the spend key.
+/// The page that shows a new key once. Loaded again, it redirects to the page of the spend key.
 pub(super) async fn show_key(
     app: web::Data<App>,
     visitor: Visitor,

@@ -1,4 +1,4 @@
-//! Subscriptions, and what is left of their credit.
+//! The pages of subscriptions, with the rest of their credit.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::http::error::ApiError;
 use crate::resources::subscriptions::not_found;
 
-/// What is left of a credit, for a bar.
+/// The rest of a credit, for a bar.
 pub(super) struct Credit {
     pub(super) name: &'static str,
     pub(super) thousandths: i128,
@@ -27,7 +27,7 @@ pub(super) struct Credit {
 }
 
 impl Credit {
-    /// Of what the cycle began with, and of what was bought, if anything was.
+    /// The credit of the cycle, and that of bundles, if any was bought.
     pub(super) fn of(state: &SubscriptionState, at_start: Amount) -> Vec<Self> {
         let units = |amount: Amount| i128::from(amount.units());
         let left = units(state.cycle_remaining);
@@ -100,7 +100,7 @@ struct SubscriptionsPage {
     pager: Pager,
 }
 
-/// A subscription, what people call its connection, and the credit its cycle began with.
+/// A subscription, the name of its connection, and the credit its cycle began with.
 struct Shown {
     state: SubscriptionState,
     connection: String,

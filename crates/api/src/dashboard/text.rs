@@ -1,4 +1,4 @@
-//! How figures, times and words read on a page. Nothing is rounded but where it is said.
+//! Figures, times and words as a page shows them. A figure is rounded only where its function says so.
 
 use serde::Serialize;
 use tollgate_domain::Timestamp;
@@ -7,12 +7,12 @@ use tollgate_pricing::Amount;
 const UNITS_PER_USD: u128 = 10_000_000_000;
 const UNITS_PER_CENT: u128 = UNITS_PER_USD / 100;
 
-/// An amount, exact, with all that is not 0 and with cents.
+/// An amount, exact, without the zeros at its end beyond two decimals.
 pub(super) fn money(amount: Amount) -> String {
     money_of(i128::from(amount.units()))
 }
 
-/// The same of a sum, which may be larger than any amount.
+/// As [`money`], of a sum that may be larger than any amount.
 pub(super) fn money_of(units: i128) -> String {
     let (usd, rest) = (units.unsigned_abs() / UNITS_PER_USD, units.unsigned_abs() % UNITS_PER_USD);
     let decimals = format!("{rest:010}");
@@ -20,8 +20,8 @@ pub(super) fn money_of(units: i128) -> String {
     format!("{}${}.{decimals:0<2}", sign(units), grouped(usd))
 }
 
-/// For headlines, which have the exact amount beside them: rounded to cents, and below a dollar to
-/// hundredths of one.
+/// An amount for a headline, which has the exact amount beside it. It is rounded to cents, and below a dollar
+/// to hundredths of a cent.
 pub(super) fn headline(units: i128) -> String {
     let size = units.unsigned_abs();
     let (unit, decimals) = match size {
@@ -39,7 +39,7 @@ const fn sign(units: i128) -> &'static str {
     if units < 0 { "−" } else { "" }
 }
 
-/// A number with its thousands apart.
+/// A number with separators between the thousands.
 pub(super) fn count(number: i128) -> String {
     format!("{}{}", sign(number), grouped(number.unsigned_abs()))
 }
@@ -56,7 +56,7 @@ fn grouped(number: u128) -> String {
     text
 }
 
-/// A number in three digits or so, for axes and tiles.
+/// A number with about three digits, for axes and tiles.
 pub(super) fn short(number: i128) -> String {
     let size = number.unsigned_abs();
     let scales = [(1_000_000_000_000, "T"), (1_000_000_000, "B"), (1_000_000, "M"), (1_000, "k")];
@@ -70,7 +70,7 @@ pub(super) fn short(number: i128) -> String {
     }
 }
 
-/// A part of a whole, in percent with one decimal; a dash of nothing.
+/// A part of a whole, in percent with one decimal; a dash if the whole is 0.
 pub(super) fn percent(part: i128, whole: i128) -> String {
     match whole {
         ..=0 => "–".to_owned(),
@@ -81,12 +81,12 @@ pub(super) fn percent(part: i128, whole: i128) -> String {
     }
 }
 
-/// How much of a bar is full, in thousandths.
+/// The filled part of a bar, in thousandths.
 pub(super) fn thousandths(part: i128, whole: i128) -> i128 {
     if whole <= 0 { 0 } else { (part.max(0) * 1_000 / whole).min(1_000) }
 }
 
-/// A duration in milliseconds, as people say it.
+/// A duration in milliseconds, in a readable unit.
 pub(super) fn duration(millis: i64) -> String {
     match millis {
         ..1_000 => format!("{millis} ms"),
@@ -106,18 +106,18 @@ pub(super) fn day(at: Timestamp) -> String {
     at.date().to_string()
 }
 
-/// A day as short as an axis wants it.
+/// A day in the short form of an axis.
 pub(super) fn short_day(at: Timestamp) -> String {
     let (date, month) = (at.date(), at.date().month().to_string());
     format!("{} {}", date.day(), month.chars().take(3).collect::<String>())
 }
 
-/// An hour as short as an axis wants it.
+/// An hour in the short form of an axis.
 pub(super) fn hour(at: Timestamp) -> String {
     format!("{:02}:00", at.time().hour())
 }
 
-/// The word of an enum of ours, for people.
+/// The word of an enum, with spaces in place of underscores.
 pub(super) fn word(value: &impl Serialize) -> String {
     let word = serde_json::to_value(value).unwrap_or_default();
     word.as_str().unwrap_or_default().replace('_', " ")

@@ -1,4 +1,4 @@
-//! Wallets: what is on them, what calls hold, and what moved.
+//! The pages of wallets: balance, holds and ledger lines.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::http::error::ApiError;
 use crate::resources::wallets::not_found;
 
-/// A wallet's figures.
+/// The figures of a wallet.
 pub(super) struct Figures {
     pub(super) id: String,
     pub(super) owner: String,
@@ -80,7 +80,7 @@ pub(super) async fn list(
     })
 }
 
-/// A movement.
+/// A ledger line.
 struct Line {
     created_at: String,
     kind: String,

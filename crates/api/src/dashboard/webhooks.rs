@@ -1,4 +1,4 @@
-//! Webhooks, what was delivered to them, and to deliver it again.
+//! The pages of webhooks and their deliveries, with a form to deliver again.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;

@@ -1,4 +1,4 @@
-//! What an event looks like to a receiver: resources as the API shows them, each under its noun.
+//! The messages that receivers get: resources as the API shows them, each under its noun.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -20,7 +20,7 @@ use crate::resources::wallets::WalletView;
 use crate::resources::webhooks::WebhookView;
 use crate::settings::InterfaceShape;
 
-/// A message. Its schema is put together for each kind, with [`schema_of_data`].
+/// A message. Its schema is assembled for each kind, with [`schema_of_data`].
 #[derive(Serialize)]
 pub(crate) struct Message<'a> {
     r#type: EventKind,
@@ -52,7 +52,7 @@ struct OfConnection {
 #[derive(Serialize, ToSchema)]
 struct OfWallet {
     wallet: WalletView,
-    /// Whose wallet it is; null for your own.
+    /// The connection that owns the wallet; null for your own.
     #[schema(required)]
     connection_id: Option<ConnectionId>,
 }
@@ -65,7 +65,7 @@ struct OfSpendKey {
 #[derive(Serialize, ToSchema)]
 struct OfThreshold {
     spend_key: SpendKeyView,
-    /// The share of the spend limit that is used up, in percent: 80 or 95.
+    /// The used share of the spend limit, in percent: 80 or 95.
     threshold: u8,
 }
 
@@ -77,7 +77,7 @@ struct OfSubscription {
 #[derive(Serialize, ToSchema)]
 struct OfCycle {
     subscription: SubscriptionView,
-    /// What you have to collect for the cycle that has begun, in USD.
+    /// The amount to collect for the cycle that has begun, in USD.
     amount_due: Amount,
 }
 
@@ -85,7 +85,7 @@ struct OfCycle {
 struct OfCreditBundle {
     credit_bundle: CreditBundleView,
     subscription: SubscriptionView,
-    /// What you have to collect for the bundle, in USD.
+    /// The amount to collect for the bundle, in USD.
     amount_due: Amount,
 }
 
@@ -94,13 +94,13 @@ struct OfPrice<'a> {
     price: MissingPriceView<'a>,
 }
 
-/// What has no price.
+/// A missing price.
 #[derive(Serialize, ToSchema)]
 #[schema(as = MissingPrice)]
 struct MissingPriceView<'a> {
     provider: &'a str,
     model: &'a str,
-    /// The unit that has none; absent where the model has no price at all.
+    /// The unit without a price; absent if the model has no price at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     unit: Option<&'a str>,
@@ -116,7 +116,7 @@ struct OfWebhook {
     webhook: WebhookView,
 }
 
-/// The schema of the `data` of a kind, and all that it refers to.
+/// The schema of the `data` of a kind. The schemas that it refers to are added to `referred`.
 pub(crate) fn schema_of_data(
     kind: EventKind,
     referred: &mut Vec<(String, RefOr<Schema>)>,
@@ -150,8 +150,8 @@ impl Schemas<'_> {
 }
 
 impl<'a> Message<'a> {
-    /// What is told of an event as message `sequence` of a webhook. `record` is that of the call, for
-    /// an event that tells of one; without it there is nothing to tell.
+    /// The message of an event, as message `sequence` of a webhook. `record` is the record of the call, for
+    /// an event about one; without it there is no message.
     pub(crate) fn of(
         event: &'a Event,
         sequence: u64,
@@ -208,10 +208,10 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The body of a message; `None` when what it tells of is not there any more.
+/// The body of a message; `None` if the record that it needs is gone.
 ///
 /// # Errors
-/// Those of the store, which knows the records of calls.
+/// [`StoreError`] when the database fails.
 pub(super) async fn body(app: &App, claimed: &Claimed) -> Result<Option<Bytes>, StoreError> {
     let event = &claimed.event;
     let record = match event.news {

@@ -1,6 +1,6 @@
-//! Sends events to webhooks. One loop in a thread of its own takes turns at the store: it books how
-//! attempts ended and claims what is due, as far as there is room; each attempt is a task. Nothing
-//! that forwards calls waits for any of it.
+//! The dispatcher, which sends events to webhooks. It is one loop in a thread of its own. Each turn at the
+//! store books the attempts that ended and claims due deliveries, as far as there is room; each attempt is a
+//! task. No call waits for it.
 
 pub(crate) mod message;
 mod receivers;
@@ -21,20 +21,20 @@ use tollgate_store::deliveries::{Claimed, ENDED_AT_ONCE, Ended, Room};
 use self::receivers::{AT_ONCE, Receivers};
 use crate::app::App;
 
-/// How often the store is asked whether there is anything to send.
+/// The interval at which the store is queried for due deliveries.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// The least pause between two turns: what ends or happens within it shares one, so that not every
-/// answer costs a durable commit that calls could have had.
+/// The least pause between two turns. Attempts that end within it share one turn, because each turn costs a
+/// durable commit that calls could have had.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How many times as long as a turn took the next one waits: where there is one writer it belongs to
-/// others for most of the time, however much there is to send.
+/// The pause after a turn, as a multiple of the turn's time. Where there is one writer, it belongs to others
+/// for most of the time.
 const PAUSES: u32 = 3;
-/// The most that is waited for that.
+/// The longest pause for that reason.
 const LONG_PAUSE: Duration = Duration::from_millis(500);
-/// How long after a failure of the store it is asked again.
+/// The pause after a failure of the store.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
-/// An attempt that could not begin for so long is left to whoever claims it next. Together with the
-/// time an attempt may take that is less than the store's lease.
+/// The time within which an attempt must begin. After it the delivery is left until it is claimed again.
+/// Together with the longest time of an attempt this is less than the store's lease.
 const BEGIN_WITHIN: Duration = Duration::from_secs(15);
 
 /// The thread that sends events to webhooks.
@@ -45,10 +45,10 @@ pub struct Courier {
 }
 
 impl Courier {
-    /// Begins to send.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// When the operating system starts no thread.
     pub fn start(app: web::Data<App>) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let (ending, ended) = oneshot::channel();
@@ -62,10 +62,10 @@ impl Courier {
         Ok(Self { stop, ended })
     }
 
-    /// Begins nothing any more, and waits for what is under way: some ten seconds at most. Whoever
-    /// waits no longer may end the process; what is under way is sent again then.
+    /// Begins no more attempts, and waits for those under way, about ten seconds at most. The process may end
+    /// before: attempts under way are made again.
     pub async fn stop(self) {
-        // Nobody listening means that the thread has ended.
+        // An error means that the thread has ended.
         let _ = self.stop.send(true);
         if self.ended.await.is_err() {
             log::error!("the thread of the webhooks has failed");
@@ -73,16 +73,16 @@ impl Courier {
     }
 }
 
-/// Names are looked up in threads that wait for the answer; the store must find one although all of
-/// them do.
+/// The runtime of the thread. Names are looked up in blocking threads; the store must find a free one while
+/// all attempts look up names.
 fn runtime() -> io::Result<rt::Runtime> {
     let threads = AT_ONCE.saturating_mul(2);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().max_blocking_threads(threads).build().map(rt::Runtime::from)
 }
 
-/// Sends until it is stopped. A fault in the loop costs what is under way, which is sent again when
-/// its lease has run out, and not the service its webhooks.
+/// Sends until it is stopped. After a panic in the loop it starts again: the deliveries under way are sent
+/// again when their leases have run out.
 fn serve(runtime: &rt::Runtime, app: &web::Data<App>, stopped: &watch::Receiver<bool>) {
     let deliver = || runtime.block_on(deliver(app, stopped.clone()));
     while catch_unwind(AssertUnwindSafe(deliver)).is_err() {
@@ -94,7 +94,7 @@ fn serve(runtime: &rt::Runtime, app: &web::Data<App>, stopped: &watch::Receiver<
 async fn deliver(app: &web::Data<App>, mut stopped: watch::Receiver<bool>) {
     let client = WebhookClient::new(app.settings.webhooks, &app.settings.resolver);
     let mut receivers = Receivers::default();
-    // What the store does not know yet.
+    // Attempts that are not booked yet.
     let mut ended = Vec::new();
     loop {
         let wait = if ended.is_empty() { LOOK_EVERY } else { Duration::ZERO };
@@ -122,7 +122,7 @@ async fn deliver(app: &web::Data<App>, mut stopped: watch::Receiver<bool>) {
             Err(cause) => {
                 log::warn!("webhooks wait for the store: {cause}");
                 if is_stopping {
-                    // It is sent again when its lease has run out.
+                    // The delivery is sent again when its lease has run out.
                     return;
                 }
                 tokio::time::sleep(STORE_PAUSE).await;
@@ -131,7 +131,7 @@ async fn deliver(app: &web::Data<App>, mut stopped: watch::Receiver<bool>) {
     }
 }
 
-/// Takes a turn at the store, if there is anything to do.
+/// Takes a turn at the store, if there is something to do.
 async fn turn(app: &App, ended: &[Ended], room: Room) -> Result<Vec<Claimed>, StoreError> {
     if ended.is_empty() && !app.store.has_deliveries_due(room.clone()).await? {
         return Ok(Vec::new());
@@ -139,7 +139,7 @@ async fn turn(app: &App, ended: &[Ended], room: Room) -> Result<Vec<Claimed>, St
     app.store.turn_deliveries(ended.to_vec(), room).await
 }
 
-/// One attempt: `None` when it was not made, so that it is due again when its lease has run out.
+/// Makes one attempt. `None` if it was not made: the delivery is due again when its lease has run out.
 async fn attempt(
     app: web::Data<App>,
     client: WebhookClient,
@@ -173,8 +173,8 @@ async fn attempt(
     Some(Ended { delivery_id, webhook_id, attempt, outcome })
 }
 
-/// The headers of Standard Webhooks 1.0. The timestamp is that of the attempt, so that receivers can
-/// refuse messages that somebody sends again later.
+/// The headers of Standard Webhooks 1.0. The timestamp is that of the attempt, so that receivers can refuse
+/// messages that are replayed later.
 fn headers(app: &App, claimed: &Claimed, body: &[u8]) -> HeaderMap {
     const ID: HeaderName = HeaderName::from_static("webhook-id");
     const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -191,12 +191,12 @@ fn headers(app: &App, claimed: &Claimed, body: &[u8]) -> HeaderMap {
         (CONTENT_TYPE, Ok(HeaderValue::from_static("application/json"))),
         (USER_AGENT, Ok(HeaderValue::from_static(AGENT))),
     ];
-    // All of them are ASCII, so none is left out.
+    // All of them are ASCII, so no header is left out.
     values.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))).collect()
 }
 
-/// What a receiver said, as text: what is not UTF-8 or cannot be stored is replaced, by what may be
-/// longer than it was.
+/// A receiver's answer as text. Bytes that are not UTF-8 or cannot be stored are replaced, which may make it
+/// longer.
 fn readable(body: &[u8]) -> String {
     let mut text = String::from_utf8_lossy(body).replace('\0', "\u{fffd}");
     let mut ends = (0..=MAX_ANSWER_BYTES).rev();

@@ -1,5 +1,4 @@
-//! Who is being told at the moment, so that one receiver that is slow or dead takes no room from
-//! others.
+//! Attempts under way, by receiver, so that a slow or dead receiver takes no room from others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -10,26 +9,25 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tollgate_domain::{MerchantId, WebhookId};
 use tollgate_store::deliveries::{Ended, Room, Share};
 
-/// How many attempts are under way at once, in all: each is a connection.
+/// The most attempts under way at once, in all: each is a connection.
 pub(super) const AT_ONCE: usize = 512;
-/// How many at the webhooks of one merchant, so that nobody's slow receivers take all the room.
+/// The most at the webhooks of one merchant. Its slow receivers leave room for other merchants.
 const AT_ONE_MERCHANT: usize = 64;
-/// How many at one webhook.
+/// The most at one webhook.
 const AT_ONE: usize = 16;
-/// How many at one whose last attempt has failed: enough to see when it is back.
+/// The most at a webhook whose last attempt has failed: one is enough to see when it is back.
 const AT_ONE_THAT_FAILS: usize = 1;
-/// How long such a one is left alone, so that what waits for a dead receiver costs next to nothing,
-/// however much it is.
+/// The pause of a webhook after a failure. By it a dead receiver costs little, however long its queue is.
 const REST: Duration = Duration::from_millis(500);
-/// How long it is remembered that one has failed.
+/// The time for which a failure is remembered.
 const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
 
-/// Attempts that are under way.
+/// The attempts that are under way.
 #[derive(Default)]
 pub(super) struct Receivers {
     attempts: JoinSet<Option<Ended>>,
     whose: HashMap<Id, (MerchantId, WebhookId)>,
-    /// Those whose last attempt has failed, and when.
+    /// The webhooks whose last attempt has failed, and when.
     failing: BTreeMap<WebhookId, Instant>,
     is_closed: bool,
 }
@@ -45,8 +43,7 @@ impl Receivers {
         self.whose.insert(task.id(), whose);
     }
 
-    /// Waits until an attempt ends, or for so long, or for the end of all; answers with all that have
-    /// ended.
+    /// Waits until an attempt ends, for `at_most`, or for the stop. Returns all attempts that have ended.
     pub(super) async fn wait(
         &mut self,
         at_most: Duration,
@@ -55,7 +52,7 @@ impl Receivers {
         let first = tokio::select! {
             joined = self.attempts.join_next_with_id(), if !self.attempts.is_empty() => joined,
             () = tokio::time::sleep(at_most) => None,
-            // It fails only when nobody can stop it any more, which is the end, too.
+            // An error means that the sender is gone, which is a stop, too.
             _ = stopped.wait_for(|is_stopped| *is_stopped), if !self.is_closed => None,
         };
         let mut ended: Vec<_> = first.and_then(|joined| self.end(joined)).into_iter().collect();
@@ -68,7 +65,7 @@ impl Receivers {
     fn end(&mut self, joined: Result<(Id, Option<Ended>), JoinError>) -> Option<Ended> {
         let (id, ended) = match joined {
             Ok((id, ended)) => (id, ended),
-            // Nothing is booked of an attempt that panicked: it is made again.
+            // An attempt that panicked is not booked: it is made again.
             Err(failed) => (failed.id(), None),
         };
         let (_, webhook_id) = self.whose.remove(&id)?;
@@ -79,17 +76,17 @@ impl Receivers {
         ended
     }
 
-    /// Begins nothing any more.
+    /// Begins no more attempts.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
     }
 
-    /// Whether nothing is under way.
+    /// Whether no attempt is under way.
     pub(super) fn are_idle(&self) -> bool {
         self.attempts.is_empty()
     }
 
-    /// How many more attempts can be made.
+    /// The room for more attempts.
     pub(super) fn room(&mut self) -> Room {
         if self.is_closed {
             return Room::default();

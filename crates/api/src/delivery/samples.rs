@@ -1,4 +1,4 @@
-//! An event of each kind: the examples of the OpenAPI document and of `docs/WEBHOOKS.md`.
+//! A sample event of each kind, for the OpenAPI document and `docs/WEBHOOKS.md`.
 
 use tollgate_domain::{
     BillingInterval, Connection, ConnectionId, ConnectionStatus, CreditBundle, CreditBundleId,
@@ -18,9 +18,9 @@ use crate::settings::InterfaceShape;
 
 const SECOND: i64 = 1_000;
 const DAY: i64 = 24 * 60 * 60 * SECOND;
-/// 2026-11-21T12:00:00Z, when all of them happen.
+/// 2026-11-21T12:00:00Z, the time of all samples.
 const NOW: Timestamp = Timestamp::from_unix_micros(1_795_262_400_000_000);
-/// When what they tell of was made.
+/// The creation time of their resources.
 const MADE: Timestamp = NOW.plus_millis(-40 * DAY);
 
 const fn cents(cents: i64) -> Amount {
@@ -32,7 +32,7 @@ pub(crate) fn message(kind: EventKind) -> serde_json::Value {
     let (event_id, merchant_id) = (EventId::least(NOW), MerchantId::least(MADE));
     let event = Event { event_id, merchant_id, news: news(kind), created_at: NOW };
     let message = Message::of(&event, 42, record(kind).as_ref(), InterfaceShape::default());
-    // Our messages are structs of strings and numbers; they always make JSON.
+    // The messages are structs of strings and numbers; they always make JSON.
     serde_json::to_value(message).unwrap_or_default()
 }
 
@@ -199,7 +199,7 @@ fn webhook() -> Webhook {
     }
 }
 
-/// The call that an event of this kind tells of.
+/// The call that an event of this kind is about.
 fn record(kind: EventKind) -> Option<RequestRecord> {
     match kind {
         EventKind::RequestCompleted => Some(completed()),
@@ -250,7 +250,7 @@ fn failed() -> RequestRecord {
     }
 }
 
-/// 10,000 tokens at 1 USD per million in, 5,000 at 2 USD out, and 10 USD per million of fee.
+/// 10,000 input tokens at 1 USD per million, 5,000 output tokens at 2 USD, and 10 USD per million of fee.
 pub(crate) fn completed() -> RequestRecord {
     let failed = failed();
     let base = BaseCost { input: cents(1), output: cents(1) };

@@ -1,4 +1,4 @@
-//! A call from its admission to its settlement: a task that nobody can drop.
+//! A call from its admission to its settlement: a task that is not dropped with its client.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -29,10 +29,10 @@ use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics::counts::OfProvider;
 use crate::settings::OnDisconnect;
 
-/// A database that does not answer an admission for so long counts as away.
+/// The longest wait for an admission; after it the database counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Starts the task of a call, and answers with what is relayed from it.
+/// Starts the task of a call, and returns the answer that is relayed from it.
 pub(super) async fn send(
     inbound: Inbound,
     outbound: Outbound,
@@ -43,7 +43,7 @@ pub(super) async fn send(
     let (to_client, from_call) = relay::channel();
     let Inbound { tracked, access, began, .. } = inbound;
     let call = Call { app, client, outbound, admission, tracked, access, began };
-    // In a box, for it is moved several times before it runs.
+    // Boxed, because it is moved several times before it runs.
     actix_web::rt::spawn(Box::pin(call.run(to_client)));
     from_call.response().await
 }
@@ -56,18 +56,18 @@ struct Call {
     admission: Box<admission::Call>,
     tracked: Tracked,
     access: Access,
-    /// Since when it is here, without the time that its body took to come.
+    /// When it came in, plus the time that its body took to arrive.
     began: Instant,
 }
 
 impl Call {
-    /// Admits, sends, relays and settles.
+    /// Admits, sends, relays and settles the call.
     async fn run(self, mut to_client: ToClient) {
         let Self { app, client, mut outbound, admission, mut tracked, access, began } = self;
         let (key, request_id) = (admission.key, admission.request_id);
         let bound = price::Bound::of(&admission);
         let admitted = tokio::time::timeout(ADMISSION_TIMEOUT, app.store.admit(admission)).await;
-        // Should it be admitted after all, the store ends what nobody waits for.
+        // If it is admitted after all, the store ends it.
         let too_slow = |_| Err(StoreError::Unavailable("it is too slow to admit calls".to_owned()));
         let open = match admitted.unwrap_or_else(too_slow) {
             Ok(Ok(pending)) => {
@@ -85,7 +85,7 @@ impl Call {
             }
             Err(cause) => {
                 if matches!(cause, StoreError::Interrupted) {
-                    // It may have been admitted without our hearing of it: it must not hold money.
+                    // It may have been admitted although no answer came: it must not hold money.
                     app.store.settle_in_background(request_id, Report::not_sent(app.clock.now()));
                 }
                 return to_client.refuse(cause.into());
@@ -146,16 +146,16 @@ async fn fail(app: &App, open: Open<'_>, why: SendError, mut to_client: ToClient
     to_client.refuse(error.header(name, value));
 }
 
-/// An admitted call. It is settled in every case: dropped before, by a panic or by a worker that
-/// stops, it is settled as one of which nothing is known.
+/// An admitted call. It is settled in every case: dropped before, by a panic or by a worker that stops, it is
+/// settled as a call with an unknown end.
 struct Open<'a> {
     store: Store,
     pending: Box<PendingRecord>,
-    /// What the call can use at most.
+    /// The most that the call can use.
     bound: price::Bound,
     counts: &'a OfProvider,
     access: Access,
-    /// Whether its end was counted, which may be before it is settled.
+    /// Whether its end was counted, which may be before its settlement.
     counted: bool,
     settled: bool,
 }
@@ -167,7 +167,7 @@ impl Open<'_> {
         self.settled = true;
     }
 
-    /// Tells whoever counts how the call ended, once.
+    /// Counts the end of the call in the metrics and in its access line, once.
     fn count(&mut self, report: &Report) {
         if !std::mem::replace(&mut self.counted, true) {
             self.counts.ended(report);
@@ -187,35 +187,35 @@ impl Drop for Open<'_> {
     }
 }
 
-/// A provider's answer on its way to the client.
+/// A provider's answer that is being relayed to the client.
 struct Answer<'a> {
     app: &'a App,
     outbound: &'a Outbound,
-    /// Until it is settled, which may be before the provider has sent its last byte.
+    /// The call and its meter until the settlement, which may be before the provider's last byte.
     unsettled: Option<(Open<'a>, ResponseMeter)>,
     /// When the provider was called.
     called: Instant,
-    /// When its answer had ended, until the client may have all of it.
+    /// When the provider's answer ended; `None` again once the client may have all of it.
     ended: Option<Instant>,
     came_in: Timestamp,
     incoming: Incoming,
     tracked: Tracked,
-    /// What waits for the settlement.
+    /// Pieces that wait for the settlement.
     held: Vec<Bytes>,
-    /// How much of a body with a length is still to come.
+    /// The bytes of a body with a length that are still to come.
     remaining: Option<u64>,
-    /// Since when the client is gone, and how much was read since.
+    /// When the client left, and the bytes that were read since.
     left: Option<(Instant, u64)>,
 }
 
-/// What happened next.
+/// The next step of a call.
 enum Next {
     Piece(Bytes),
     End,
     Broken(BodyError),
     /// The client left.
     Left,
-    /// Enough: the client left and the bound is reached, or the service ends.
+    /// The client left and the bound is reached, or the service ends.
     Stop,
 }
 
@@ -262,7 +262,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Passes the answer on piece by piece; its last bytes leave when it is settled.
+    /// Passes the answer on piece by piece. Its last bytes leave when the call is settled.
     async fn relay(mut self, mut to_client: ToClient) {
         let head = self.head();
         if head.length == Some(0) {
@@ -289,7 +289,7 @@ impl<'a> Answer<'a> {
     }
 
     fn head(&mut self) -> Head {
-        // An event is taken out of a stream that we asked for usage, so its length is not known.
+        // The event with the requested usage is taken out of the stream, so its length is not known.
         let strips = self.outbound.call_body.inserts_usage();
         let headers = std::mem::take(&mut self.incoming.headers);
         let mut headers = response_headers(headers, strips);
@@ -312,14 +312,14 @@ impl<'a> Answer<'a> {
         }
         let deadline = self.left.map(|(since, _)| since + settings.disconnect_drain_max);
         let waits_for_client = deadline.is_none();
-        // Whatever ends the call comes first: pieces may be there without a pause.
+        // The end of the call is checked first: pieces may arrive without a pause.
         if self.tracked.is_ending() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Next::Stop;
         }
         if waits_for_client && to_client.has_left() {
             return Next::Left;
         }
-        // Most pieces are there already, and then nothing is waited for.
+        // Most pieces are there already.
         if let Poll::Ready(piece) = poll_fn(|cx| Poll::Ready(self.incoming.poll_next(cx))).await {
             return Next::of(piece);
         }
@@ -342,7 +342,7 @@ impl<'a> Answer<'a> {
         self.left.get_or_insert((Instant::now(), 0));
     }
 
-    /// Measures a piece and passes on what may go before the settlement.
+    /// Measures a piece, and passes on the part that may go before the settlement.
     async fn pass(&mut self, piece: Bytes, to_client: &mut ToClient) {
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
         if let Some((_, read)) = &mut self.left {
@@ -373,8 +373,8 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Sends a piece to a client that is still there. One that takes nothing for as long as a
-    /// provider may be silent counts as gone, and a shutdown does not wait for it.
+    /// Sends a piece to a client that is still there. A client counts as gone if it takes nothing for the
+    /// time that a provider may be silent; a shutdown does not wait for it.
     async fn send(&mut self, piece: Bytes, to_client: &mut ToClient) {
         if self.left.is_some() {
             return;
@@ -393,7 +393,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Sends what waited for the settlement.
+    /// Sends the pieces that waited for the settlement.
     async fn release(&mut self, to_client: &mut ToClient) {
         if let Some(ended) = self.ended.take() {
             self.app.metrics.after_provider.observe_time(ended.elapsed());
@@ -403,7 +403,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Prices what was read and books it, once.
+    /// Prices the usage that was read, and settles the call, once.
     async fn settle(&mut self, ended: Ended) {
         let Some((open, meter)) = self.unsettled.take() else { return };
         let now = Instant::now();
@@ -430,7 +430,7 @@ impl<'a> Answer<'a> {
             let (request_id, claimed) = (open.pending.request_id, &read.priced.usage.quantities);
             log::warn!("{request_id}: far more is reported than it could use: {claimed:?}");
         }
-        // What is not known, or not to be believed, is settled at what was held for it.
+        // Usage that is unknown or not credible is settled at the held amount.
         let is_stream = self.outbound.call_body.stream;
         let is_guess = matches!(reading.source, UsageSource::Estimated | UsageSource::Partial);
         let is_unknown = match ending {

@@ -1,4 +1,4 @@
-//! The calls on their way, so that a shutdown can wait for them.
+//! The calls in flight, so that a shutdown can wait for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,18 +8,18 @@ use tokio::sync::watch;
 
 use crate::http::error::{ApiError, ErrorCode};
 
-/// How far a shutdown has come.
+/// The stage of a shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
     Open,
     /// No new calls.
     Draining,
-    /// Those that are left are settled with what has passed.
+    /// The calls that are left are settled with what has passed.
     Ending,
 }
 
-/// The calls on their way in this process. Clones share them.
+/// The calls in flight in this process. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Calls(Arc<Shared>);
 
@@ -36,7 +36,7 @@ impl Default for Calls {
     }
 }
 
-/// One call; it counts until this is dropped.
+/// One call. It counts until this is dropped.
 #[derive(Debug)]
 pub(super) struct Tracked {
     calls: Calls,
@@ -50,14 +50,14 @@ impl Drop for Tracked {
 }
 
 impl Tracked {
-    /// Whether the call must come to an end now.
+    /// Whether the call must end now.
     pub(super) fn is_ending(&self) -> bool {
         *self.stage.borrow() == Stage::Ending
     }
 
-    /// Resolves when the call must come to an end now.
+    /// Resolves when the call must end now.
     pub(super) async fn must_end(&mut self) {
-        // It fails only when nobody can end anything any more.
+        // An error means that the sender is gone, so nothing can end the call.
         if self.stage.wait_for(|stage| *stage == Stage::Ending).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -65,8 +65,8 @@ impl Tracked {
 }
 
 impl Calls {
-    /// Counts a call in, unless a shutdown has begun or there are `most` already: a connection may
-    /// carry many.
+    /// Counts a call in, unless a shutdown has begun or there are `most` calls already. The count is needed
+    /// because a connection may carry many calls.
     pub(super) fn enter(&self, most: usize) -> Result<Tracked, ApiError> {
         let running = self.0.running.fetch_add(1, Ordering::AcqRel);
         let tracked = Tracked { calls: self.clone(), stage: self.0.stage.subscribe() };
@@ -83,7 +83,7 @@ impl Calls {
         }
     }
 
-    /// How many calls are on their way.
+    /// The number of calls in flight.
     pub fn running(&self) -> usize {
         self.0.running.load(Ordering::Acquire)
     }
@@ -93,14 +93,14 @@ impl Calls {
         *self.0.stage.borrow() != Stage::Open
     }
 
-    /// Takes no new calls, waits for those on their way for `patience`, then has the rest settled
-    /// with what has passed, and waits for that.
+    /// Takes no new calls, and waits for those in flight for `patience`. Then has the rest settled with what
+    /// has passed, and waits for that.
     pub async fn drain(&self, patience: Duration) {
         self.0.stage.send_replace(Stage::Draining);
         if tokio::time::timeout(patience, self.all_done()).await.is_err() {
             log::warn!("{} calls are cut short", self.running());
             self.0.stage.send_replace(Stage::Ending);
-            // A call that is told to end only has to settle, which the store bounds.
+            // A call that must end only has to settle, which the store bounds.
             let settled = tokio::time::timeout(Duration::from_secs(10), self.all_done()).await;
             if settled.is_err() {
                 log::error!("{} calls did not end", self.running());

@@ -1,4 +1,4 @@
-//! Who calls, for which connection, under which meter, and with whose provider key.
+//! The credential of a call: the key, the connection, the meter and the provider key.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,17 +18,17 @@ use crate::http::earlier::differs_from;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::Query;
 
-/// What a forward is authorised by: a token that names all of it, or a bare key.
+/// The credential of a forward: a token that names all of it, or a bare key.
 pub(crate) struct Credential {
     pub(crate) key: Key,
-    /// As it was written: whether there is such a connection is the store's to say.
+    /// As it was written: the store checks whether the connection exists.
     pub(super) connection_id: Option<String>,
     pub(super) meter_slug: Option<String>,
     pub(super) disable_billing: bool,
     pub(super) provider_key: ProviderKey,
 }
 
-/// How many fields a token commonly has, and how many there are.
+/// The usual number of fields of a token, and the number of all fields.
 const USUAL_FIELDS: usize = 4;
 const MOST_FIELDS: usize = 6;
 
@@ -36,15 +36,14 @@ const MOST_FIELDS: usize = 6;
 const KEY_HEADERS: [&str; 3] = ["x-api-key", "x-goog-api-key", "xi-api-key"];
 
 impl Credential {
-    /// The credential of a request: the first that is there of `Authorization: Bearer`, the key
-    /// headers, and the query parameter `key`. What is neither a token nor a key is
-    /// `forward_token_json_invalid`.
+    /// The credential of a request. It is the first one present of `Authorization: Bearer`, the key headers,
+    /// and the query parameter `key`. Text that is neither a token nor a key is `forward_token_json_invalid`.
     pub(crate) fn of(http: &HttpRequest) -> Result<Self, ApiError> {
         Self::shown(http, |hint| token_invalid(vec![Issue::at([], hint)]))
     }
 
-    /// The same on routes to which SDKs send keys of other services: what is neither a token nor a key
-    /// is `auth_invalid`.
+    /// As [`Self::of`], on routes to which SDKs send keys of other services. Text that is neither a token nor
+    /// a key is `auth_invalid`.
     pub(crate) fn of_sdk(http: &HttpRequest) -> Result<Self, ApiError> {
         Self::shown(http, |_| ApiError::auth_invalid())
     }
@@ -59,7 +58,7 @@ impl Credential {
         Self::read(&shown, neither)
     }
 
-    /// The credential that is written so.
+    /// Reads a credential; `neither` makes the error for text that is neither a token nor a key.
     fn read(shown: &str, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
         let is_key = [KeyKind::Secret, KeyKind::Spend].map(KeyKind::prefix);
         match is_key.iter().any(|prefix| shown.starts_with(prefix)) {
@@ -68,8 +67,7 @@ impl Credential {
         }
     }
 
-    /// A bare key: a merchant's own, which pays and is not charged by a meter, or a spend key, which
-    /// brings its wallet and its meter.
+    /// A bare key. A merchant's own key pays and has no meter; a spend key has its wallet and its meter.
     fn bare(key: &str) -> Result<Self, ApiError> {
         Ok(Self {
             key: Key::parse(key).map_err(|_| ApiError::auth_invalid())?,
@@ -95,7 +93,7 @@ impl Credential {
             None if token.issues.is_empty() => {
                 token.issues.push(Issue::at(["secret_key"], "is required"));
             }
-            // Its wallet and meter are not the caller's to choose.
+            // A spend key has its own wallet and meter, which the caller cannot choose.
             Some(key) if key.starts_with(KeyKind::Spend.prefix()) => {
                 let issue = "must be a secret key; a spend key is sent as it is, without a token";
                 token.issues.push(Issue::at(["secret_key"], issue));
@@ -143,7 +141,7 @@ impl Credential {
     }
 }
 
-/// What the key of a credential is found by, if there can be such a key: for benchmarks.
+/// The hash by which the key of a credential is found, if its form is valid: for benchmarks.
 #[doc(hidden)]
 pub fn credential_hash(shown: &str) -> Option<KeyHash> {
     Credential::read(shown, |_| ApiError::auth_invalid())
@@ -152,7 +150,7 @@ pub fn credential_hash(shown: &str) -> Option<KeyHash> {
 }
 
 fn shown(http: &HttpRequest) -> Option<Cow<'_, str>> {
-    // As `to_str` has it, which looks at one byte after the other, and tokens are long.
+    // As `to_str`, which checks byte by byte; tokens are long.
     fn text(value: &HeaderValue) -> Option<&str> {
         let text = std::str::from_utf8(value.as_bytes()).ok().filter(|text| text.is_ascii());
         text.map(str::trim)
@@ -181,16 +179,16 @@ const ANY_PADDING: GeneralPurposeConfig = GeneralPurposeConfig::new()
 static BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, ANY_PADDING);
 static BASE64_URL_SAFE: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, ANY_PADDING);
 
-/// What stands in base64 of either alphabet, padded or not.
+/// Decodes base64 of either alphabet, padded or not.
 fn decoded(token: &str) -> Option<Vec<u8>> {
     BASE64.decode(token).or_else(|_| BASE64_URL_SAFE.decode(token)).ok()
 }
 
-/// The fields of an object as they stand in it; of those of one name the last counts. There are a
-/// handful: no map finds them faster.
+/// The fields of an object in their order; of two with one name the last counts. There are only a few, so a
+/// map would not be faster.
 struct Written<'a>(Vec<(Name<'a>, Value)>);
 
-/// The name of a field, as it stands there if it can be read so.
+/// The name of a field, borrowed from the text where possible.
 #[derive(PartialEq, Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -207,7 +205,7 @@ impl<'de> Deserialize<'de> for Written<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Written<'de>, A::Error> {
                 let mut fields: Vec<(Name<'de>, Value)> = Vec::with_capacity(USUAL_FIELDS);
                 while let Some((name, value)) = map.next_entry::<Name<'de>, Value>()? {
-                    // Among more than there are nothing can be right, and none is sought.
+                    // An object with more fields is invalid anyway, so the search is bounded.
                     let mut first = fields.iter_mut().take(MOST_FIELDS);
                     match first.find(|(known, _)| *known == name) {
                         Some((_, known)) => *known = value,
@@ -228,7 +226,7 @@ impl Written<'_> {
     }
 }
 
-/// The fields of a token: absent and null mean the same.
+/// The fields of a token. Absent and null mean the same.
 struct Fields<'a> {
     fields: Written<'a>,
     issues: Vec<Issue>,
@@ -257,7 +255,7 @@ impl Fields<'_> {
         }
     }
 
-    /// A field that nothing reads is nearly always a typing mistake, and one that costs money.
+    /// An unknown field is nearly always a typing error, and can cost money.
     fn finish(mut self) -> Vec<Issue> {
         let unknown = self.fields.0.iter();
         self.issues.extend(

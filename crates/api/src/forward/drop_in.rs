@@ -1,5 +1,5 @@
-//! The compatible routes: those of the providers' own SDKs. They are the forward path with another
-//! front: the path is the provider's, and the provider is found by the model.
+//! The drop-in routes, with the paths of the providers' own SDKs. They share the forward path, but the path
+//! is the provider's, and the model names the provider.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::tariff::is_priced;
 
-/// Whose SDK a route is for.
+/// The SDK that a route is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Front {
     OpenAi,
@@ -36,15 +36,15 @@ impl Front {
             | (Self::Anthropic, Dialect::Anthropic)
             | (Self::Google, Dialect::Google)
             | (Self::Cohere, Dialect::Cohere) => true,
-            // Documents are ranked in one format everywhere.
+            // Documents are ranked in one format at all providers.
             (Self::OpenAi, Dialect::Cohere) => endpoint.url.path().ends_with("/rerank"),
             _ => false,
         }
     }
 }
 
-/// Every compatible route that bills for a model, as documents write it: where a model is looked for that
-/// the route asked for does not serve.
+/// Every drop-in route that bills for a model, as documents write it. A model that the requested route does
+/// not serve is looked up on these.
 const ROUTES: [&str; 16] = [
     "/v1/chat/completions",
     "/v1/messages",
@@ -64,13 +64,13 @@ const ROUTES: [&str; 16] = [
     "/v2/rerank",
 ];
 
-/// A route of ours with the path of a provider.
+/// A route of this service with the path of a provider.
 pub(super) struct Route {
     front: Front,
     method: Method,
-    /// Below the part of a provider's URL that names a version, such as `/chat/completions`.
+    /// The path below the part of a provider's URL that names a version, such as `/chat/completions`.
     path: String,
-    /// What of the query is the provider's.
+    /// The part of the query that is for the provider.
     query: Option<String>,
     metadata: Option<String>,
 }
@@ -81,7 +81,7 @@ impl Route {
         Self { query, metadata, ..Self::at(http.method(), http.uri().path()) }
     }
 
-    /// The route at a path, with nothing asked beside it.
+    /// The route at a path, without a query.
     fn at(method: &Method, path: &str) -> Self {
         let versions = [("/v1beta", Front::Google), ("/v2", Front::Cohere), ("/v1", Front::OpenAi)];
         let below = |(version, front)| Some((path.strip_prefix(version)?, front));
@@ -95,7 +95,7 @@ impl Route {
         Self { front, method, path, query: None, metadata: None }
     }
 
-    /// The format in which errors are told, if SDKs expect one.
+    /// The format of errors that SDKs expect, if any.
     pub(super) fn format(&self) -> Option<RequestFormat> {
         match self.front {
             Front::OpenAi => Some(RequestFormat::ShapeA),
@@ -104,7 +104,7 @@ impl Route {
         }
     }
 
-    /// The model that is asked for: Google has it in the path.
+    /// The requested model. Google has it in the path.
     fn model(&self, http: &HttpRequest, body: &[u8]) -> Option<String> {
         if self.front == Front::Google {
             let (model, _) = self.path.strip_prefix("/models/")?.rsplit_once(':')?;
@@ -114,7 +114,7 @@ impl Route {
         CallBody::model_of(body, content_type)
     }
 
-    /// What is sent, and to whom.
+    /// The outgoing call, checked, to the provider of the model.
     pub(super) async fn outbound(
         &self,
         http: &HttpRequest,
@@ -146,10 +146,9 @@ impl Route {
         Ok(Outbound::new(http, call, metadata, key, inbound.owner.merchant_id))
     }
 
-    /// Who serves a model, the best first. An id that is listed as it stands goes before
-    /// `provider/model`, because some ids have a slash; that goes before patterns, of which the
-    /// widest would match it too. Then longer patterns go before shorter, and among equals the
-    /// configured order decides.
+    /// The endpoints that serve a model, the best first. A listed id goes before `provider/model`, because
+    /// some ids have a slash. That goes before patterns, because the widest pattern would match it too.
+    /// Longer patterns go before shorter, and equals stay in the configured order.
     fn served(&self, model: &str, managed: bool, app: &App) -> Vec<Served> {
         let mut found: Vec<(Rank, Served)> = Vec::new();
         for provider in app.providers.iter().filter(|one| !managed || one.takes_managed_calls()) {
@@ -158,7 +157,7 @@ impl Route {
                 continue;
             }
             let Some(endpoint) = self.endpoint(provider, managed, app) else { continue };
-            // A row of prices for another kind of use says that the model is served elsewhere.
+            // A price row for another kind of use means that the model is served elsewhere.
             let here = ranks.into_iter().filter(|(_, _, listed)| {
                 listed.is_none_or(|listed| is_priced(&endpoint, listed.row))
             });
@@ -167,12 +166,12 @@ impl Route {
                 (rank, Served { endpoint, model, has_price: listed.is_some() })
             }));
         }
-        // Stable, so that the configured order stays among equals.
+        // A stable sort, so that equals stay in the configured order.
         found.sort_by_key(|(rank, _)| *rank);
         found.into_iter().map(|(_, served)| served).collect()
     }
 
-    /// The first provider that has the route: a body without a model is refused by what inspects it.
+    /// The first provider that has the route. A body without a model is refused later, by its inspection.
     fn any(&self, managed: bool, app: &App) -> Vec<Served> {
         let endpoints =
             app.providers.iter().filter_map(|provider| self.endpoint(provider, managed, app));
@@ -180,7 +179,7 @@ impl Route {
         first.map(|endpoint| Served { endpoint, model: String::new(), has_price: false }).collect()
     }
 
-    /// This route at a provider that speaks its format and may be called with such a key.
+    /// This route at a provider that speaks its format and may be called with this kind of key.
     fn endpoint(
         &self,
         provider: &Arc<Provider>,
@@ -230,8 +229,8 @@ impl Route {
     }
 }
 
-/// How a provider is meant by the name of a model, and the model as that provider knows it, with its
-/// price.
+/// The ways in which the name of a model can mean this provider. Each has the model as the provider knows it,
+/// and its price.
 pub(crate) fn ranks<'a>(
     provider: &Provider,
     model: &'a str,
@@ -241,8 +240,8 @@ pub(crate) fn ranks<'a>(
     let prefixed = model.strip_prefix(provider.name.as_str());
     let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
     let price = |model| app.prices.find(&provider.name, model, now);
-    // What is found only because the provider's name is passed over is sent without it, and what
-    // stands in another's list only where the provider is named.
+    // An id that matches only without the provider's name is sent without it. An id in another provider's
+    // list needs the provider's name.
     let as_it_stands = |listed: &Listed<'_>| {
         [&provider.name, &provider.price_list].contains(&&listed.row.provider)
             && (named.is_none() || listed.pattern.matches(model))
@@ -265,13 +264,13 @@ pub(crate) fn ranks<'a>(
 /// How well a model names a provider; the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// The id is in its price list as it stands.
+    /// The id is in its price list as it is.
     Listed,
-    /// The provider is named before a slash, and lists what stands behind it.
+    /// The provider is named before a slash, and lists the rest.
     Named,
-    /// A pattern of this length matches; the longer the better.
+    /// A pattern of this length matches; a longer one is better.
     Pattern(Reverse<usize>),
-    /// The provider is named, and what stands behind the slash has no price there.
+    /// The provider is named, and the part behind the slash has no price there.
     NamedWithoutPrice,
 }
 
@@ -290,7 +289,7 @@ impl Served {
     }
 }
 
-/// The rules of a spend key as they stand; a merchant's own key has none.
+/// The current rules of a spend key; a merchant's own key has none.
 async fn rules_of(owner: KeyOwner, app: &App) -> Result<SpendRules, ApiError> {
     let CallKey::Spend(_, hash) = owner.key else { return Ok(SpendRules::default()) };
     let key = app.store.read(move |conn| spend_keys::find_by_hash(conn, &hash)).await?;

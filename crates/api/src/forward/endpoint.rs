@@ -1,4 +1,4 @@
-//! Where a call may go, by its URL and the key it is made with.
+//! The check whether a call may go to a URL, with the kind of key it is made with.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tollgate_provider::{Endpoint, Provider, ProviderTable};
 
 use crate::http::error::{ApiError, ErrorCode};
 
-/// Where a URL leads, if the call may go there with this key.
+/// The endpoint of a URL, if the call may go there with this kind of key.
 pub(crate) fn endpoint(
     method: &Method,
     url: &str,
@@ -19,7 +19,7 @@ pub(crate) fn endpoint(
     allowed(endpoint, managed)
 }
 
-/// The endpoint, if the call may go there with this key.
+/// The endpoint, if the call may go there with this kind of key.
 pub(super) fn allowed(endpoint: Arc<Endpoint>, managed: bool) -> Result<Arc<Endpoint>, ApiError> {
     let provider = &endpoint.provider;
     if managed && !provider.takes_managed_calls() {
@@ -43,7 +43,7 @@ pub(super) fn not_supported(why: String) -> ApiError {
     )
 }
 
-/// What to do about a provider for which the operator has no key.
+/// The advice for a provider for which the operator has no key.
 fn no_key(provider: &Provider) -> String {
     format!(
         "the operator has set no key for {}: put your own into the forward token as provider_key",

@@ -1,4 +1,4 @@
-//! What came in: who calls, and the whole body.
+//! The incoming call: its caller and its whole body.
 
 use actix_web::{HttpRequest, web};
 use bytes::Bytes;
@@ -12,8 +12,8 @@ use crate::client_connections::recognised;
 use crate::http::body;
 use crate::http::error::{ApiError, ErrorCode};
 
-/// Refuses what a browser asks for to show or run it: an answer of a provider would then be a page, or a
-/// script, of our own origin. Calls of scripts by `fetch` have the destination `empty`.
+/// Refuses requests by which a browser would show or run the answer. A provider's answer would then be a page
+/// or a script of this service's origin. Calls of scripts by `fetch` have the destination `empty`.
 fn refuse_pages(http: &HttpRequest) -> Result<(), ApiError> {
     const DESTINATIONS: [&str; 14] = [
         "document",
@@ -45,14 +45,14 @@ fn refuse_pages(http: &HttpRequest) -> Result<(), ApiError> {
     }
 }
 
-/// A call as it came in: its caller is known, and nothing else of it is checked.
+/// A call as it came in. Its caller is known; the rest is not checked yet.
 pub(super) struct Inbound {
     pub(super) tracked: Tracked,
     pub(super) credential: Credential,
     pub(super) owner: KeyOwner,
     pub(super) body: Bytes,
     pub(super) access: Access,
-    /// Since when it is here, without the time that its body took to come.
+    /// When it came in, plus the time that its body took to arrive.
     pub(super) began: Instant,
 }
 

@@ -1,4 +1,4 @@
-//! The operations that forward, as routes mount them and as documents have them: fronts of one path.
+//! The forwarding operations, as routes mount them and as the OpenAPI document describes them.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::http::error::{ApiError, ErrorCode};
 use crate::openapi::marks::{OF_A_CALL, OfShapeA, OfShapeB, mark, refused};
 use crate::openapi::types::*;
 
-/// What is asked beside the body, as documents have it.
+/// The query of a forward, as documents have it.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
@@ -31,7 +31,7 @@ struct ForwardQuery {
     metadata: Option<Metadata>,
 }
 
-/// The query that is ours on a drop-in route; the rest is the provider's.
+/// The part of the query of a drop-in route that this service reads; the rest is the provider's.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
@@ -44,15 +44,15 @@ struct DropInQuery {
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct MetadataHeader {
-    /// The same as `metadata` in the query, and before it.
+    /// As `metadata` in the query, over which it takes precedence.
     #[param(rename = "x-service-metadata", nullable = false)]
     metadata: Option<Metadata>,
 }
 
-/// What is posted to a provider. It goes there byte for byte.
+/// The body of a call. It is sent to the provider byte for byte.
 struct CallInput;
 
-/// The same on a drop-in route, where the model names the provider.
+/// The body of a call on a drop-in route, where the model names the provider.
 struct ModelCallInput;
 
 looks! {
@@ -76,7 +76,7 @@ fn call_schema() -> ObjectBuilder {
         .additional_properties(Some(ObjectBuilder::new().schema_type(SchemaType::AnyValue)))
 }
 
-/// What a call is answered: what the provider says, or why it was not asked.
+/// The responses of a call: the provider's own, or an error of this service.
 enum OfACall {}
 
 impl IntoResponses for OfACall {
@@ -104,7 +104,7 @@ impl IntoResponses for OfACall {
 
 /// Forward a call to a provider.
 ///
-/// The answer is the provider's, with its status; with `stream` it is an event stream.
+/// The answer is the provider's, with its status. With `stream` it is an event stream.
 #[utoipa::path(
     post,
     path = "/forward",
@@ -149,7 +149,7 @@ pub(crate) async fn forward_get(
     forward(http, payload, app, client).await
 }
 
-/// The routes of the providers' own SDKs: the model names the provider.
+/// The routes of the providers' own SDKs, where the model names the provider.
 macro_rules! drop_ins {
     ($( $(#[$doc:meta])* $name:ident = $path:literal $id:literal $Input:ident $Shape:ident; )*) => { $(
         $(#[$doc])*
@@ -204,7 +204,7 @@ drop_ins! {
     count_tokens = "/messages/count_tokens" "countTokens" ModelCallInput OfShapeB;
 }
 
-/// The routes of SDKs that name a version of their own, below the service's address.
+/// The routes of SDKs that have a version of their own in the path.
 macro_rules! native {
     ($( $(#[$doc:meta])* $name:ident = $path:literal $id:literal; )*) => { $(
         $(#[$doc])*
@@ -265,7 +265,7 @@ pub(crate) async fn google(
 
 /// Call a provider by its name.
 ///
-/// The path is one of the provider's own API, relative to its base URL. One that repeats the path of the
+/// The path is one of the provider's own API, relative to its base URL. A path that repeats the path of the
 /// base URL is relative to its origin.
 #[utoipa::path(
     post,
@@ -320,9 +320,9 @@ pub(crate) async fn get_of_provider(
     to_provider(http, payload, app, client).await
 }
 
-/// Refuse to go on over a WebSocket.
+/// Refuse a WebSocket.
 ///
-/// Clients that ask for it send the same by POST then.
+/// A client that requests one sends the same by POST then.
 #[utoipa::path(
     get,
     path = "/responses",

@@ -1,4 +1,4 @@
-//! What is sent: where to, with which headers and body, each checked before.
+//! The outgoing call: its endpoint, headers and body, each checked.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::http::error::{ApiError, ErrorCode};
 /// A call that may be sent as it is, once it is admitted.
 pub(super) struct Outbound {
     pub(super) endpoint: Arc<Endpoint>,
-    /// As they go to the provider.
+    /// The headers that go to the provider.
     pub(super) headers: HeaderMap,
-    /// As it goes to the provider.
+    /// The body that goes to the provider.
     pub(super) body: Bytes,
-    /// What was read of the caller's body.
+    /// The fields that were read of the caller's body.
     pub(super) call_body: CallBody,
     pub(super) managed: bool,
     pub(super) metadata: Metadata,
@@ -31,7 +31,7 @@ pub(super) struct Outbound {
 const METADATA_HEADER: HeaderName = HeaderName::from_static("x-service-metadata");
 
 impl Outbound {
-    /// What `/forward` sends: the caller names the URL, and nothing of it is trusted before.
+    /// The call of `/forward`. The caller names the URL, which is not trusted before this check.
     pub(super) fn to_url(
         http: &HttpRequest,
         inbound: &Inbound,
@@ -46,7 +46,7 @@ impl Outbound {
         Self::checked(http, inbound, endpoint, metadata)
     }
 
-    /// What a provider route sends: the caller names the provider, and a path of it.
+    /// The call of a provider route. The caller names the provider and a path of it.
     pub(super) fn to_provider(
         http: &HttpRequest,
         inbound: &Inbound,
@@ -67,7 +67,7 @@ impl Outbound {
         Self::checked(http, inbound, endpoint, metadata)
     }
 
-    /// What is sent to an endpoint that may be called.
+    /// The call to an endpoint that may be called.
     fn checked(
         http: &HttpRequest,
         inbound: &Inbound,
@@ -76,7 +76,7 @@ impl Outbound {
     ) -> Result<Self, ApiError> {
         let Inbound { credential, owner, body, .. } = inbound;
         let managed = credential.provider_key == ProviderKey::Managed;
-        // What stands behind a GET is no part of it, and a provider might read it as one.
+        // The body of a GET is dropped: a provider might read it as a part of the call.
         let (call_body, body) = match *http.method() {
             Method::GET => (CallBody::empty(), Bytes::new()),
             _ => (call_body(http, body, &endpoint, managed)?, body.clone()),
@@ -109,7 +109,7 @@ impl Outbound {
     }
 }
 
-/// The query on a route that has a provider's path: what of it is the provider's, and what is ours.
+/// The query of a route with a provider's path: the provider's part, and this service's.
 pub(super) struct Query {
     pub(super) query: Option<String>,
     pub(super) metadata: Option<String>,
@@ -122,7 +122,7 @@ impl Query {
             let parsed = url::form_urlencoded::parse(pair.as_bytes()).next();
             match parsed.as_ref().map(|(name, value)| (name.as_ref(), value)) {
                 Some(("metadata", value)) => metadata = Some(value.clone().into_owned()),
-                // The key of the caller.
+                // The caller's key is not for the provider.
                 Some(("key", _)) => {}
                 _ => query.push(pair),
             }
@@ -164,10 +164,10 @@ impl Parameters {
     }
 }
 
-/// Metadata in the header wins over that in the query.
+/// The metadata of a call. The header takes precedence over the query.
 pub(super) fn metadata(http: &HttpRequest, in_query: Option<&str>) -> Result<Metadata, ApiError> {
     let header = http.headers().get(METADATA_HEADER);
-    // Header values are bytes; JSON is UTF-8, and what is not is no JSON.
+    // Header values are bytes. JSON is UTF-8, so a value that is not UTF-8 is invalid.
     let in_header = header.map(|value| std::str::from_utf8(value.as_bytes()).unwrap_or(""));
     let Some(text) = in_header.or(in_query) else { return Ok(Metadata::default()) };
     Metadata::parse(text).map_err(|MetadataError(issues)| {
@@ -175,7 +175,7 @@ pub(super) fn metadata(http: &HttpRequest, in_query: Option<&str>) -> Result<Met
     })
 }
 
-/// What a body asks for, if it may be sent.
+/// The inspected body of a call, if it may be sent.
 pub(super) fn call_body(
     http: &HttpRequest,
     body: &[u8],

@@ -1,4 +1,4 @@
-//! A call as it asks to be admitted, with the most that it can cost; and what it cost.
+//! The request for admission of a call, with its bound, and the price of its usage.
 
 use tollgate_domain::admission::{self, CostBound};
 use tollgate_domain::{
@@ -13,7 +13,7 @@ use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics::counts::OfProvider;
 
-/// The call as it asks to be admitted: refused here when its price is unknown and must not be.
+/// The call to be admitted. A call without a price is refused here if it needs one.
 pub(super) fn admission(
     owner: KeyOwner,
     credential: &Credential,
@@ -68,17 +68,17 @@ pub(super) fn admission(
     }))
 }
 
-/// What the input alone comes to by the row of its model, should no answer ever tell.
+/// The cost of the input alone by the price row of its model, for a call without an answer.
 fn input_estimate(body: &CallBody, listed: Option<Listed<'_>>) -> PricedUsage {
     let usage = estimate_input(body);
-    // A cost that no amount has room for leaves it unpriced.
+    // A cost beyond the range of an amount leaves the call unpriced.
     let cost = listed.and_then(|listed| Some((listed.base(&usage).ok()?, listed.source)));
     let (base, price_source) = cost.unwrap_or_default();
     PricedUsage { usage, usage_source: UsageSource::Estimated, base, price_source }
 }
 
-/// What was used, and of an estimate no more than the model can answer: what comes beside the text is
-/// not text.
+/// The usage of an answer. An estimate is bounded by the most that the model can answer, because the answer
+/// also has parts that are not text.
 fn believable(reading: &Reading, outbound: &Outbound, listed: Option<Listed<'_>>) -> Usage {
     let mut usage = reading.usage;
     let most = listed.and_then(|listed| listed.row.max_output_tokens);
@@ -91,9 +91,9 @@ fn believable(reading: &Reading, outbound: &Outbound, listed: Option<Listed<'_>>
 
 /// The most that an admitted call can use.
 pub(super) struct Bound {
-    /// That, and what it costs.
+    /// The most that it can use, and the cost of that.
     pub(super) at_most: PricedUsage,
-    /// Whether nothing of the call is left out in it.
+    /// Whether the bound covers all of the call.
     is_whole: bool,
 }
 
@@ -104,7 +104,7 @@ impl Bound {
         Self { at_most: bound.at_most(source), is_whole: bound.unbounded.is_none() }
     }
 
-    /// Whether a provider claims more than a hundred times of it, in tokens or in money.
+    /// Whether a provider claims more than a hundred times the bound, in tokens or in money.
     pub(super) fn is_far_below(&self, claimed: &PricedUsage) -> bool {
         const TIMES: u64 = 100;
         let is_beyond = |claimed: u64, most: u64| claimed > most.saturating_mul(TIMES);
@@ -121,7 +121,7 @@ impl Bound {
     }
 }
 
-/// What was read from an answer, priced.
+/// The usage of an answer, priced.
 pub(super) struct Read {
     pub(super) priced: PricedUsage,
     pub(super) applied: Vec<AppliedPrices>,
@@ -130,9 +130,8 @@ pub(super) struct Read {
     pub(super) suspicious: bool,
 }
 
-/// Prices what was read from an answer: by the model that served it, at the prices of the moment at
-/// which the call came in. A provider may serve under a name that no list has; then what was asked for
-/// is priced.
+/// Prices the usage of an answer by the model that served it. The prices are from the moment when the call
+/// came in. If no price list has that model's name, the requested model is priced.
 pub(super) fn reading(
     reading: &Reading,
     outbound: &Outbound,
@@ -146,7 +145,7 @@ pub(super) fn reading(
     }
     let asked = outbound.call_body.model.as_deref();
     let models: Vec<&str> = reading.model.as_deref().into_iter().chain(asked).collect();
-    // A call may name no model by nature: then a row for all of them prices it.
+    // A call may name no model by nature; then a row for all models prices it.
     let models = if models.is_empty() { vec![""] } else { models };
     let provider = &outbound.endpoint.provider.name;
     let tariff = app.tariff(came_in);

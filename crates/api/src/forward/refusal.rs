@@ -1,4 +1,4 @@
-//! What is said of a call that may not go out.
+//! The errors of calls that may not go out.
 
 use tollgate_domain::admission::{MOST_HELD, Refusal, Reset, Shortage};
 use tollgate_domain::{Cycle, Issue, RequestLimit, RequestShape, SpendLimit};
@@ -6,10 +6,10 @@ use tollgate_pricing::Amount;
 
 use crate::http::error::{ApiError, ErrorCode};
 
-/// How soon to try again while calls in flight hold what is missing.
+/// The wait before another try while calls in flight hold the missing amount.
 const HELD_MICROS: i64 = 1_000_000;
 
-/// A body that may not be forwarded, and each thing that is wrong with it.
+/// The error of a body that may not be forwarded, with an issue for each fault.
 pub(crate) fn body_invalid(issues: Vec<Issue>) -> ApiError {
     let message = "The body to be forwarded is not valid.";
     ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
@@ -161,7 +161,7 @@ fn spend_limit(
     error.limit(limit.amount, remaining, reset.map(|reset| reset.at))
 }
 
-/// What a strict limit would have needed.
+/// The amount that a strict limit would have needed.
 fn needed(shortage: &Shortage) -> String {
     match shortage.needed {
         None => ".".to_owned(),
@@ -169,7 +169,7 @@ fn needed(shortage: &Shortage) -> String {
     }
 }
 
-/// An amount without the zeros at its end beyond two decimals: some clients take a 500 in a text for a
+/// An amount without the zeros at its end beyond two decimals. Some clients take a 500 in a text for a
 /// status.
 fn brief(amount: Amount) -> String {
     let text = amount.to_string();
@@ -178,7 +178,7 @@ fn brief(amount: Amount) -> String {
     format!("{whole}.{kept:0<2}")
 }
 
-/// What would help.
+/// The advice that would help.
 fn remedy(shortage: &Shortage, when_spent: &str) -> String {
     if let Some(largest) = shortage.largest_max_tokens {
         return format!(" With a maximum of {largest} tokens it would be admitted.");
@@ -189,11 +189,11 @@ fn remedy(shortage: &Shortage, when_spent: &str) -> String {
     }
 }
 
-/// Nobody keeps a call open for longer than this to try it again.
+/// The longest wait that is stated. Clients do not keep a call open for longer to try it again.
 const WORTH_WAITING_MICROS: i64 = 60_000_000;
 
-/// Waiting helps if there is more within a minute. A longer wait is not stated as `Retry-After`: agents
-/// sleep until then without a word. `x-ratelimit-reset` says when there is more.
+/// Adds `Retry-After` if the limit resets within a minute. A longer wait is not stated, because agents sleep
+/// until then without notice; `x-ratelimit-reset` has the time.
 fn wait(error: ApiError, reset: Option<Reset>) -> ApiError {
     match reset.filter(|reset| reset.wait_micros <= WORTH_WAITING_MICROS) {
         Some(reset) => error.retry_after(reset.wait_micros),

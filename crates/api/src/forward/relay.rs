@@ -1,7 +1,7 @@
-//! Between a call's task and the handler that answers its client.
+//! The relay between a call's task and the handler that answers its client.
 //!
-//! Both are tasks of one worker, which is one thread, so that what passes between them takes no lock
-//! and no atomic. A stream is many small pieces: what has come together leaves together.
+//! Both are tasks of one worker, which is one thread, so the relay needs no lock and no atomic. A stream is
+//! many small pieces: pieces that arrive together leave together.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -19,13 +19,12 @@ use tollgate_domain::RequestId;
 
 use crate::http::error::{ApiError, ErrorCode};
 
-/// How much may wait for a slow client before the provider is no longer read, in bytes and in
-/// pieces.
+/// The bytes and pieces that may wait for a slow client before the provider is no longer read.
 const BYTES_IN_FLIGHT: usize = 32 * 1024;
 const PIECES_IN_FLIGHT: usize = 64;
 
-/// Pieces are joined up to the length of the longest that a provider's connection yields, so that no
-/// more waits in the server's buffer than without.
+/// The length up to which pieces are joined. It is that of the longest piece that a provider's connection
+/// yields, so joining adds nothing to the server's buffer.
 const JOINED_BYTES: usize = 8 * 1024;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-service-request-id");
@@ -34,11 +33,11 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-service-request-id");
 pub(super) struct Head {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
-    /// How long the body is, if that is known.
+    /// The length of the body, if it is known.
     pub(super) length: Option<u64>,
 }
 
-/// The provider broke off, or the call did: so does the answer.
+/// The error of an answer that was broken off, by the provider or by the call.
 #[derive(Debug)]
 pub(super) struct BrokenOff;
 
@@ -50,20 +49,20 @@ impl std::fmt::Display for BrokenOff {
 
 impl std::error::Error for BrokenOff {}
 
-/// What both ends share.
+/// The state that both ends share.
 #[derive(Default)]
 struct Shared {
     head: Option<Result<Head, ApiError>>,
     pieces: VecDeque<Bytes>,
-    /// How long they are together.
+    /// The length of the pieces together.
     bytes: usize,
-    /// Whether all that was sent is the whole of the answer; none as long as more may come. Only what
-    /// says so is whole: a call may end anywhere, by a panic too.
+    /// Whether the answer is whole; `None` while more may come. An answer is whole only if the call states
+    /// it: a call may end anywhere, by a panic too.
     ended: Option<bool>,
     client_left: bool,
-    /// Whoever waits for the call.
+    /// The waker of the handler, which waits for the call.
     handler: Option<Waker>,
-    /// Whoever waits for the client.
+    /// The waker of the call, which waits for the client.
     call: Option<Waker>,
 }
 
@@ -78,7 +77,7 @@ impl Shared {
         self.bytes >= BYTES_IN_FLIGHT || self.pieces.len() >= PIECES_IN_FLIGHT
     }
 
-    /// The pieces that wait, as one.
+    /// The waiting pieces, as one.
     fn take(&mut self) -> Option<Bytes> {
         let first = self.pieces.pop_front()?;
         let mut piece = first;
@@ -104,7 +103,7 @@ fn joins(length: usize, next: &Bytes) -> bool {
     length.saturating_add(next.len()) <= JOINED_BYTES
 }
 
-/// The call's end.
+/// The end of the relay at the call's task.
 pub(super) struct ToClient {
     shared: Rc<RefCell<Shared>>,
     answered: bool,
@@ -112,10 +111,10 @@ pub(super) struct ToClient {
     waiting_head: Option<Head>,
 }
 
-/// The handler's end.
+/// The end of the relay at the handler.
 pub(super) struct FromCall(Rc<RefCell<Shared>>);
 
-/// The client is gone.
+/// The client has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClientLeft;
 
@@ -125,7 +124,7 @@ pub(super) fn channel() -> (ToClient, FromCall) {
     (to_client, FromCall(shared))
 }
 
-/// A header that names the record of a call.
+/// The header with the id of a call's record.
 pub(super) fn request_id_header(request_id: RequestId) -> (HeaderName, HeaderValue) {
     let value = HeaderValue::from_str(&request_id.to_string());
     (REQUEST_ID, value.unwrap_or(HeaderValue::from_static("")))
@@ -144,13 +143,13 @@ impl ToClient {
         }
     }
 
-    /// Answers with an error of our own, in place of any answer of the provider.
+    /// Answers with an error of this service, in place of the provider's answer.
     pub(super) fn refuse(&mut self, error: ApiError) {
         self.answer(Err(error));
     }
 
-    /// Answers with the provider's head: at once where the body has no length, as streams have
-    /// none and their client waits for a sign; else with the first piece.
+    /// Answers with the provider's head. It leaves at once if the body has no length, because the client of a
+    /// stream waits for a sign; else it leaves with the first piece.
     pub(super) fn head(&mut self, head: Head) -> Result<(), ClientLeft> {
         let is_stream = head.length.is_none();
         self.waiting_head = Some(head);
@@ -184,20 +183,20 @@ impl ToClient {
         Ok(())
     }
 
-    /// Ends the answer. The client sees whether all that was sent is the whole of it.
+    /// Ends the answer. The client sees whether the answer is whole.
     pub(super) fn end(mut self, whole: bool) {
         self.shared().ended = Some(whole);
-        // A body that had a length and no byte of it has left its head behind. A client that has left
-        // needs no telling.
+        // The head of a body with a length but no bytes still waits. If the client has left, no head is
+        // needed.
         let _ = self.release_head();
     }
 
-    /// Whether as much waits for the client as may.
+    /// Whether no more may wait for the client.
     pub(super) fn is_full(&self) -> bool {
         self.shared().is_full()
     }
 
-    /// Resolves when the client has taken of what waits for it, or has left.
+    /// Resolves when the client has taken some of the waiting pieces, or has left.
     pub(super) async fn room(&self) {
         self.until(|shared| shared.client_left || !shared.is_full()).await;
     }
@@ -244,7 +243,7 @@ impl FromCall {
         };
         let mut response = HttpResponse::with_body(status, body);
         *response.headers_mut() = head.headers;
-        // The server writes it.
+        // The server writes the length.
         response.headers_mut().remove(CONTENT_LENGTH);
         Ok(response)
     }
@@ -264,7 +263,7 @@ impl FromCall {
         }
     }
 
-    /// The next bytes, or at the end whether they were all.
+    /// The next bytes, or at the end whether the answer is whole.
     fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes, bool>> {
         let mut shared = self.0.borrow_mut();
         if let Some(piece) = shared.take() {
@@ -313,8 +312,8 @@ impl MessageBody for RelayBody {
             Ok(piece) => Poll::Ready(Some(Ok(piece))),
             Err(true) => Poll::Ready(None),
             Err(false) => {
-                // The server drops what it has not written yet when a body fails: it is given one
-                // turn to write first.
+                // When a body fails, the server drops what it has not written yet. So it gets one turn to
+                // write first.
                 self.breaking = true;
                 cx.waker().wake_by_ref();
                 Poll::Pending

@@ -1,4 +1,4 @@
-//! Who asks. An extractor yields the merchant, so that no handler can forget to ask.
+//! The caller of an operation. An extractor yields the merchant, so a handler cannot skip the check.
 
 use actix_web::dev::Payload;
 use actix_web::http::header::AUTHORIZATION;
@@ -25,7 +25,7 @@ pub(crate) struct Caller {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operator;
 
-/// What stands behind `Authorization: Bearer`.
+/// The value of `Authorization: Bearer`.
 pub(crate) fn bearer(http: &HttpRequest) -> Result<&str, ApiError> {
     let missing = || {
         ApiError::new(
@@ -50,7 +50,7 @@ impl FromRequest for Caller {
         let http = http.clone();
         Box::pin(async move {
             let app = app(&http)?;
-            // A key whose checksum is wrong does not touch the store.
+            // A key with a wrong checksum is refused without a query to the store.
             let key = Key::parse(bearer(&http)?).map_err(|_| ApiError::auth_invalid())?;
             let hash = key.hash();
             if key.kind() == KeyKind::Spend {

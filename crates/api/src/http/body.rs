@@ -1,4 +1,4 @@
-//! What is asked: a body read within its bounds, after the caller is known.
+//! The body of a request: read within its bounds, after the caller is known.
 
 use std::time::Duration;
 
@@ -21,22 +21,22 @@ use super::fields::Issues;
 use super::room::Room;
 use super::{idempotency, json};
 
-/// What a body is read into.
+/// A type that a body is read into.
 pub(crate) trait Input: Deserr<Issues> + 'static {
-    /// Fields that only responses have: ignored, so that what was read can be sent back.
+    /// Fields that only responses have. They are ignored, so that a response can be sent back.
     const READ_ONLY: &'static [&'static str] = &[];
 }
 
-/// Who asks and what: the caller is known before the body is read.
+/// The caller, the body and the idempotency key of a request. The caller is known before the body is read.
 pub(crate) struct Asked<Who, What> {
     pub(crate) who: Who,
     pub(crate) what: What,
-    /// The body as it came, for what must not lose a byte of it.
+    /// The body as it came, for operations that need its exact bytes.
     pub(crate) bytes: Bytes,
     pub(crate) idempotency_key: Option<IdempotencyKey>,
 }
 
-/// Whose idempotency keys are meant.
+/// The owner of an idempotency key.
 pub(crate) trait Scoped {
     fn scope(&self) -> Scope;
 }
@@ -83,8 +83,8 @@ pub(crate) async fn read(
 ) -> Result<Bytes, ApiError> {
     let upgrade = http.headers().get(UPGRADE).and_then(|value| value.to_str().ok());
     if upgrade.is_some_and(|to| to.trim().eq_ignore_ascii_case("websocket")) {
-        // The server would take everything that ever comes on the connection for this body, whatever
-        // length it states, and so for the next caller's call, too.
+        // The server would take everything that follows on the connection for this body, whatever its stated
+        // length, and so the next caller's call, too.
         let message = "Connections are not upgraded. Leave `Upgrade: websocket` out.";
         return Err(ApiError::new(ErrorCode::ValidationFailed, message));
     }
@@ -97,7 +97,7 @@ pub(crate) async fn read(
         return Err(too_large());
     }
     let mut pieces = Pieces::of(payload, app(http)?.settings.clients.body_timeout);
-    // Most bodies arrive in one piece, which is then passed on without a copy.
+    // Most bodies arrive in one piece, which is passed on without a copy.
     let Some(first) = pieces.next().await? else { return Ok(Bytes::new()) };
     let Some(second) = pieces.next().await? else {
         return if first.len() > limit { Err(too_large()) } else { Ok(first) };
@@ -118,7 +118,7 @@ pub(crate) async fn read(
     Ok(Bytes::from_owner(Held { body: body.freeze(), _room: room }))
 }
 
-/// A body, which takes room for as long as anybody has it.
+/// A body that holds its room until its last reader drops it.
 struct Held {
     body: Bytes,
     _room: Room,
@@ -130,10 +130,10 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// A body that has come at this rate from its beginning on may take as long as it takes.
+/// A body that keeps this rate from its beginning may take any time.
 const LEAST_BYTES_PER_SECOND: u64 = 16 * 1024;
 
-/// The pieces of a body, none of which is waited for too long, nor all of them together.
+/// The pieces of a body. The wait for each of them is bounded, and so is the wait for all of them.
 struct Pieces<'a> {
     payload: &'a mut Payload,
     patience: Duration,
@@ -174,7 +174,8 @@ fn require_json(http: &HttpRequest, body: &Bytes) -> Result<(), ApiError> {
     }
 }
 
-/// A body of ours: fields may have their [earlier names](super::earlier), an empty body is read as `{}`.
+/// Parses the body of an operation. Fields may have their [earlier names](super::earlier); an empty body is
+/// read as `{}`.
 fn parse<What: Input>(bytes: &Bytes) -> Result<What, ApiError> {
     let text = if bytes.is_empty() { b"{}" } else { bytes.as_ref() };
     let (mut body, mut issues) = json::parse(text).map_err(|why| {

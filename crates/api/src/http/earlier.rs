@@ -1,5 +1,5 @@
-//! The names of the interface's earlier shape. What comes in may use either; what goes out has the earlier
-//! ones where the operator has chosen them.
+//! The names of the interface's earlier shape. Requests may use either names. Responses have the earlier ones
+//! if the operator has chosen them.
 
 use actix_web::body::{MessageBody, to_bytes};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -10,26 +10,26 @@ use actix_web::{Error, HttpMessage, HttpRequest};
 use serde_json::{Map, Value};
 use tollgate_domain::Issue;
 
-/// What a field is called, and what it was called earlier.
+/// The present and the earlier name of each renamed field.
 const NAMES: [(&str, &str); 3] = [
     ("connection_id", "customer_id"),
     ("subscription_config_id", "plan_id"),
     ("product_ids", "meter_ids"),
 ];
 
-/// What a path is, and what it was earlier.
+/// The present and the earlier path of each renamed resource.
 const PATHS: [(&str, &str); 2] =
     [("/v1/connections", "/v1/customers"), ("/v1/subscription_configs", "/v1/plans")];
 
-/// Paths that are the same in both shapes, and whose answers name what is named otherwise.
+/// Paths that are the same in both shapes, and whose responses have renamed fields.
 const SHARED: [&str; 2] = ["/v1/subscriptions", "/v1/credit_bundles"];
 
-/// What a field was called earlier, if it was called otherwise.
+/// The earlier name of a field, if it was renamed.
 pub(crate) fn earlier_name(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(now, _)| *now == name).map(|(_, earlier)| *earlier)
 }
 
-/// What is wrong with two names of one field that do not say the same.
+/// The fault of a field that came under two names with different values.
 pub(crate) fn differs_from(name: &str) -> String {
     format!("is another name of {name}, which has another value")
 }
@@ -39,7 +39,7 @@ pub(crate) fn differs_from(name: &str) -> String {
 pub(crate) struct Renamed(Vec<(&'static str, &'static str)>);
 
 impl Renamed {
-    /// Gives fields with earlier names the names they have now.
+    /// Renames fields from their earlier to their present names.
     pub(crate) fn of(fields: &mut Map<String, Value>, issues: &mut Vec<Issue>) -> Self {
         let mut renamed = Vec::new();
         for (name, earlier) in NAMES {
@@ -58,7 +58,7 @@ impl Renamed {
         Self(renamed)
     }
 
-    /// Says what is wrong with fields under the names they came by.
+    /// Restores the names under which the fields came, in the paths of issues.
     pub(crate) fn name_back(&self, issues: &mut [Issue]) {
         for first in issues.iter_mut().filter_map(|issue| issue.path.first_mut()) {
             if let Some((_, earlier)) = self.0.iter().find(|(name, _)| first == name) {
@@ -68,8 +68,8 @@ impl Renamed {
     }
 }
 
-/// Serves the paths of the earlier shape as those they came to be, and answers in its names: under the paths that
-/// have earlier names with those alone, where both shapes have the same path with both.
+/// Serves the paths of the earlier shape as the present ones, with earlier names in the responses. Under a
+/// renamed path a response has the earlier names only; under a path of both shapes it has both.
 pub(crate) async fn serve_earlier_names(
     mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -93,7 +93,7 @@ pub(crate) async fn serve_earlier_names(
     let (request, response) = next.call(request).await?.into_parts();
     let (head, body) = response.into_parts();
     let whole = to_bytes(body).await.map_err(|cause| Error::from(cause.into()))?;
-    // Not every answer has a body.
+    // Some responses have no body.
     let whole = match serde_json::from_slice(&whole) {
         Ok(value) => serde_json::to_vec(&shown(value, names))?.into(),
         Err(_) => whole,
@@ -101,16 +101,16 @@ pub(crate) async fn serve_earlier_names(
     Ok(ServiceResponse::new(request, head.set_body(whole).map_into_boxed_body()))
 }
 
-/// The path of a request as it was asked for.
+/// The path of a request before it was renamed.
 struct Asked(String);
 
-/// The same.
+/// The path of a request as the client sent it.
 pub(crate) fn asked_path(http: &HttpRequest) -> String {
     let asked = http.extensions().get::<Asked>().map(|Asked(path)| path.clone());
     asked.unwrap_or_else(|| http.path().to_owned())
 }
 
-/// What follows `base` in a path, if it is that one or one below it.
+/// The rest of a path behind `base`, if the path is `base` or below it.
 fn below<'a>(path: &'a str, base: &str) -> Option<&'a str> {
     path.strip_prefix(base).filter(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -127,12 +127,12 @@ fn shown(value: Value, names: Names) -> Value {
         Value::Object(fields) => {
             let mut named = Map::new();
             for (name, value) in fields {
-                // Its keys are the merchant's own.
+                // The keys of metadata are the merchant's own.
                 if name == "metadata" {
                     named.insert(name, value);
                     continue;
                 }
-                // What is wrong is told of a field by its name.
+                // An issue names a field in its `path`.
                 if name == "path" && value.is_array() {
                     named.insert(name, by_earlier_name(value, names));
                     continue;
@@ -152,7 +152,7 @@ fn shown(value: Value, names: Names) -> Value {
     }
 }
 
-/// The path of an issue, which begins with a field.
+/// The path of an issue with the earlier name of its field, which comes first.
 fn by_earlier_name(mut path: Value, names: Names) -> Value {
     if names == Names::Earlier
         && let Some(field) = path.get_mut(0)
@@ -163,7 +163,7 @@ fn by_earlier_name(mut path: Value, names: Names) -> Value {
     path
 }
 
-/// Of linked meters, their ids.
+/// The ids of linked meters.
 fn ids(meters: &Value) -> Value {
     let meters = meters.as_array().into_iter().flatten();
     meters.filter_map(|meter| meter.get("meter_id").cloned()).collect()

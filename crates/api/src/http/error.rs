@@ -1,4 +1,4 @@
-//! Every error a caller can meet: one table of codes, one envelope.
+//! All errors of the API: one table of codes, one envelope.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::openapi::types::*;
 
 macro_rules! error_codes {
     ($( $Code:ident = $status:literal $name:literal; )*) => {
-        /// What went wrong, as a word that does not change.
+        /// The kind of an error, as a word that does not change.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[expect(missing_docs, reason = "docs/ERRORS.md explains each code, and a test holds it to this table")]
         pub enum ErrorCode { $( $Code, )* }
@@ -26,12 +26,12 @@ macro_rules! error_codes {
             /// Every code.
             pub const ALL: &'static [Self] = &[ $( Self::$Code, )* ];
 
-            /// The code as it stands in the envelope.
+            /// The code as it is in the envelope.
             pub const fn name(self) -> &'static str {
                 match self { $( Self::$Code => $name, )* }
             }
 
-            /// The HTTP status it goes with.
+            /// The HTTP status of the code.
             pub const fn status(self) -> u16 {
                 match self { $( Self::$Code => $status, )* }
             }
@@ -105,7 +105,7 @@ impl PartialSchema for ErrorCode {
 
 impl ToSchema for ErrorCode {}
 
-/// An error as the caller gets it. It never carries a cause from inside, a query, a path or a key.
+/// An error as the caller gets it. It carries no internal cause, query, path or key.
 #[derive(Debug)]
 pub struct ApiError {
     code: ErrorCode,
@@ -115,12 +115,12 @@ pub struct ApiError {
     dialect: Option<RequestFormat>,
 }
 
-/// Tells the official SDKs, and agents built on them, not to try again.
+/// A header by which the official SDKs, and agents built on them, do not try again.
 pub(crate) const DO_NOT_RETRY: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
 
 impl ApiError {
-    /// An error with `code`; `message` says what is wrong and what would be right.
+    /// An error with `code`. The `message` says what is wrong and what would be right.
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -131,7 +131,7 @@ impl ApiError {
         }
     }
 
-    /// An error that names each thing that is wrong.
+    /// An error with an issue for each fault.
     pub(crate) fn with_issues(
         code: ErrorCode,
         message: impl Into<String>,
@@ -140,37 +140,36 @@ impl ApiError {
         Self { issues, ..Self::new(code, message) }
     }
 
-    /// Input of ours that does not validate.
+    /// The error of an invalid input.
     pub(crate) fn invalid(issues: Vec<Issue>) -> Self {
         Self::with_issues(ErrorCode::ValidationFailed, "The request is not valid.", issues)
     }
 
-    /// The same, of an input that is the value of a field.
+    /// Puts the issues below the field whose value the input is.
     pub(crate) fn within(mut self, field: &str) -> Self {
         self.issues.iter_mut().for_each(|issue| issue.path.insert(0, field.to_owned()));
         self
     }
 
-    /// The same, with one more header.
+    /// Adds a header.
     pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }
 
-    /// The same, saying after how many seconds it may be tried again: at least one.
+    /// Adds `Retry-After`, of at least one second.
     pub(crate) fn retry_after(self, wait_micros: i64) -> Self {
         let seconds = wait_micros.max(1).unsigned_abs().div_ceil(1_000_000);
         self.header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// The same, for what waiting does not help, or not soon.
+    /// Adds [`DO_NOT_RETRY`], for errors that a wait does not solve, or not soon.
     pub(crate) fn do_not_retry(self) -> Self {
         let (name, value) = DO_NOT_RETRY;
         self.header(name, value)
     }
 
-    /// The same, naming the limit that was reached, what is left of it, and when there is more, if
-    /// ever.
+    /// Adds headers with the limit that was reached, its rest, and the time of its reset, if any.
     pub(crate) fn limit(
         mut self,
         limit: impl fmt::Display,
@@ -192,7 +191,7 @@ impl ApiError {
         self
     }
 
-    /// The same, for whoever asks with an SDK of one of the two formats.
+    /// Adds the fields that the SDK of the request reads, if it came from one.
     pub(crate) fn for_sdk_of(self, http: &HttpRequest) -> Self {
         match sdk_of(http) {
             Some(shape) => self.for_sdk(shape),
@@ -200,13 +199,12 @@ impl ApiError {
         }
     }
 
-    /// The same, with what an SDK of this format reads beside our envelope.
+    /// Adds the fields that an SDK of this format reads.
     pub(crate) fn for_sdk(self, shape: RequestFormat) -> Self {
         Self { dialect: Some(shape), ..self }
     }
 
-    /// What is wrong and what would be right, with the one thing that is wrong if it is one: client
-    /// libraries print nothing else.
+    /// The message, with the issue in it if there is exactly one. Client libraries print only the message.
     fn whole_message(&self) -> Cow<'_, str> {
         let [Issue { path, message }] = self.issues.as_slice() else {
             return Cow::Borrowed(&self.message);
@@ -218,7 +216,7 @@ impl ApiError {
         }
     }
 
-    /// The word under which the SDKs of both formats know such an error.
+    /// The type of the error in the terms of the SDKs of both formats.
     fn sdk_type(&self) -> &'static str {
         if self.code == ErrorCode::RequestLimitReached
             && self.dialect == Some(RequestFormat::ShapeA)
@@ -238,28 +236,28 @@ impl ApiError {
         }
     }
 
-    /// Which error it is.
+    /// The code of the error.
     pub fn code(&self) -> ErrorCode {
         self.code
     }
 
-    /// What is wrong and what would be right.
+    /// The message: what is wrong and what would be right.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// What is said beside the envelope.
+    /// The headers that are sent with the envelope.
     pub(crate) fn headers(&self) -> &[(HeaderName, HeaderValue)] {
         &self.headers
     }
 
-    /// Each thing that is wrong.
+    /// The issue of each fault.
     pub fn issues(&self) -> &[Issue] {
         &self.issues
     }
 }
 
-/// Which SDK asks, by headers that only SDKs send.
+/// The format of the SDK that sent a request, by headers that only SDKs send.
 pub(crate) fn sdk_of(http: &HttpRequest) -> Option<RequestFormat> {
     let has = |name| http.headers().contains_key(name);
     match has("anthropic-version") {
@@ -280,7 +278,7 @@ impl std::error::Error for ApiError {}
 #[derive(Serialize, ToSchema)]
 #[schema(as = Error)]
 pub(crate) struct Envelope<'a> {
-    /// Format b: what kind of answer this is.
+    /// Format b: the kind of this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     r#type: Option<&'a str>,
@@ -296,9 +294,9 @@ struct Body<'a> {
     code: &'a str,
     /// The HTTP status.
     status: u16,
-    /// Each thing that is wrong with an input.
+    /// One issue for each fault of an input.
     issues: &'a [Issue],
-    /// Both formats: what kind of error it is.
+    /// Both formats: the kind of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     r#type: Option<&'a str>,
@@ -318,13 +316,13 @@ impl ResponseError for ApiError {
         for header in &self.headers {
             response.insert_header(header.clone());
         }
-        // Another try with the same key ends in the same way, and agents make many.
+        // Another try with the same key ends in the same way, and agents make many tries.
         if self.code.status() == 401 {
             response.insert_header(DO_NOT_RETRY);
         }
         let field =
             || self.issues.first().map(|issue| issue.path.join(".")).filter(|it| !it.is_empty());
-        // For whoever logs the request.
+        // For the access line.
         response.extensions_mut().insert(self.code);
         response.json(Envelope {
             r#type: (self.dialect == Some(RequestFormat::ShapeB)).then_some("error"),
@@ -342,8 +340,8 @@ impl ResponseError for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(cause: StoreError) -> Self {
-        // Logged here, once; the caller learns what he can act on. A store that is away says so
-        // itself: a line for each call that meets it would bury everything else.
+        // Logged here, once; the caller gets only what it can act on. A store that is away logs that itself:
+        // a line for each failed call would bury everything else.
         match &cause {
             StoreError::Unavailable(_) | StoreError::Busy(_) | StoreError::Interrupted => {
                 log::debug!("{cause}")
@@ -368,12 +366,12 @@ impl From<StoreError> for ApiError {
 }
 
 impl ApiError {
-    /// A credential that opens nothing here.
+    /// The error of a credential that is not valid here.
     pub(crate) fn auth_invalid() -> Self {
         Self::new(ErrorCode::AuthInvalid, "The credential is not valid for this route.")
     }
 
-    /// A resource that is not there, or is another merchant's.
+    /// The error of a resource that does not exist, or is another merchant's.
     pub(crate) fn not_found(code: ErrorCode, noun: &str) -> Self {
         Self::new(code, format!("There is no such {noun}."))
     }

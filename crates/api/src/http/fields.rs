@@ -1,4 +1,4 @@
-//! Fields of bodies: how a JSON value becomes a domain value, and what is said when it does not.
+//! The fields of bodies: the conversion of JSON values into domain values or issues.
 
 use std::fmt::Display;
 use std::ops::ControlFlow;
@@ -15,7 +15,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, Payer, Rate, RateType, TierUnit, TokenBasis};
 
-/// Everything that is wrong with a body.
+/// All issues of a body.
 #[derive(Debug, Default)]
 pub(crate) struct Issues(pub(crate) Vec<Issue>);
 
@@ -59,7 +59,7 @@ impl DeserializeError for Issues {
     }
 }
 
-/// Where a value stands, from the outside in.
+/// The path of a value, from the outside in.
 pub(crate) fn path(location: ValuePointerRef<'_>) -> Vec<String> {
     use deserr::ValuePointerRef::{Index, Key, Origin};
     match location {
@@ -90,7 +90,7 @@ fn kind_name(kind: ValueKind) -> &'static str {
     }
 }
 
-/// Refuses a value in words of our own.
+/// Refuses a value with `message` as its issue.
 pub(crate) fn refuse<E: DeserializeError>(
     message: impl Display,
     location: ValuePointerRef<'_>,
@@ -192,7 +192,7 @@ impl<const MAX: u32, E: DeserializeError> Deserr<E> for Whole<MAX> {
     }
 }
 
-/// At most so many of something.
+/// A list of at most `MAX` elements.
 #[derive(Clone, Debug)]
 pub(crate) struct UpTo<const MAX: usize, T>(pub(crate) Vec<T>);
 
@@ -259,7 +259,7 @@ impl<E: DeserializeError> Deserr<E> for Slug {
     }
 }
 
-/// One of the words of a domain enum.
+/// A word of a domain enum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OneOf<T>(pub(crate) T);
 
@@ -313,8 +313,8 @@ impl<T: Words, E: DeserializeError> Deserr<E> for OneOf<T> {
     }
 }
 
-/// Where a tier begins: a non-negative integer, written as a string as the interface says, or as
-/// the number that responses carry.
+/// The start of a tier, a non-negative integer. It is a string, as the API documents it, or a number, as
+/// responses carry it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TierStart(pub(crate) u64);
 
@@ -333,7 +333,7 @@ impl<E: DeserializeError> Deserr<E> for TierStart {
     }
 }
 
-/// A count, as far as anything is counted in one call.
+/// A count, up to the most that is counted in one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Count(pub(crate) u64);
 
@@ -351,7 +351,7 @@ impl<E: DeserializeError> Deserr<E> for Count {
     }
 }
 
-/// Seconds, counted in microseconds: an integer, or a decimal number in a string.
+/// Seconds, kept in microseconds: an integer, or a decimal number in a string.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seconds(pub(crate) u64);
 
@@ -402,7 +402,7 @@ impl<E: DeserializeError> Deserr<E> for MetadataField {
     }
 }
 
-/// The JSON that a value came from; only its kinds matter here, so numbers lose nothing of use.
+/// The JSON of a value. Callers read only its kinds, so the loss of precision in numbers has no effect.
 pub(crate) fn to_json<V: IntoValue>(value: Value<V>) -> serde_json::Value {
     match value {
         Value::Null => serde_json::Value::Null,
@@ -420,7 +420,7 @@ pub(crate) fn to_json<V: IntoValue>(value: Value<V>) -> serde_json::Value {
     }
 }
 
-/// A field of a change that cannot be cleared: absent leaves it, null is refused.
+/// A field of a change that cannot be cleared: absent keeps it, null is refused.
 #[derive(Clone, Debug)]
 pub(crate) struct Given<T>(pub(crate) Option<T>);
 
@@ -442,7 +442,7 @@ impl<T: Deserr<E>, E: DeserializeError> Deserr<E> for Given<T> {
     }
 }
 
-/// A field of a change: absent leaves it, null clears it.
+/// A field of a change: absent keeps it, null clears it.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Change<T> {
     #[default]
@@ -452,7 +452,7 @@ pub(crate) enum Change<T> {
 }
 
 impl<T> Change<T> {
-    /// `None` to keep, `Some(None)` to clear, as the domain has it.
+    /// The change as the domain has it: `None` keeps, `Some(None)` clears.
     pub(crate) fn into_option<U>(self, unwrap: impl FnOnce(T) -> U) -> Option<Option<U>> {
         match self {
             Self::Keep => None,

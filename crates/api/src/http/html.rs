@@ -1,13 +1,13 @@
-//! What every page for people comes with, whichever part of the service makes it.
+//! The headers of all HTML pages of the service.
 
 use actix_web::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
     X_FRAME_OPTIONS,
 };
 
-/// On every answer. Nothing but our own style sheet and icon is loaded, no script runs, nobody frames a
-/// page, and forms go nowhere else. The referrer stays within the site; with none at all, browsers would
-/// not say where a form comes from.
+/// Sent with every page. Only the service's own style sheet and icon are loaded, no script runs, a page
+/// cannot be framed, and forms go to this origin only. The referrer stays within the site; with none at all,
+/// browsers would not send the origin of a form.
 pub(crate) const HEADERS: [(HeaderName, &str); 6] = [
     (
         CONTENT_SECURITY_POLICY,

@@ -1,4 +1,4 @@
-//! Operations that may be sent twice: the answer is kept in the transaction that does the work.
+//! Operations that may be sent twice. The answer is kept in the transaction that does the work.
 
 use actix_web::http::{Method, StatusCode};
 use actix_web::{HttpRequest, HttpResponse};
@@ -15,10 +15,10 @@ use crate::app::App;
 
 const HEADER: &str = "idempotency-key";
 const MAX_CHARS: usize = 255;
-/// What a repeated answer does not carry: it was shown once.
+/// The fields that a repeated answer does not carry, because they are shown once.
 const SHOWN_ONCE: [&str; 3] = ["key", "secret_key", "webhook_secret"];
 
-/// The idempotency key of a POST, if it has one; other methods may be repeated as they are.
+/// The idempotency key of a POST, if it has one. Other methods may be repeated without one.
 pub(super) fn key(
     http: &HttpRequest,
     scope: Scope,
@@ -43,7 +43,7 @@ pub(super) fn key(
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "read by its derive only")]
 pub(crate) struct IdempotencyHeader {
-    /// Makes the operation one that may be sent again: it is done once, and answered as before.
+    /// Makes the operation safe to repeat: it is done once, and a repetition gets the same answer.
     #[param(
         rename = "Idempotency-Key",
         nullable = false,
@@ -54,32 +54,32 @@ pub(crate) struct IdempotencyHeader {
     idempotency_key: Option<String>,
 }
 
-/// What an operation answers.
+/// The answer of an operation.
 pub(crate) struct Reply {
     status: StatusCode,
     body: Value,
 }
 
 impl Reply {
-    /// Something was made: 201.
+    /// A reply with status 201, for a new resource.
     pub(crate) fn created(view: &impl Serialize) -> Self {
         Self { status: StatusCode::CREATED, body: to_value(view) }
     }
 
-    /// 200.
+    /// A reply with status 200.
     pub(crate) fn ok(view: &impl Serialize) -> Self {
         Self { status: StatusCode::OK, body: to_value(view) }
     }
 }
 
-/// Our views are structs of strings and numbers; they always make JSON.
+/// Views are structs of strings and numbers; they always make JSON.
 fn to_value(view: &impl Serialize) -> Value {
     serde_json::to_value(view).unwrap_or_default()
 }
 
 impl App {
-    /// Does `work` in one write transaction and answers with what it returns; asked again with the
-    /// same idempotency key, it answers the same without doing it.
+    /// Does `work` in one write transaction and answers with its reply. A repetition with the same
+    /// idempotency key gets the same answer, and `work` is not done again.
     pub(crate) async fn write(
         &self,
         key: Option<IdempotencyKey>,
@@ -89,8 +89,8 @@ impl App {
         self.store.write(work).await.map(answer)
     }
 
-    /// The same, for work that changes nothing by which calls are admitted and may have to wait for
-    /// others: none of that is done where calls are admitted.
+    /// As [`App::write`], outside the transactions of admissions. The work may have to wait for others. It
+    /// must not change the configuration.
     pub(crate) async fn write_apart(
         &self,
         key: Option<IdempotencyKey>,
@@ -105,7 +105,7 @@ fn answer(reply: Reply) -> HttpResponse {
     HttpResponse::build(reply.status).json(reply.body)
 }
 
-/// Work that is done once for its key.
+/// The work, done once for its key.
 fn once(
     key: Option<IdempotencyKey>,
     now: Timestamp,

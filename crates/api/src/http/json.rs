@@ -1,5 +1,5 @@
-//! JSON in which no field stands twice: two parsers may take different ones of two, and one of
-//! them may be an amount.
+//! JSON in which each field is unique in its object. Of two fields with one name, two parsers may take
+//! different ones, and one of them may be an amount.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::{Map, Number, Value};
 use tollgate_domain::Issue;
 
-/// Reads a whole JSON text, and names each field that stands more than once in its object.
+/// Reads a whole JSON text, with an issue for each field that is repeated in its object.
 pub(super) fn parse(text: &[u8]) -> Result<(Value, Vec<Issue>), serde_json::Error> {
     let mut repeated = Vec::new();
     let mut reader = serde_json::Deserializer::from_slice(text);

@@ -1,4 +1,4 @@
-//! Lists: newest first, a page at a time, by a cursor that means nothing to the caller.
+//! Lists: newest first, a page at a time, by an opaque cursor.
 
 use std::str::FromStr;
 
@@ -15,14 +15,14 @@ use super::error::{ApiError, ErrorCode};
 const DEFAULT_LIMIT: u32 = 10;
 const MAX_LIMIT: u32 = 100;
 
-/// Which page of a list without filters is asked for.
+/// The requested page of a list without filters.
 pub(crate) fn page<Id: FromStr>(http: &HttpRequest) -> Result<Page<Id>, ApiError> {
     let mut issues = Vec::new();
     let page = Query::of(http).page(&mut issues)?;
     if issues.is_empty() { Ok(page) } else { Err(ApiError::invalid(issues)) }
 }
 
-/// The query of a request: pairs, decoded.
+/// The decoded pairs of a request's query.
 pub(crate) struct Query(pub(super) Vec<(String, String)>);
 
 impl Query {
@@ -30,13 +30,12 @@ impl Query {
         Self(url::form_urlencoded::parse(http.query_string().as_bytes()).into_owned().collect())
     }
 
-    /// The first value under a name.
+    /// The first value of a name.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Which page is asked for. Ask for it last: a cursor that is wrong beside other issues is one of
-    /// them.
+    /// The requested page. It is read last: an invalid cursor beside other issues becomes one of them.
     pub(crate) fn page<Id: FromStr>(&self, issues: &mut Vec<Issue>) -> Result<Page<Id>, ApiError> {
         let limit = match self.get("limit").map(str::parse) {
             None => DEFAULT_LIMIT,
@@ -70,15 +69,15 @@ fn decode<Id: FromStr>(cursor: &str) -> Result<Id, ApiError> {
     })
 }
 
-/// Which page of a list is asked for, as documents have it; [`Query::page`] reads it.
+/// The requested page of a list, as documents have it; [`Query::page`] reads it.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 pub(crate) struct PageQuery {
-    /// How many at most.
+    /// The most items of the page.
     #[param(minimum = 1, maximum = 100, default = 10)]
     limit: Option<u32>,
-    /// Where the last page ended: its `next_cursor`.
+    /// The `next_cursor` of the previous page.
     #[param(pattern = "^[A-Za-z0-9_-]*$")]
     cursor: Option<String>,
 }
@@ -88,13 +87,13 @@ pub(crate) struct PageQuery {
 #[schema(as = List)]
 pub(crate) struct ListView<T> {
     data: Vec<T>,
-    /// Whether there are older ones.
+    /// Whether there are older items.
     has_more: bool,
     /// The `cursor` of the next page; empty on the last one.
     next_cursor: String,
 }
 
-/// Answers with a page. `items` holds one more than was asked for when there are more.
+/// Answers with a page. `items` has one more than `limit` when there are more.
 pub(crate) fn respond<T, View: Serialize>(
     mut items: Vec<T>,
     limit: u32,

@@ -1,4 +1,4 @@
-//! What every operation of ours shares: who asks, what is asked, and how it is answered.
+//! The parts that all operations share: caller, body, query, answer and errors.
 
 pub(crate) mod auth;
 pub(crate) mod body;

@@ -1,4 +1,4 @@
-//! What a query may hold: the parameters of an operation, and no others.
+//! The query parameters of operations. Unknown ones are refused.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -9,11 +9,11 @@ use tollgate_domain::Issue;
 use super::error::ApiError;
 use super::list::Query;
 
-/// The parameters that the query of each operation may have, by method and path. The routes mount it.
+/// The query parameters of each operation, by method and path. The routes mount it.
 pub(crate) struct Parameters(HashMap<String, Vec<String>>);
 
 impl Parameters {
-    /// Of operations: the method and path of each, as documents write them, and the names.
+    /// Collects operations: method and path as documents write them, and the names of parameters.
     pub(crate) fn of<'a>(
         operations: impl Iterator<Item = (&'a str, &'a str, Vec<String>)>,
     ) -> Self {
@@ -26,7 +26,7 @@ fn key(method: &str, path: &str) -> String {
     format!("{} {path}", method.to_ascii_uppercase())
 }
 
-/// Those of the operation that is asked for; none if there is no such operation.
+/// The parameters of the requested operation; `None` if there is no such operation.
 fn known(http: &HttpRequest) -> Option<&[String]> {
     let all = http.app_data::<&'static LazyLock<Parameters>>()?;
     let pattern = http.match_pattern()?;
@@ -34,13 +34,13 @@ fn known(http: &HttpRequest) -> Option<&[String]> {
     all.0.get(&key(http.method().as_str(), &path)).map(Vec::as_slice)
 }
 
-/// Refuses parameters that the operation does not have: a filter that is misspelt must not widen an answer
-/// about money.
+/// Refuses parameters that the operation does not have. A misspelt filter must not widen an answer about
+/// money.
 pub(crate) fn refuse_unknown_parameters(http: &HttpRequest) -> Result<(), ApiError> {
     refuse_unknown_parameters_but(http, &[])
 }
 
-/// The same where these are known, too, which no document lists as parameters.
+/// As [`refuse_unknown_parameters`], with more known parameters. The document does not list those.
 pub(crate) fn refuse_unknown_parameters_but(
     http: &HttpRequest,
     also: &[&str],
@@ -64,9 +64,9 @@ pub(crate) fn refuse_unknown_parameters_but(
     if issues.is_empty() { Ok(()) } else { Err(ApiError::invalid(issues)) }
 }
 
-/// The known name that is most like an unknown one.
+/// The known name that is most similar to an unknown one.
 fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
-    // The distance costs the product of both lengths, and no parameter has a long name.
+    // The cost of the distance is the product of both lengths, and no parameter has a long name.
     let name: String = name.chars().take(64).collect();
     known.iter().map(String::as_str).min_by_key(|other| strsim::levenshtein(&name, other))
 }

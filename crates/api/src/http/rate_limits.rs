@@ -1,3 +1,5 @@
+//! Rate limits on this node.
+
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,23 +8,23 @@ use tollgate_domain::{Gcra, SecretKeyId, Timestamp, TooSoon};
 
 use super::error::{ApiError, ErrorCode};
 
-/// So many in a minute for each of whatever is told apart: a bucket for each, on this node.
+/// A rate limit for each of a kind of owner, with a bucket for each, on this node.
 #[derive(Debug)]
 pub(crate) struct RateLimits<Whose> {
     per_minute: u32,
     buckets: Mutex<HashMap<Whose, Gcra>>,
 }
 
-/// Beyond this many buckets the full ones are forgotten, which changes nothing.
+/// The number of buckets beyond which the full ones are forgotten. The limits stay the same.
 const MANY: usize = 10_000;
 
 impl<Whose: Eq + Hash> RateLimits<Whose> {
-    /// A rate in calls per minute; 0 is none.
+    /// The limits at a rate in calls per minute; 0 is no limit.
     pub(crate) fn new(per_minute: u32) -> Self {
         Self { per_minute, buckets: Mutex::default() }
     }
 
-    /// Takes one from a bucket.
+    /// Takes one unit from a bucket.
     pub(crate) fn take(&self, whose: Whose, now: Timestamp) -> Result<(), TooSoon> {
         if self.per_minute == 0 {
             return Ok(());
@@ -46,7 +48,7 @@ impl<Whose: Eq + Hash> RateLimits<Whose> {
 }
 
 impl RateLimits<SecretKeyId> {
-    /// Takes one of the calls that a key may make of our own operations.
+    /// Takes one of the operations that a key may call, which are not forwards.
     pub(crate) fn take_call(&self, key: SecretKeyId, now: Timestamp) -> Result<(), ApiError> {
         self.take(key, now).map_err(|too_soon| {
             let message = format!("This key may make {} calls a minute.", self.per_minute);

@@ -1,7 +1,7 @@
-//! What a process counts of its calls.
+//! The metrics of a process.
 //!
-//! Labels are names of providers, of which there are as many as the operator configured, and words of
-//! ours: nobody else can make them grow. What a call moves are atomics that are found once for it.
+//! Labels are names of configured providers and words that this service defines, so clients cannot make them
+//! grow. The counters of a call are atomics that are looked up once for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use tollgate_provider::{ProviderTable, Reading};
 
 use crate::http::error::{ApiError, ErrorCode};
 
-/// What a call waits for here, in microseconds.
+/// The buckets of the time that this service adds, in microseconds.
 const OWN: &[u64] = &[
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 10_000_000,
 ];
-/// What a call waits for at its provider, in microseconds.
+/// The buckets of a provider's time, in microseconds.
 const PROVIDERS: &[u64] = &[
     25_000,
     50_000,
@@ -38,35 +38,35 @@ const PROVIDERS: &[u64] = &[
     600_000_000,
 ];
 
-/// What is counted.
+/// The counters, histograms and gauges.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     pub(super) of_providers: BTreeMap<String, OfProvider>,
-    /// For a name that the table does not have, which is none.
+    /// For a name that the table does not have, which does not occur.
     of_nobody: OfProvider,
     /// Calls that were not admitted, by code.
     pub(super) refused: Vec<(ErrorCode, Counter)>,
-    /// What Tollgate adds before the provider is called.
+    /// The time that Tollgate adds before the provider is called.
     pub(crate) before_provider: Histogram,
-    /// What it adds after the provider's last byte.
+    /// The time that it adds after the provider's last byte.
     pub(crate) after_provider: Histogram,
-    /// Attempts to tell webhooks, by what became of them.
+    /// The attempts of deliveries, by outcome.
     pub(super) attempts: Vec<(&'static str, Counter)>,
-    /// Connections of clients that are open.
+    /// The open connections of clients.
     pub(crate) connections: Arc<Gauge>,
     pub(super) commit: &'static str,
-    /// Whoever asks the database for what the page shows: one at a time.
+    /// Held by the request that reads the database for the page: one at a time.
     pub(super) reading: Arc<Semaphore>,
 }
 
-/// What is counted of the calls of one provider.
+/// The metrics of the calls of one provider.
 #[derive(Debug)]
 pub(crate) struct OfProvider {
     pub(super) admitted: Counter,
     pub(super) endings: [(Ending, Counter); 6],
-    /// From the sending to the head of the answer.
+    /// The time from the sending of a call to the head of its answer.
     pub(crate) first_byte: Histogram,
-    /// From the sending to the last byte of the answer.
+    /// The time from the sending of a call to the last byte of its answer.
     pub(crate) answer: Histogram,
     pub(super) tokens: Vec<(Unit, Counter)>,
     pub(super) cost: Counter,
@@ -99,12 +99,12 @@ impl Metrics {
         }
     }
 
-    /// What is counted of a provider's calls; a call asks once.
+    /// The metrics of a provider's calls. A call looks them up once.
     pub(crate) fn of(&self, provider: &str) -> &OfProvider {
         self.of_providers.get(provider).unwrap_or(&self.of_nobody)
     }
 
-    /// Counts a call that is answered with an error of ours, unless it was admitted before.
+    /// Counts a call that is answered with an error of this service, unless it was admitted before.
     pub(crate) fn refused(&self, error: &ApiError) {
         let code = error.code();
         if matches!(code, ErrorCode::ProviderUnreachable | ErrorCode::ProviderTimeout) {
@@ -114,7 +114,7 @@ impl Metrics {
         found.into_iter().for_each(|(_, count)| count.inc());
     }
 
-    /// Counts an attempt to tell a webhook.
+    /// Counts an attempt of a delivery.
     pub(crate) fn attempted(&self, attempt: &Attempt) {
         let outcome = outcome(attempt);
         let found = self.attempts.iter().find(|(word, _)| *word == outcome);
@@ -122,7 +122,7 @@ impl Metrics {
     }
 }
 
-/// What may become of an attempt to tell a webhook.
+/// The outcomes of an attempt of a delivery.
 const ATTEMPTS: [&str; 10] = [
     "delivered",
     "rejected",
@@ -181,7 +181,7 @@ impl OfProvider {
         }
     }
 
-    /// Counts a call that may go out.
+    /// Counts an admitted call.
     pub(crate) fn admitted(&self) {
         self.admitted.inc();
     }
@@ -191,12 +191,12 @@ impl OfProvider {
         self.suspicious.inc();
     }
 
-    /// Counts how often the operator's key was blanked in an answer.
+    /// Counts how often the operator's key was masked in an answer.
     pub(crate) fn masked(&self, times: u64) {
         self.masked.add(times);
     }
 
-    /// Counts a call that has ended, and what it used and cost.
+    /// Counts the end of a call, with its usage and cost.
     pub(crate) fn ended(&self, report: &Report) {
         let found = self.endings.iter().find(|(ending, _)| *ending == report.ending);
         found.into_iter().for_each(|(_, count)| count.inc());

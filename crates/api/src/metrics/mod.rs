@@ -1,4 +1,4 @@
-//! What Prometheus reads of a process: what is counted, and the page that shows it.
+//! The metrics of a process, and their page for Prometheus.
 
 pub(crate) mod counts;
 pub(crate) mod page;

@@ -1,4 +1,4 @@
-//! The page that Prometheus reads.
+//! The page of metrics for Prometheus.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tollgate_store::{Open, Store};
 use super::counts::{Metrics, OfProvider, units};
 use crate::app::App;
 
-/// A database that does not tell within this is not up, for whoever scrapes.
+/// The time after which a database without an answer counts as down.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
-/// What is read when somebody asks.
+/// The figures that are read when the page is requested.
 struct Read {
-    /// Whether the store can be written, too, as far as this node knows.
+    /// Whether the store can be written, as far as this node knows.
     is_ready: bool,
     open: Open,
     journal: (u64, u64),
@@ -38,8 +38,8 @@ pub(crate) async fn metrics(app: web::Data<App>) -> HttpResponse {
     HttpResponse::Ok().content_type(Exposition::MEDIA_TYPE).body(text(&app, read.as_ref()))
 }
 
-/// What the database and the journal tell, if they do so in time. One is asked at a time: a database that
-/// is slow must not be asked ever more.
+/// The figures of the database and the journal, if they come in time. They are read for one request at a
+/// time, so that a slow database does not get more and more queries.
 async fn read(app: &web::Data<App>) -> Option<Read> {
     let (app, reading) = (app.clone(), app.metrics.reading.clone());
     let reading = actix_web::rt::spawn(async move {
@@ -200,7 +200,7 @@ fn about_ledger(store: &Store, page: &mut Exposition) {
     page.gauge("unkept_settlements", help, store.unkept());
 }
 
-/// What was not read has no sample: an old figure would look like a new one.
+/// Figures that were not read have no sample: an old figure would look like a new one.
 fn about_store(read: Option<&Read>, page: &mut Exposition) {
     let is_up = u8::from(read.is_some_and(|read| read.is_ready));
     page.gauge("store_up", "Whether the store takes calls", is_up);
@@ -229,7 +229,7 @@ fn about_store(read: Option<&Read>, page: &mut Exposition) {
     read.into_iter().for_each(|read| family.sample(&[], age(read, read.open.oldest_message)));
 }
 
-/// How long something has waited, if anything does.
+/// The age of the oldest of some waiting things; 0 if nothing waits.
 fn age(read: &Read, since: Option<Timestamp>) -> Seconds {
     let since = since.unwrap_or(read.at).unix_micros();
     Seconds(u64::try_from(read.at.unix_micros().saturating_sub(since)).unwrap_or(0))
@@ -257,7 +257,7 @@ fn of_providers(
     }
 }
 
-/// The providers that were called: of the others there is nothing to show.
+/// The providers that were called; the others are not shown.
 fn seen(metrics: &Metrics) -> impl Iterator<Item = (&str, &OfProvider)> {
     let all = metrics.of_providers.iter().filter(|(_, of)| of.admitted.get() > 0);
     all.map(|(provider, of)| (provider.as_str(), of))

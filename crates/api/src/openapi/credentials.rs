@@ -1,4 +1,4 @@
-//! What opens the operations.
+//! The credentials of operations.
 
 use serde_json::{Value, json};
 use utoipa::Modify;
@@ -7,9 +7,9 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, Secur
 
 use super::whole::operations;
 
-/// The credential of a call in its first place; [`spell_out`] adds the others.
+/// The credential of a call in its first place. [`spell_out`] adds the others.
 const CREDENTIAL: &str = "credential";
-/// Where else it may stand, in the order of precedence.
+/// The other places of the credential, in the order of precedence.
 const PLACES: [&str; 4] = ["x-api-key", "x-goog-api-key", "xi-api-key", "key"];
 
 pub(super) struct Credentials;
@@ -38,7 +38,7 @@ impl Modify for Credentials {
     }
 }
 
-/// Names every place in which the credential of a call may stand.
+/// Names every place of the credential of a call.
 pub(super) fn spell_out(document: &mut Value) {
     for (_, operation) in operations(document) {
         let Some(by) = operation.get_mut("security").and_then(Value::as_array_mut) else {

@@ -1,6 +1,6 @@
-//! The errors of operations. Annotations name the codes that are an operation's own; those that every
-//! operation of a kind can meet are found by what it takes. Here they become responses: one for each
-//! status, shared by all operations that have the same.
+//! The errors of operations. Annotations name the codes of one operation. The codes of all operations of a
+//! kind follow from what they take. Here both become responses: one for each status, shared by all operations
+//! that have the same.
 
 use serde_json::{Map, Value, json};
 
@@ -8,15 +8,15 @@ use super::marks::{COMMON, OF_A_CALL, OF_EITHER_SHAPE, OF_SHAPE_A, OF_SHAPE_B};
 use super::whole::operations;
 use crate::http::error::ErrorCode;
 
-/// Of which there is one at most.
+/// The marks of the SDKs' formats. An operation has at most one.
 const SHAPES: [&str; 3] = [OF_SHAPE_A, OF_SHAPE_B, OF_EITHER_SHAPE];
 
-/// The schemas of the envelope: the plain one, and those with what SDKs read besides.
+/// The schemas of the envelope: the plain one, and those with the fields that SDKs read.
 const ERROR: &str = "Error";
 const ERROR_OF_SHAPE_A: &str = "ErrorOfShapeA";
 const ERROR_OF_SHAPE_B: &str = "ErrorOfShapeB";
 
-/// What an operation takes, as far as errors come with it.
+/// The inputs of an operation that can cause errors.
 struct Takes {
     secret_key: bool,
     operator_token: bool,
@@ -39,7 +39,7 @@ impl Takes {
         Self {
             secret_key: secured_by("secret_key"),
             operator_token: secured_by("operator_token"),
-            // Also those that say everything by their path read one.
+            // Operations whose path is their whole input read a body, too.
             body: method != "get" && method != "delete",
             query: has("in", "query"),
             cursor: has("name", "cursor"),
@@ -66,7 +66,7 @@ impl Takes {
     }
 }
 
-/// Whether a call can be refused with it.
+/// Whether a call can be refused with this code.
 fn is_of_a_call(code: ErrorCode) -> bool {
     use ErrorCode::*;
     matches!(
@@ -103,7 +103,7 @@ fn is_of_a_call(code: ErrorCode) -> bool {
     )
 }
 
-/// Makes responses of what annotations say.
+/// Makes responses of the annotations.
 pub(super) fn spell_out(document: &mut Value) {
     let mut shared = Map::new();
     for (method, operation) in operations(document) {
@@ -141,7 +141,7 @@ pub(super) fn spell_out(document: &mut Value) {
     }
 }
 
-/// The envelope with what the SDKs of either format read besides.
+/// The envelopes with the fields that the SDKs of each format read.
 fn of_sdks(schemas: &Map<String, Value>) -> Vec<(String, Value)> {
     let with = |name: &str, of_whole: &[&str], of_body: &[&str]| {
         let mut whole = schemas.get(ERROR)?.clone();
@@ -156,8 +156,8 @@ fn of_sdks(schemas: &Map<String, Value>) -> Vec<(String, Value)> {
     shape_a.into_iter().chain(shape_b).collect()
 }
 
-/// One response of all these codes, which have one status. A schema for each would be as many types in a
-/// client, so the codes stand beside it.
+/// One response for all these codes, which have one status. A schema for each code would be a type for each
+/// in a client, so the codes are listed beside the schema.
 fn response(codes: &[ErrorCode], names: &[&str], shape: Option<&str>, of_a_call: bool) -> Value {
     let ours = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
     let ours = match shape {
@@ -190,7 +190,7 @@ fn response(codes: &[ErrorCode], names: &[&str], shape: Option<&str>, of_a_call:
     response
 }
 
-/// The headers that an error can come with.
+/// The headers that an error can have.
 fn headers(code: ErrorCode) -> impl Iterator<Item = (String, Value)> {
     use ErrorCode::*;
     let limit = matches!(code, RateLimited | RequestLimitReached | SpendLimitReached);

@@ -1,5 +1,4 @@
-//! An example of each operation: what was sent when it was called once, and what was answered.
-//! `just examples` writes them anew.
+//! An example of each operation: the request of one call, and its answer. `just examples` records them again.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ struct Example {
     answer: Value,
 }
 
-/// Adds them to the operations.
+/// Adds the examples to the operations.
 pub(super) fn show(document: &mut Value) {
     let mut examples: BTreeMap<String, Example> =
         serde_json::from_str(include_str!("examples.json")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How the fields of bodies look in JSON: `http/fields.rs` reads them.
+//! The JSON schemas of the fields of bodies, which `http/fields.rs` reads.
 
 use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 
@@ -9,7 +9,7 @@ use crate::http::fields::{
 };
 use crate::resources::webhooks::Target;
 
-/// A database may not be able to hold a NUL.
+/// A pattern without NUL, which a database may not be able to hold.
 pub(super) const NO_NUL: &str = r"^[^\x00]*$";
 
 fn name() -> ObjectBuilder {
@@ -28,7 +28,7 @@ pub(super) fn metadata() -> ObjectBuilder {
         .max_properties(Some(100))
 }
 
-/// A number, or the same in a string.
+/// A number, or a number in a string.
 fn number_or_text(maximum: u64) -> ObjectBuilder {
     ObjectBuilder::new()
         .schema_type(SchemaType::Array(vec![Type::Integer, Type::String]))

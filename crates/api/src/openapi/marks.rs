@@ -1,4 +1,4 @@
-//! What annotations of operations say of their errors: words in the place of responses. `errors.rs` makes
+//! Marks for the errors of operations: names in annotations in the place of responses. `errors.rs` makes
 //! responses of them.
 
 use std::collections::BTreeMap;
@@ -8,11 +8,11 @@ use utoipa::openapi::{RefOr, Response};
 
 use crate::http::error::{ApiError, ErrorCode};
 
-/// What stands for the codes that come with what an operation takes.
+/// The mark for the codes that follow from what an operation takes.
 pub(super) const COMMON: &str = "common";
-/// What stands for the codes of a call, and for what the provider answers in place of ours.
+/// The mark for the codes of a call, and for the provider's own answer.
 pub(crate) const OF_A_CALL: &str = "call";
-/// What says that errors are those of SDKs.
+/// The marks for errors with the fields that SDKs read.
 pub(super) const OF_SHAPE_A: &str = "shape_a";
 pub(super) const OF_SHAPE_B: &str = "shape_b";
 pub(super) const OF_EITHER_SHAPE: &str = "either_shape";
@@ -66,19 +66,19 @@ refusals! {
     WebhookNotFound,
 }
 
-/// What an annotation says of an operation's errors.
+/// A mark as the responses of an operation.
 pub(crate) fn mark(name: &str) -> BTreeMap<String, RefOr<Response>> {
     BTreeMap::from([(name.to_owned(), Response::new("").into())])
 }
 
-/// Whatever an operation that takes the same can be refused with.
+/// All errors that follow from what the operation takes.
 impl IntoResponses for ApiError {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         mark(COMMON)
     }
 }
 
-/// The errors have what SDKs of format a read, too.
+/// The errors have the fields that SDKs of format a read.
 pub(crate) enum OfShapeA {}
 
 impl IntoResponses for OfShapeA {
@@ -87,7 +87,7 @@ impl IntoResponses for OfShapeA {
     }
 }
 
-/// The errors have what SDKs of format b read, too.
+/// The errors have the fields that SDKs of format b read.
 pub(crate) enum OfShapeB {}
 
 impl IntoResponses for OfShapeB {
@@ -96,7 +96,7 @@ impl IntoResponses for OfShapeB {
     }
 }
 
-/// The errors have what SDKs of one of the formats read, too.
+/// The errors have the fields that SDKs of one of the formats read.
 pub(crate) enum OfEitherShape {}
 
 impl IntoResponses for OfEitherShape {

@@ -12,7 +12,7 @@ fn kinds() -> impl Iterator<Item = EventKind> {
     EventKind::ALL.iter().copied().chain([EventKind::WebhookTest])
 }
 
-/// When an event is told.
+/// The occasion of an event.
 const fn when(kind: EventKind) -> &'static str {
     match kind {
         EventKind::ConnectionCreated => "A connection was made.",
@@ -144,7 +144,7 @@ fn schema(kind: EventKind, referred: &mut Vec<(String, RefOr<Schema>)>) -> Value
     })
 }
 
-/// The chapter of `docs/WEBHOOKS.md` that has the message of each kind.
+/// The chapter of `docs/WEBHOOKS.md` with the message of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct WebhookMessages;
 

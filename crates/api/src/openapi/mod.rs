@@ -1,6 +1,5 @@
-//! The OpenAPI document: `GET /openapi.json`. It is put together here from what stands beside the
-//! operations and the views. An operation is added by a line in `paths`, and is tagged with the name of
-//! its module.
+//! The OpenAPI document: `GET /openapi.json`. It is assembled from the annotations of the operations and the
+//! views. A new operation needs a line in `paths`; it is tagged with the name of its module.
 
 mod credentials;
 mod errors;
@@ -163,13 +162,13 @@ pub fn openapi() -> &'static Value {
     &DOCUMENT
 }
 
-/// The methods of a route, as the router writes its path: what the header `Allow` says.
+/// The methods of a route, given as the router writes its path, for the header `Allow`.
 pub(crate) fn methods(pattern: &str) -> Option<String> {
     let item = openapi().get("paths")?.get(pattern.replace(":.+}", "}"))?.as_object()?;
     Some(item.keys().map(|method| method.to_uppercase()).collect::<Vec<_>>().join(", "))
 }
 
-/// The parameters that the query of each operation may have.
+/// The query parameters of each operation.
 pub(crate) static PARAMETERS: LazyLock<Parameters> = LazyLock::new(|| {
     let paths = openapi().get("paths").and_then(Value::as_object);
     Parameters::of(paths.into_iter().flatten().flat_map(|(path, item)| {

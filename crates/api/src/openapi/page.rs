@@ -1,11 +1,11 @@
-//! The OpenAPI document as a page for people: made once, from the document alone, and read without asking
-//! anybody else for anything.
+//! The OpenAPI document as an HTML page, rendered once from the document alone. The page loads nothing from
+//! elsewhere.
 
 use askama::Template;
 use serde_json::{Map, Value};
 use url::form_urlencoded;
 
-/// The page of a document.
+/// Renders the page of a document.
 pub(super) fn render(document: &Value) -> String {
     let page = Reference::of(document).render();
     page.inspect_err(|cause| log::error!("the reference cannot be made: {cause}"))
@@ -21,7 +21,7 @@ struct Reference {
     schemas: Vec<Schema>,
 }
 
-/// The operations on one resource.
+/// The operations of one resource.
 struct Group {
     name: String,
     operations: Vec<Operation>,
@@ -48,7 +48,7 @@ struct Answer {
     body: Vec<Type>,
 }
 
-/// What a webhook is sent.
+/// A message of a webhook.
 struct Message {
     kind: String,
     about: String,
@@ -71,7 +71,7 @@ struct Field {
     limits: String,
 }
 
-/// A piece of what a type is called: words, or the name of a schema.
+/// A piece of a type's name: words, or the name of a schema.
 struct Type {
     text: String,
     is_schema: bool,
@@ -96,7 +96,7 @@ impl Reference {
                 }
             }
         }
-        // What is about the service itself comes last.
+        // The operations about the service itself come last.
         groups.sort_by_key(|group| matches!(group.name.as_str(), "health" | "metrics" | "openapi"));
         let messages = fields(document, "/webhooks").map(|(kind, item)| Message {
             kind: kind.clone(),
@@ -167,7 +167,7 @@ impl Operation {
     }
 }
 
-/// Which credentials open an operation, and where they may stand.
+/// The credentials of an operation, and the places where they may be.
 fn credentials(document: &Value, security: Option<&Value>) -> String {
     let (mut what, mut places) = (Vec::new(), vec!["Authorization: Bearer".to_owned()]);
     let names = security.and_then(Value::as_array).into_iter().flatten();
@@ -184,7 +184,7 @@ fn credentials(document: &Value, security: Option<&Value>) -> String {
     }
 }
 
-/// A line to paste.
+/// A command to paste.
 fn curl(path: &str, method: &str, operation: &Value) -> String {
     let (mut path, mut query) = (path.to_owned(), form_urlencoded::Serializer::new(String::new()));
     for parameter in items(operation, "/parameters") {
@@ -213,14 +213,14 @@ fn curl(path: &str, method: &str, operation: &Value) -> String {
     lines.join(" \\\n  ")
 }
 
-/// The properties of a schema and of all that it is composed of.
+/// The properties of a schema and of all its parts.
 fn properties<'a>(document: &'a Value, schema: &'a Value) -> Vec<(&'a String, &'a Value)> {
     let schema = resolved(document, schema);
     let parts = items(schema, "/allOf").flat_map(|part| properties(document, part));
     parts.chain(fields(schema, "/properties")).collect()
 }
 
-/// The same as fields of a table, those first that are required.
+/// The properties as fields of a table, the required ones first.
 fn fields_of(document: &Value, schema: &Value) -> Vec<Field> {
     let mut required = Vec::new();
     find_required(document, schema, &mut required);
@@ -247,7 +247,7 @@ fn find_required(document: &Value, schema: &Value, found: &mut Vec<String>) {
     items(schema, "/allOf").for_each(|part| find_required(document, part, found));
 }
 
-/// What a type is called.
+/// The name of a type.
 fn kind(schema: &Value) -> Vec<Type> {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         let text = name.rsplit('/').next().unwrap_or_default().to_owned();
@@ -256,7 +256,7 @@ fn kind(schema: &Value) -> Vec<Type> {
     for (place, word) in [("/oneOf", " or "), ("/anyOf", " or "), ("/allOf", " and ")] {
         let mut parts: Vec<_> = items(schema, place).collect();
         if !parts.is_empty() {
-            // A type is told before that it may be none.
+            // `null` is the last alternative.
             parts.sort_by_key(|part| text(part, "/type") == "null");
             return joined(parts.into_iter().map(kind), word);
         }
@@ -288,7 +288,7 @@ fn joined(parts: impl Iterator<Item = Vec<Type>>, word: &str) -> Vec<Type> {
     all
 }
 
-/// What a value may be, beyond its type.
+/// The limits of a value beyond its type.
 fn limits(schema: &Value) -> String {
     const SAID: [(&str, &str); 9] = [
         ("minLength", "at least {} characters"),
@@ -309,12 +309,12 @@ fn limits(schema: &Value) -> String {
     said.collect::<Vec<_>>().join(", ")
 }
 
-/// A text in which code stands between backticks, in pieces: whether each is code.
+/// The pieces of a text that has code between backticks, each with whether it is code.
 fn pieces(text: &str) -> impl Iterator<Item = (bool, &str)> {
     text.split('`').enumerate().map(|(place, piece)| (place % 2 == 1, piece))
 }
 
-/// What a reference leads to.
+/// The target of a reference; `value` itself if it is none.
 fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     let place = value.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
     place.and_then(|place| document.pointer(place)).unwrap_or(value)

@@ -1,5 +1,5 @@
-//! How the types of the layers below look in JSON. They do not know utoipa, so each has a stand-in here,
-//! which `build.rs` tells utoipa to take: a file whose views have such fields uses all of this.
+//! The JSON schemas of types of the layers below. They do not know utoipa, so each has a stand-in here, which
+//! `build.rs` configures utoipa to take. A file whose views have such fields imports all of this.
 
 #![expect(dead_code, reason = "these are read by their derive only")]
 
@@ -16,12 +16,12 @@ pub(super) fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
 }
 
-/// The words by which serde knows the variants of an enum, so that none can be forgotten here.
+/// The words of an enum as serde knows them, so that none can be left out.
 fn words<T: for<'de> Deserialize<'de>>() -> ObjectBuilder {
     text().enum_values(Some(serde_introspect::<T>().iter().copied()))
 }
 
-/// How types look, and under which names.
+/// The schemas of types, and their names.
 macro_rules! looks {
     ($( $Type:ty as $name:expr => $schema:expr; )*) => { $(
         impl utoipa::PartialSchema for $Type {
@@ -120,7 +120,7 @@ schemas! {
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
         .pattern(Some("Z$"))
         .examples(["2026-11-21T12:00:00Z"]);
-    // A test event cannot be asked for, nor left out.
+    // A test event can be neither requested nor left out.
     WantedKind = text().enum_values(Some(tollgate_domain::EventKind::ALL.iter().map(|kind| kind.as_str())));
     MetadataSchema = super::fields::metadata();
     MetadataFilters = {
@@ -152,7 +152,7 @@ fn unit_prices() -> ObjectBuilder {
 #[schema(as = PriceRow)]
 pub(crate) struct PriceRowSchema {
     provider: String,
-    /// Ids, or beginnings with a `*` behind.
+    /// Ids, or prefixes followed by `*`.
     models: Vec<String>,
     /// The first day (UTC).
     #[schema(format = Date, nullable = false)]
@@ -162,10 +162,10 @@ pub(crate) struct PriceRowSchema {
     effective_to: Option<String>,
     #[schema(nullable = false)]
     hours: Option<HoursSchema>,
-    /// Where the figures come from.
+    /// The source of the figures.
     #[schema(nullable = false)]
     source: Option<String>,
-    /// Prices of nothing are meant.
+    /// Whether prices of 0 are intended.
     #[schema(nullable = false)]
     free: Option<bool>,
     /// The most tokens that an answer can have.
@@ -190,7 +190,7 @@ pub(crate) struct HoursSchema {
     to: String,
 }
 
-/// What a call costs in a tier: so many times the prices of tokens, or prices of its own.
+/// The prices of a call in a tier: a factor on the prices of tokens, or prices of its own.
 #[derive(ToSchema)]
 #[schema(as = TierPrices)]
 #[serde(untagged)]
@@ -226,7 +226,7 @@ pub(crate) struct RateLimitSchema {
     burst: u32,
 }
 
-/// One thing that is wrong with an input.
+/// One fault of an input.
 #[derive(ToSchema)]
 #[schema(as = Issue)]
 pub(crate) struct IssueSchema {

@@ -1,4 +1,4 @@
-//! The document as a whole, in JSON: its operations, and what is changed in all of them.
+//! The document as a whole, in JSON: its operations, and the changes to all of them.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ pub(super) fn operations(document: &mut Value) -> impl Iterator<Item = (&String,
     items.filter_map(Value::as_object_mut).flatten()
 }
 
-/// An empty body counts as `{}`: where that is enough, none is required.
+/// Makes bodies optional where an empty body, which counts as `{}`, is enough.
 pub(super) fn let_bodies_be_empty(document: &mut Value) {
     let needs_fields = |body: &Value, document: &Value| {
         let schema = body.pointer("/content/application~1json/schema/$ref");
@@ -31,8 +31,8 @@ pub(super) fn let_bodies_be_empty(document: &mut Value) {
     }
 }
 
-/// A parameter that is an object or a list is JSON in a text. (As `content` generators of clients would
-/// leave it out.)
+/// Describes parameters that are objects or lists as JSON in a string. Generators of clients would leave them
+/// out as `content`.
 pub(super) fn say_what_is_json(document: &mut Value) {
     let whole = document.clone();
     let is_json = |schema: &Value| {
@@ -56,8 +56,8 @@ pub(super) fn say_what_is_json(document: &mut Value) {
     }
 }
 
-/// Closes every object: a field that a schema does not name is none. What an object is composed of
-/// stays open, for its other fields are named beside it.
+/// Closes every object against fields that its schema does not name. A part of a composed object stays open,
+/// because the other parts name more fields.
 pub(super) fn close(document: &mut Value) {
     let mut parts = BTreeSet::new();
     find_parts(document, &mut parts);

@@ -55,7 +55,7 @@ impl ConnectionView {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateConnection {
-    /// Your own id of the customer: one connection has it.
+    /// Your own id of the customer, unique among your connections.
     #[deserr(default)]
     reference_id: Option<Name>,
     #[deserr(default)]
@@ -70,7 +70,7 @@ impl Input for CreateConnection {}
 
 /// Make a connection.
 ///
-/// Asked for again with the same `reference_id`, the answer is the connection that has it.
+/// A repetition with the same `reference_id` answers with the connection that has it.
 #[utoipa::path(
     post,
     path = "/connections",
@@ -125,7 +125,7 @@ pub(crate) fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
 }
 
-/// Read a connection, also a deleted one.
+/// Read a connection, even a deleted one.
 #[utoipa::path(
     get,
     path = "/connections/{id}",

@@ -1,4 +1,4 @@
-//! Credit bundles, as subscribers can buy them. They are made and changed with their configuration.
+//! Credit bundles that subscribers can buy. They are made and changed with their configuration.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
@@ -39,12 +39,12 @@ impl CreditBundleView {
     }
 }
 
-/// What narrows a list of bundles, as documents have it.
+/// The filters of a list of bundles, as documents have them.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct BundleQuery {
-    /// Only those of this configuration.
+    /// Only bundles of this configuration.
     subscription_config_id: Option<SubscriptionConfigId>,
     /// Another name of `subscription_config_id`.
     plan_id: Option<SubscriptionConfigId>,

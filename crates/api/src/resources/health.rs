@@ -1,4 +1,4 @@
-//! Whether the process lives, and whether it should be given calls.
+//! The health of the process: whether it lives, and whether it takes calls.
 
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 
-/// How it is.
+/// The state of the service.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Health {
     /// `ok`, `draining` or `store_unavailable`.
@@ -25,7 +25,7 @@ pub(crate) async fn healthz() -> HttpResponse {
     HttpResponse::Ok().json(Health { status: "ok" })
 }
 
-/// Whether it takes calls: the store can be read and written, and no shutdown has begun.
+/// Whether the service takes calls: the store can be read and written, and no shutdown has begun.
 #[utoipa::path(
     get,
     path = "/readyz",

@@ -1,4 +1,4 @@
-//! Merchants: the operator's to make and list.
+//! Merchants, which only the operator makes and lists.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::Deserr;
@@ -22,7 +22,7 @@ pub(crate) struct MerchantView {
     merchant_id: MerchantId,
     name: String,
     wallet_id: WalletId,
-    /// Only in the answer that makes it.
+    /// Only in the answer to its creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     secret_key: Option<String>,

@@ -1,4 +1,4 @@
-//! Meters: what a merchant charges.
+//! Meters: the markups of a merchant.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
@@ -36,7 +36,7 @@ pub(crate) struct MeterView {
     created_at: Timestamp,
 }
 
-/// What the earlier shape of the interface does not have.
+/// Fields that the earlier shape of the interface does not have.
 #[derive(Serialize, ToSchema)]
 #[schema(as = MeterTerms)]
 struct CurrentFields {
@@ -46,7 +46,7 @@ struct CurrentFields {
     tier_period: TierPeriod,
 }
 
-/// A tier as it is shown, here and in the breakdown of a fee.
+/// A tier as responses show it, in meters and in the breakdown of a fee.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Tier)]
 pub(super) struct TierView {
@@ -89,7 +89,7 @@ pub(crate) struct TierInput {
     start: TierStart,
     #[schema(value_type = Rate)]
     rate: Parsed<Rate>,
-    /// The meter's `tier_type`, as responses carry it in each tier; it need not be sent.
+    /// The meter's `tier_type`, as responses carry it in each tier. It may be left out.
     #[deserr(rename = "type", default)]
     #[schema(rename = "type", value_type = Option<TierUnit>)]
     unit: Option<OneOf<TierUnit>>,
@@ -101,14 +101,14 @@ impl TierInput {
     }
 }
 
-/// Tiers that make a meter; their faults are issues like any other of the body.
+/// The tiers of a meter. Their faults are issues of the body like any others.
 pub(crate) struct Tiers {
     tiers: Vec<Tier>,
     units: Vec<Option<TierUnit>>,
 }
 
 impl Tiers {
-    /// An issue for each tier that names another unit than its meter counts in.
+    /// An issue for each tier that names another unit than its meter's.
     fn of_another_unit(&self, unit: TierUnit) -> Vec<Issue> {
         let named = self.units.iter().enumerate();
         let others = named.filter(|(_, named)| named.is_some_and(|named| named != unit));
@@ -132,7 +132,7 @@ impl Deserr<Issues> for Tiers {
     }
 }
 
-/// A fault of tiers as an issue with the tier it stands in.
+/// A fault of tiers as an issue, at the tier that has it.
 fn tier_issue(fault: &MeterError) -> Issue {
     let place = match fault {
         MeterError::FirstStart => Some(0),
@@ -290,7 +290,7 @@ pub(crate) struct UpdateMeter {
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
     service_charge_payer: Option<OneOf<Payer>>,
-    // What a meter is for good: it may be sent back as it is.
+    // The immutable fields: they may be sent back as they are.
     #[deserr(default)]
     meter_slug: Option<Slug>,
     #[deserr(default)]
@@ -309,7 +309,7 @@ impl Input for UpdateMeter {
 }
 
 impl UpdateMeter {
-    /// An issue for each field that would change and cannot.
+    /// An issue for each immutable field that would change.
     fn immutable(&self, meter: &MerchantMeter) -> Vec<Issue> {
         let changes = [
             ("meter_slug", self.meter_slug.as_ref().is_some_and(|slug| slug.0 != meter.slug)),

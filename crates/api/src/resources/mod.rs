@@ -1,4 +1,4 @@
-//! One file per resource: what it looks like, and the operations on it.
+//! One file per resource, with its views and operations.
 
 pub(crate) mod connections;
 pub(crate) mod credit_bundles;
@@ -30,27 +30,27 @@ use crate::http::fields::Issues;
 use crate::http::list::Query;
 use crate::openapi::types::*;
 
-/// The answer to a deletion of a resource with an id of its own.
+/// The answer to the deletion of a resource with an id of its own.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Deleted {
     id: String,
     deleted: bool,
 }
 
-/// The answer to a deletion where the interface wants no more.
+/// The answer to a deletion that returns no id.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Success {
     success: bool,
 }
 
-/// The body of an operation that says everything by its path.
+/// The body of an operation whose path is its whole input.
 #[derive(Deserr)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
 impl Input for Nothing {}
 
-/// An optional id in a query; a text that is none of its kind matches nothing and is said to be so.
+/// An optional id in a query. An invalid id is an issue.
 fn optional_id<Id: FromStr>(name: &str, text: Option<&str>, issues: &mut Vec<Issue>) -> Option<Id> {
     let id = text?.parse().ok();
     if id.is_none() {
@@ -59,18 +59,18 @@ fn optional_id<Id: FromStr>(name: &str, text: Option<&str>, issues: &mut Vec<Iss
     id
 }
 
-/// The connection that a list is narrowed to, as documents have it; [`id_filter`] reads it.
+/// The filter of a list by connection, as documents have it; [`id_filter`] reads it.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct ConnectionQuery {
-    /// Only what is of this connection.
+    /// Only items of this connection.
     connection_id: Option<ConnectionId>,
     /// Another name of `connection_id`.
     customer_id: Option<ConnectionId>,
 }
 
-/// What a list is narrowed to, by either name of the filter.
+/// The value of a filter by id, under either of its names.
 fn id_filter<Id: FromStr>(name: &str, query: &Query, issues: &mut Vec<Issue>) -> Option<Id> {
     let (now, earlier_name) = (query.get(name), earlier_name(name).unwrap_or(name));
     let earlier = query.get(earlier_name);

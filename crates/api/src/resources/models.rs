@@ -1,4 +1,4 @@
-//! Models: what a key may call on the drop-in routes, as the SDKs of both formats list them.
+//! Models that a key may call on the drop-in routes, as the SDKs of both formats list them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::http::parameters::refuse_unknown_parameters_but;
 use crate::openapi::marks::{OfEitherShape, refused};
 use crate::openapi::types::*;
 
-/// A model with what either SDK reads of it.
+/// A model with the fields that either SDK reads.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Model)]
 pub(crate) struct ModelView {
@@ -27,12 +27,12 @@ pub(crate) struct ModelView {
     r#type: &'static str,
     display_name: String,
     owned_by: String,
-    /// Seconds since 1970: when its present price took effect, 0 where that is not known.
+    /// Seconds since 1970: when its present price took effect, 0 if that is not known.
     created: i64,
     created_at: Timestamp,
 }
 
-/// A list as either SDK pages through it.
+/// A list with the page fields of either SDK.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Models)]
 pub(crate) struct ModelsView {
@@ -45,17 +45,17 @@ pub(crate) struct ModelsView {
     last_id: Option<String>,
 }
 
-/// Which models are asked for, as documents have it; [`Page`] reads it.
+/// The requested part of the list, as documents have it; [`Page`] reads it.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct ModelQuery {
-    /// How many at most: all when absent.
+    /// The most models of the answer; all when absent.
     #[param(minimum = 1, maximum = 1_000)]
     limit: Option<u32>,
-    /// Those behind this one of the list.
+    /// Only models after this one in the list.
     after_id: Option<String>,
-    /// Those before this one of the list.
+    /// Only models before this one in the list.
     before_id: Option<String>,
 }
 
@@ -111,8 +111,8 @@ pub(crate) async fn get(
     found.await.map_err(|error: ApiError| error.for_sdk(sdk_of(&http).unwrap_or_default()))
 }
 
-/// The spend key that asks, if it may be used; none for a merchant's own key. Either is looked up:
-/// nothing else would find out here that it was deleted.
+/// The spend key of the request, if it may be used; `None` for a merchant's own key. Both kinds are looked
+/// up, because no other step would notice here that the key was deleted.
 async fn spend_key(http: &HttpRequest, app: &App) -> Result<Option<SpendKey>, ApiError> {
     let key = Credential::of_sdk(http)?.key;
     let hash = key.hash();
@@ -151,7 +151,7 @@ fn providers<'a>(
     })
 }
 
-/// A model that may be called by this id, be it listed, named with its provider, or matched by a pattern.
+/// A model that may be called by this id. The id is listed, has its provider's name, or matches a pattern.
 fn model(app: &App, key: Option<&SpendKey>, id: &str) -> Option<ModelView> {
     let found = providers(app, key).flat_map(|provider| {
         let ranks = ranks(provider, id, app).into_iter();
@@ -166,7 +166,7 @@ fn model(app: &App, key: Option<&SpendKey>, id: &str) -> Option<ModelView> {
 }
 
 impl ModelView {
-    /// Since `created_at` its present price holds.
+    /// The view of a model whose present price took effect at `created_at`.
     fn of(id: &str, provider: &Provider, created_at: Timestamp) -> Self {
         Self {
             id: id.to_owned(),
@@ -195,7 +195,7 @@ fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
     models
 }
 
-/// Which part of the list is asked for.
+/// The requested part of the list.
 struct Page {
     limit: Option<usize>,
     after_id: Option<String>,
@@ -236,7 +236,7 @@ impl Page {
         }
         let limit = self.limit.unwrap_or(models.len());
         let has_more = models.len() > limit;
-        // Backwards, the page is the one that ends where the list was cut.
+        // With `before_id` the page is the end of the part before it.
         match before {
             Some(_) => drop(models.drain(..models.len().saturating_sub(limit))),
             None => models.truncate(limit),

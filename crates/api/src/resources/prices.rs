@@ -1,4 +1,4 @@
-//! Prices: what is charged at the providers, by the operator's own list and the catalogue.
+//! The provider prices, of the operator's own price list and of the catalogue.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::http::error::ApiError;
 use crate::http::list::{self, ListView, PageQuery, Query};
 use crate::openapi::types::*;
 
-/// A row with whose it is.
+/// A price row, and the list that it is in.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Price)]
 pub(crate) struct PriceView<'a> {
@@ -22,14 +22,14 @@ pub(crate) struct PriceView<'a> {
     row: &'a PriceRow,
 }
 
-/// Which prices are asked for, as documents have it.
+/// The filters of the list of prices, as documents have them.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct PriceQuery {
-    /// Only those of this provider.
+    /// Only prices of this provider.
     provider: Option<String>,
-    /// Only those by which this model would be priced.
+    /// Only prices by which this model would be priced.
     model: Option<String>,
     /// The day (UTC): today when absent.
     #[param(format = Date)]
@@ -38,7 +38,7 @@ struct PriceQuery {
 
 /// List the prices that hold on a day.
 ///
-/// The operator's own come first.
+/// The operator's own prices come first.
 #[utoipa::path(
     get,
     path = "/prices",
@@ -66,7 +66,7 @@ pub(crate) async fn list(
         return Err(ApiError::invalid(issues));
     }
     let provider = query.get("provider");
-    // A provider may be priced by another one's list.
+    // A provider may be priced by another provider's list.
     let stand_in = provider.and_then(|name| app.providers.get(name)).map(|known| &known.price_list);
     let wanted = |row: &PriceRow| match query.get("model") {
         Some(model) => app
@@ -76,7 +76,7 @@ pub(crate) async fn list(
             .any(|listed| std::ptr::eq(listed.row, row)),
         None => provider.is_none_or(|name| row.provider == name || Some(&row.provider) == stand_in),
     };
-    // The list of a day is the same as long as the process runs, so places in it are a cursor.
+    // The list of a day does not change while the process runs, so places in it serve as cursors.
     let rows = app.prices.rows_on(on).enumerate().filter(|(_, (row, _))| wanted(row));
     let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
     let rows = rows.filter(|(place, _)| page.after.is_none_or(|after| *place > after));

@@ -1,4 +1,4 @@
-//! Quotes: what a call would cost, or hold, without making it.
+//! Quotes: what a call would cost, or hold, without a call.
 
 use actix_web::{HttpResponse, web};
 use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
@@ -27,7 +27,7 @@ use crate::openapi::types::*;
 use crate::settings::InterfaceShape;
 use crate::tariff::Bound;
 
-/// What a usage costs, in the words of a request record.
+/// The price of a usage, in the fields of a request record.
 #[derive(Serialize, ToSchema)]
 #[schema(as = QuoteOfUsage)]
 pub struct QuoteView {
@@ -56,13 +56,13 @@ impl QuoteView {
     }
 }
 
-/// What a call would hold.
+/// The hold of a call.
 #[derive(Serialize, ToSchema)]
 #[schema(as = QuoteOfCall)]
 pub struct HoldView {
-    /// How much it would hold.
+    /// The amount that it would hold.
     hold: Amount,
-    /// Which field leaves the cost without a bound; absent where none does.
+    /// The field that leaves the cost without a bound; absent if none does.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     unbounded_field: Option<Vec<String>>,
@@ -78,7 +78,7 @@ impl HoldView {
     }
 }
 
-/// The answer to either question.
+/// The answer to either kind of question.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = Quoted)]
@@ -87,7 +87,7 @@ enum Quoted {
     Call(HoldView),
 }
 
-/// A usage in the words of a record: totals, and what of them is more than plain text.
+/// A usage in the fields of a record: totals, and the parts of them that are not plain text.
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = Usage)]
@@ -131,14 +131,14 @@ struct StatedUsage {
     #[deserr(default)]
     #[schema(value_type = Option<Count>)]
     tool_calls: Count,
-    /// A usage is that of one call unless it says otherwise.
+    /// A usage is one call unless it states another number.
     #[deserr(default = Count(1))]
     #[schema(value_type = Option<Count>)]
     requests: Count,
 }
 
 impl StatedUsage {
-    /// The same as disjoint quantities; an issue for each part that its total has no room for.
+    /// The usage as disjoint quantities, or an issue for each part that exceeds its total.
     fn usage(&self) -> Result<Usage, Vec<Issue>> {
         let mut issues = Vec::new();
         let input = [
@@ -174,7 +174,7 @@ impl StatedUsage {
     }
 }
 
-/// What its parts leave of a total.
+/// The rest of a total without its parts.
 fn rest(name: &str, total: Count, parts: &[(&str, Count)], issues: &mut Vec<Issue>) -> u64 {
     let mut left = total.0;
     for (part, count) in parts {
@@ -189,7 +189,7 @@ fn rest(name: &str, total: Count, parts: &[(&str, Count)], issues: &mut Vec<Issu
     left
 }
 
-/// A usage as it is stated; null is as good as nothing.
+/// A usage as it is stated. A field that is null counts as absent.
 struct UsageField(Usage);
 
 impl Deserr<Issues> for UsageField {
@@ -211,17 +211,17 @@ impl Deserr<Issues> for UsageField {
     }
 }
 
-/// The usage that a JSON object states, in the words of `POST /quote`.
+/// Reads the usage that a JSON object states, in the fields of `POST /quote`.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// [`ApiError`] with all issues of the object.
 pub fn usage(stated: serde_json::Value) -> Result<Usage, ApiError> {
     let UsageField(usage) =
         deserr::deserialize(stated).map_err(|Issues(issues)| ApiError::invalid(issues))?;
     Ok(usage)
 }
 
-/// A JSON object; what it holds is read elsewhere.
+/// A JSON object; its contents are read elsewhere.
 struct Object;
 
 impl Deserr<Issues> for Object {
@@ -243,7 +243,7 @@ struct Fields {
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
     meter_id: Option<Name>,
-    /// It needs `meter_id`.
+    /// Needs `meter_id`.
     #[deserr(default)]
     #[schema(value_type = Option<ConnectionId>)]
     connection_id: Option<Name>,
@@ -254,7 +254,7 @@ struct Fields {
     #[deserr(default)]
     #[schema(value_type = Option<StatedUsage>)]
     usage: Option<UsageField>,
-    /// Where `body` would be posted to.
+    /// The URL that `body` would be posted to.
     #[deserr(default)]
     url: Option<String>,
     /// The body of the call.
@@ -263,7 +263,7 @@ struct Fields {
     _body: Option<Object>,
 }
 
-/// What is to be quoted, and for whom.
+/// The subject of a quote, with its meter and connection.
 pub(crate) struct QuoteInput {
     subject: Subject,
     meter_id: Option<Name>,
@@ -284,7 +284,7 @@ impl Deserr<Issues> for QuoteInput {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        // What goes with what is looked at beside the fields, so that all issues come at once.
+        // The combination of fields is checked beside their values, so that all issues come at once.
         let value = to_json(value);
         let mut issues = value.as_object().map(combination).unwrap_or_default();
         match Fields::deserialize_from_value(value.into_value(), location) {
@@ -305,7 +305,7 @@ impl Deserr<Issues> for QuoteInput {
     }
 }
 
-/// An issue with each field that is missing beside the others, or one too many.
+/// An issue for each field that is missing beside the others, or excluded by them.
 fn combination(fields: &serde_json::Map<String, serde_json::Value>) -> Vec<Issue> {
     let has = |name| fields.get(name).is_some_and(|value| !value.is_null());
     let [usage, url, body] = ["usage", "url", "body"].map(has);
@@ -336,7 +336,7 @@ fn combination(fields: &serde_json::Map<String, serde_json::Value>) -> Vec<Issue
         .collect()
 }
 
-/// Under which meter, from where on, and whether somebody else pays than the merchant.
+/// The terms of a quote: the meter, its counter, and whether a connection pays.
 #[derive(Default)]
 struct Standing {
     meter: Option<Meter>,
@@ -384,12 +384,12 @@ impl Standing {
     }
 }
 
-/// What a usage costs, and what it rests on.
+/// The price of a usage, with its inputs.
 pub(crate) struct QuotedUsage {
     pub(crate) priced: PricedUsage,
     pub(crate) quote: Quote,
     pub(crate) meter: Option<Meter>,
-    /// What had been counted under the meter before.
+    /// The units that were counted under the meter before.
     pub(crate) counter: u64,
 }
 
@@ -412,9 +412,10 @@ pub(crate) async fn quote_usage(
     Ok(QuotedUsage { priced, quote, counter: standing.counter, meter: standing.meter })
 }
 
-/// Ask what a usage would be charged, or what a call would hold.
+/// Quote the price of a usage, or the hold of a call.
 ///
-/// Either `usage` (with `provider` and `model`, or neither), or `url` and `body` of a call. Nothing is written.
+/// Send either `usage` (with `provider` and `model`, or neither), or `url` and `body` of a call. Nothing is
+/// written.
 #[utoipa::path(
     post,
     path = "/quote",
@@ -464,7 +465,7 @@ pub(crate) async fn quote(
     Ok(HttpResponse::Ok().json(quoted))
 }
 
-/// The body to be forwarded, byte for byte as it stands in ours: its spaces count.
+/// The body to be forwarded, byte for byte as it is in this request. Its spaces count.
 fn body_of(bytes: &[u8]) -> &[u8] {
     #[derive(Deserialize)]
     struct Whole<'a> {

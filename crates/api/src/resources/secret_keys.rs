@@ -1,4 +1,4 @@
-//! A merchant's own API keys.
+//! Secret keys: a merchant's own API keys.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::Deserr;
@@ -25,7 +25,7 @@ pub(crate) struct SecretKeyView {
     secret_key_id: SecretKeyId,
     name: String,
     key_preview: String,
-    /// Only in the answer that makes it.
+    /// Only in the answer to its creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     secret_key: Option<String>,

@@ -65,7 +65,7 @@ pub(crate) struct SpendKeyView {
 }
 
 impl SpendKeyView {
-    /// As it was at an instant.
+    /// The view of a key at an instant.
     pub(crate) fn of(key: &SpendKey, now: Timestamp) -> Self {
         let (rules, counters) = (&key.rules, key.counters.at(now));
         Self {
@@ -93,7 +93,7 @@ impl SpendKeyView {
         }
     }
 
-    /// With the key itself, which is shown this once.
+    /// The view with the key itself, which is shown only once.
     fn revealing(key: &SpendKey, revealed: &Key, now: Timestamp) -> Self {
         Self { key: Some(revealed.reveal().to_owned()), ..Self::of(key, now) }
     }
@@ -136,7 +136,7 @@ impl RequestLimitInput {
 pub(crate) struct RateLimitInput {
     #[schema(value_type = u32, minimum = 1, maximum = 1_000_000)]
     rpm: Whole<1_000_000>,
-    /// How many may come at once: as many as `rpm` when absent.
+    /// The calls that may come at once; the value of `rpm` when absent.
     #[deserr(default)]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000)]
     burst: Option<Whole<1_000_000>>,
@@ -148,7 +148,7 @@ impl RateLimitInput {
     }
 }
 
-/// A list of names or patterns, `AT_LEAST` so many. Each admission reads it, so it is short.
+/// A list of at least `AT_LEAST` names or patterns. Each admission reads it, so it is short.
 pub(crate) struct Allowed<const AT_LEAST: usize>(Vec<String>);
 
 const MOST_ALLOWED: usize = 1_000;
@@ -173,11 +173,11 @@ impl<const AT_LEAST: usize> Deserr<Issues> for Allowed<AT_LEAST> {
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateSpendKey {
     name: Name,
-    /// A wallet of yours or of a connection; your own when absent.
+    /// Your wallet or that of a connection; your own when absent.
     #[deserr(default)]
     #[schema(value_type = Option<WalletId>)]
     wallet_id: Option<Name>,
-    /// It prices the calls of the key.
+    /// The meter of the key's calls.
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
     meter_id: Option<Name>,
@@ -187,7 +187,7 @@ pub(crate) struct CreateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<RequestShape>)]
     request_shape: Option<OneOf<RequestShape>>,
-    /// Ids, or beginnings with a `*` behind; null allows all.
+    /// Ids, or prefixes followed by `*`; null allows all.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<Name>>, max_items = 1_000)]
     allowed_models: Option<Allowed<0>>,
@@ -204,7 +204,7 @@ pub(crate) struct CreateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<Enforcement>)]
     enforcement: Option<OneOf<Enforcement>>,
-    /// From when on the key is refused.
+    /// The time from which the key is refused.
     #[deserr(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Parsed<Timestamp>>,
@@ -239,14 +239,14 @@ impl CreateSpendKey {
     }
 }
 
-/// The new spend key that a JSON object describes, in the words of `POST /spend_keys`.
+/// Reads the new spend key that a JSON object describes, in the fields of `POST /spend_keys`.
 pub(crate) fn new_key(described: serde_json::Value) -> Result<NewSpendKey, ApiError> {
     let described: CreateSpendKey =
         deserr::deserialize(described).map_err(|Issues(issues)| ApiError::invalid(issues))?;
     described.new_key()
 }
 
-/// Makes a spend key. Call it in a write transaction.
+/// Makes a spend key. It must be called in a write transaction.
 pub(crate) fn make(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -350,11 +350,11 @@ pub(crate) struct UpdateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<Enforcement>, nullable = false)]
     enforcement: Given<OneOf<Enforcement>>,
-    /// It prices the calls of the key.
+    /// The meter of the key's calls.
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
     meter_id: Change<Name>,
-    /// Ids, or beginnings with a `*` behind; null allows all.
+    /// Ids, or prefixes followed by `*`; null allows all.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<Name>>, max_items = 1_000)]
     allowed_models: Change<Allowed<0>>,
@@ -371,7 +371,7 @@ pub(crate) struct UpdateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<RateLimitInput>)]
     rate_limit: Change<RateLimitInput>,
-    /// From when on the key is refused.
+    /// The time from which the key is refused.
     #[deserr(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Change<Parsed<Timestamp>>,
@@ -417,7 +417,7 @@ impl UpdateSpendKey {
 
 /// Change a spend key.
 ///
-/// What is left out stays, what is null is cleared.
+/// An absent field is kept, a null field is cleared.
 #[utoipa::path(
     put,
     path = "/spend_keys/{id}",
@@ -447,7 +447,7 @@ pub(crate) async fn update(
 
 /// Replace the key.
 ///
-/// A new key for the same rules and counters; the old one is refused from now on.
+/// The new key has the same rules and counters. The old key is refused from now on.
 #[utoipa::path(
     post,
     path = "/spend_keys/{id}/rotate",

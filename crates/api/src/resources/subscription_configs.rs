@@ -1,4 +1,4 @@
-//! Subscription configurations: what a merchant offers for a price per cycle.
+//! Subscription configurations: the plans of a merchant, each with a price per cycle.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
@@ -46,7 +46,7 @@ struct LinkedMeterView {
     name: String,
 }
 
-/// A bundle as it stands in its configuration.
+/// A bundle as its configuration shows it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = BundleOfConfig)]
 struct BundleView {
@@ -91,13 +91,13 @@ impl BundleView {
     }
 }
 
-/// Ids of meters. Each that is none has an issue of its own, like each that is not there.
+/// Ids of meters. There is an issue for each invalid id and for each unknown meter.
 #[derive(Default)]
 pub(crate) struct ProductIds(Vec<MeterId>);
 
-/// How many bundles a configuration offers at most.
+/// The most bundles of a configuration.
 const MAX_BUNDLES: usize = 100;
-/// How many meters are linked to one at most.
+/// The most meters of a configuration.
 const MAX_METERS: usize = 1_000;
 const NOT_A_METER: &str = "is not a meter of yours";
 
@@ -118,7 +118,7 @@ impl Deserr<Issues> for ProductIds {
     }
 }
 
-/// One of them. It is read as a whole, so that what is wrong with one hides no other.
+/// One id. It is read as a whole, so that its fault does not hide the faults of others.
 struct ProductId(MeterId);
 
 impl Deserr<Issues> for ProductId {
@@ -179,7 +179,7 @@ pub(crate) struct CreateConfig {
     period_amount: NonNegative,
     #[schema(value_type = BillingInterval)]
     billing_interval: OneOf<BillingInterval>,
-    /// As much as `period_amount` when absent.
+    /// The value of `period_amount` when absent.
     #[deserr(default)]
     included_credit: Option<NonNegative>,
     #[deserr(default)]
@@ -188,7 +188,7 @@ pub(crate) struct CreateConfig {
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>)]
     bundle_rollover_type: Option<OneOf<Rollover>>,
-    /// The meters whose calls draw on the credit; each once.
+    /// The meters whose calls draw on the credit, each once.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<MeterId>>, max_items = 1_000)]
     product_ids: Option<ProductIds>,
@@ -302,8 +302,8 @@ pub(crate) struct BundleInput {
 }
 
 impl BundleInput {
-    /// What this element asks for, or what is wrong with it: with an id it changes a bundle, or
-    /// deletes it if it says so; without one it makes a new bundle, and needs all of it.
+    /// The change that this element means, or its issues. With an id it changes a bundle, or deletes it if
+    /// `is_deleted` is true. Without an id it makes a new bundle, and needs all fields.
     fn change(self, location: ValuePointerRef<'_>) -> Result<BundleChange, Vec<Issue>> {
         let issue = |field: &str, message: &str| {
             let mut path = path(location);
@@ -345,7 +345,7 @@ impl BundleInput {
     }
 }
 
-/// What becomes of bundles; each element that is wrong has issues of its own.
+/// The changes of bundles. Each invalid element has issues of its own.
 #[derive(Default)]
 pub(crate) struct BundleChanges(Vec<BundleChange>);
 
@@ -371,7 +371,7 @@ impl Deserr<Issues> for BundleChanges {
     }
 }
 
-/// What becomes of one bundle. It is read as a whole, so that what is wrong with one hides no other.
+/// The change of one bundle. It is read as a whole, so that its fault does not hide the faults of others.
 struct OneBundle(BundleChange);
 
 impl Deserr<Issues> for OneBundle {
@@ -400,15 +400,15 @@ pub(crate) struct UpdateConfig {
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>, nullable = false)]
     bundle_rollover_type: Given<OneOf<Rollover>>,
-    /// The meters whose calls draw on the credit; each once.
+    /// The meters whose calls draw on the credit, each once.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<MeterId>>, max_items = 1_000, nullable = false)]
     product_ids: Given<ProductIds>,
-    /// With an id changed, or deleted where it says so; without one, made.
+    /// An element with an id is changed, or deleted if it has `is_deleted`. One without an id is made.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<BundleInput>>, max_items = 100, nullable = false)]
     credit_bundles: Given<BundleChanges>,
-    // What a configuration is for good: it may be sent back as it is.
+    // The immutable fields: they may be sent back as they are.
     #[deserr(default)]
     #[schema(value_type = Option<NonNegative>, nullable = false)]
     period_amount: Given<NonNegative>,
@@ -423,7 +423,7 @@ impl Input for UpdateConfig {
 }
 
 impl UpdateConfig {
-    /// An issue for each field that would change and cannot.
+    /// An issue for each immutable field that would change.
     fn immutable(&self, config: &SubscriptionConfig) -> Vec<Issue> {
         let amount = self.period_amount.0.is_some_and(|field| field.0 != config.period_amount);
         let interval =
@@ -458,7 +458,7 @@ fn too_many_bundles(present: &ConfigInFull, changes: &SubscriptionConfigChanges)
     (made > 0 && all > MAX_BUNDLES).then(|| Issue::at(["credit_bundles"], message))
 }
 
-/// Change a subscription configuration, wholly or not at all.
+/// Change a subscription configuration, as a whole or not at all.
 #[utoipa::path(
     patch,
     path = "/subscription_configs/{id}",
@@ -495,7 +495,7 @@ pub(crate) async fn update(
     .await
 }
 
-/// Delete a subscription configuration: those who have it keep it.
+/// Delete a subscription configuration: its subscriptions are kept.
 #[utoipa::path(
     delete,
     path = "/subscription_configs/{id}",

@@ -1,4 +1,4 @@
-//! Subscriptions of connections. Whatever is shown of one is shown as of now.
+//! Subscriptions of connections. Each is shown in its present state.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::Deserr;
@@ -26,13 +26,13 @@ use crate::http::list::{ListView, PageQuery, Query, respond};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 
-/// The one object of most answers.
+/// The answer with a subscription.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SubscriptionAnswer {
     subscription: SubscriptionView,
 }
 
-/// The answer of a connection, which needs no naming there.
+/// The subscription of a connection, without the connection.
 #[derive(Serialize, ToSchema)]
 #[schema(as = SubscriptionOfConnection)]
 pub(crate) struct ConnectionAnswer {
@@ -50,7 +50,7 @@ pub(crate) struct SubscriptionView {
     terms: TermsView,
 }
 
-/// A subscription where the connection is known.
+/// A subscription without its connection.
 #[derive(Serialize, ToSchema)]
 #[schema(as = OwnSubscription)]
 struct OwnSubscriptionView {
@@ -75,7 +75,7 @@ struct TermsView {
     pending_change: Option<PendingChangeView>,
 }
 
-/// What goes without saying where the connection is known.
+/// The fields that are left out where the connection is known.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Subscriber)]
 struct WhoseView {
@@ -220,12 +220,12 @@ pub(crate) async fn create(
     .await
 }
 
-/// What narrows a list of subscriptions, as documents have it.
+/// The filter of a list of subscriptions, as documents have it.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct SubscriptionQuery {
-    /// Those that stand so.
+    /// Only subscriptions in this state.
     #[param(inline, nullable = false)]
     status: Option<WantedStatus>,
 }
@@ -341,7 +341,8 @@ impl Input for ChangePlan {}
 
 /// Change the configuration of a subscription.
 ///
-/// To a dearer one at once, to another when the cycle ends; to the present one undoes what is pending.
+/// A change to a more expensive one takes effect at once, to another when the cycle ends. A change to the
+/// present one cancels a pending change.
 #[utoipa::path(
     post,
     path = "/subscriptions/{id}/change",
@@ -406,7 +407,7 @@ pub(crate) async fn buy_bundle(
     .await
 }
 
-/// The subscription after an order, or why it was not done.
+/// The subscription after a change, or the error of the change.
 fn done(
     changed: Changed,
     not_offered: impl FnOnce() -> ApiError,
@@ -428,7 +429,7 @@ fn done(
 
 /// Cancel a subscription: it ends when its cycle ends.
 ///
-/// One that has ended stays so.
+/// A subscription that has ended stays as it is.
 #[utoipa::path(
     delete,
     path = "/subscriptions/{id}",

@@ -1,4 +1,4 @@
-//! What calls came to, day by day.
+//! Sums of calls, day by day.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Serialize, Serializer};
@@ -14,15 +14,15 @@ use crate::http::error::ApiError;
 use crate::http::list::Query;
 use crate::openapi::types::*;
 
-/// How many days are shown when no start is given.
+/// The days that are shown without a `start`.
 const DEFAULT_DAYS: i64 = 30;
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = UsageByDay)]
 pub(crate) struct UsageView {
-    /// The first instant that is counted: `start`, or the quarter of an hour before it.
+    /// The first instant of the sums: `start`, or the quarter of an hour before it.
     start: LocalTime,
-    /// Where the count ends: `end`, or the quarter of an hour after it.
+    /// The end of the sums: `end`, or the quarter of an hour after it.
     end: LocalTime,
     items: Vec<ItemView>,
     totals: SumsView,
@@ -52,7 +52,7 @@ struct SumsView {
     total_merchant_cost: LargeAmount,
 }
 
-/// A sum of amounts, which may be larger than any amount; written like one.
+/// A sum of amounts, which may be larger than any amount. It is written like one.
 struct LargeAmount(i128);
 
 impl Serialize for LargeAmount {
@@ -65,7 +65,7 @@ impl Serialize for LargeAmount {
     }
 }
 
-// Its name is that of a smaller one: in JSON they are alike.
+// It has the name of an amount, because both are alike in JSON.
 looks! { LargeAmount as "Amount" => AmountSchema::schema(); }
 
 impl From<&Sums> for SumsView {
@@ -83,20 +83,20 @@ impl From<&Sums> for SumsView {
     }
 }
 
-/// From when to when, as documents have it; [`span`] reads it.
+/// The span of the sums, as documents have it; [`span`] reads it.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct SpanQuery {
-    /// The first instant: 30 days before the end when absent.
+    /// The first instant; 30 days before `end` when absent.
     #[param(format = DateTime, example = "2026-11-01T00:00:00+01:00")]
     start: Option<String>,
-    /// Not part of it any more; at most 366 days later: now when absent.
+    /// The first instant that is not counted, at most 366 days after `start`; now when absent.
     #[param(format = DateTime, example = "2026-12-01T00:00:00+01:00")]
     end: Option<String>,
 }
 
-/// Sum up what calls came to, day by day.
+/// Sum up calls, day by day.
 #[utoipa::path(
     get,
     path = "/usage",
@@ -136,7 +136,7 @@ pub(crate) async fn get(
     Ok(HttpResponse::Ok().json(UsageView { start, end, items, totals: SumsView::from(&totals) }))
 }
 
-/// The span that is asked for: without an end up to now, without a start the 30 days before the end.
+/// The requested span. The default end is now, the default start is 30 days before the end.
 fn span(query: &Query, now: Timestamp, issues: &mut Vec<Issue>) -> Option<Span> {
     let mut given = |name| time(query, name, issues);
     let (start, end) = (given("start"), given("end"));
@@ -157,9 +157,9 @@ fn span(query: &Query, now: Timestamp, issues: &mut Vec<Issue>) -> Option<Span> 
     None
 }
 
-/// A time of the query; `Err` when it is none.
+/// A time of the query; `Err` if it is invalid.
 fn time(query: &Query, name: &str, issues: &mut Vec<Issue>) -> Result<Option<LocalTime>, ()> {
-    // A plus that was not encoded has become a space, and no time has one.
+    // A plus that was not encoded has become a space; no time has a space.
     let text = query.get(name).map(|text| text.replace(' ', "+"));
     text.map(|text| text.parse()).transpose().map_err(|_| {
         issues.push(Issue::at(

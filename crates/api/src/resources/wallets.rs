@@ -1,4 +1,4 @@
-//! Wallets and what moves on them.
+//! Wallets and their ledger lines.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::Deserr;
@@ -127,11 +127,11 @@ pub(crate) async fn get(
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateWallet {
-    /// How far the balance may fall below 0; null is without limit.
+    /// The most by which the balance may fall below 0; null is no limit.
     #[deserr(default)]
     #[schema(value_type = Option<NonNegative>)]
     overdraft_limit: Change<NonNegative>,
-    /// Below which balance `wallet.balance_low` is told; null is never.
+    /// The balance below which the event `wallet.balance_low` is sent; null is never.
     #[deserr(default)]
     #[schema(value_type = Option<NonNegative>)]
     low_balance_threshold: Change<NonNegative>,
@@ -182,7 +182,7 @@ pub(crate) struct MoveMoney {
 
 impl Input for MoveMoney {}
 
-/// Put money on a wallet.
+/// Add money to a wallet.
 #[utoipa::path(
     post,
     path = "/wallets/{id}/credits",
@@ -202,7 +202,7 @@ pub(crate) async fn credit(
     book(&app, asked, &id, TransactionKind::Credit).await
 }
 
-/// Take money off a wallet.
+/// Take money from a wallet.
 #[utoipa::path(
     post,
     path = "/wallets/{id}/debits",
@@ -249,7 +249,7 @@ async fn book(
     .await
 }
 
-/// List what moved on a wallet.
+/// List the transactions of a wallet.
 #[utoipa::path(
     get,
     path = "/wallets/{id}/transactions",

@@ -1,4 +1,4 @@
-//! Webhooks: where a merchant wants to be told of events, and what became of the telling.
+//! Webhooks and their deliveries.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
@@ -33,7 +33,7 @@ pub(crate) struct WebhookView {
     /// The kinds of events that are sent; null is all but `request.*`.
     #[schema(value_type = Option<Vec<WantedKind>>, required)]
     events: Option<Vec<EventKind>>,
-    /// Only in the answers that make it: to creation and rotation.
+    /// Only in the answers to creation and rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     webhook_secret: Option<String>,
@@ -52,7 +52,7 @@ impl WebhookView {
         }
     }
 
-    /// With the secret, which is shown this once.
+    /// The view with the secret, which is shown only once.
     fn revealing(webhook: &Webhook, secret: &WebhookSecret) -> Self {
         Self { webhook_secret: Some(secret.reveal()), ..Self::of(webhook) }
     }
@@ -62,14 +62,14 @@ impl WebhookView {
 #[schema(as = Delivery)]
 struct DeliveryView {
     delivery_id: DeliveryId,
-    /// The `webhook-id` of its message, at every attempt.
+    /// The `webhook-id` of its message, the same at every attempt.
     event_id: EventId,
     r#type: EventKind,
     /// Its number among the messages of the webhook, from 1 and without gaps.
     #[schema(minimum = 1)]
     sequence: u64,
     status: DeliveryStatus,
-    /// How often it was tried.
+    /// The number of attempts.
     attempts: u32,
     /// The status of the last answer.
     #[schema(required)]
@@ -77,16 +77,16 @@ struct DeliveryView {
     /// The beginning of the last answer, at most 4 KiB.
     #[schema(required)]
     response_body: Option<String>,
-    /// Why there was no answer.
+    /// The reason why there was no answer.
     #[schema(required)]
     error: Option<DeliveryFault>,
-    /// How long the last attempt took.
+    /// The duration of the last attempt.
     #[schema(required)]
     duration_ms: Option<u32>,
     #[schema(required)]
     last_attempt_at: Option<Timestamp>,
-    /// When it is tried next; null when it is done, while an attempt is under way, and while it waits
-    /// for an earlier event.
+    /// The time of the next attempt. It is null when the delivery is done, while an attempt is under way, and
+    /// while it waits for an earlier event.
     #[schema(required)]
     next_attempt_at: Option<Timestamp>,
     created_at: Timestamp,
@@ -113,7 +113,7 @@ impl DeliveryView {
     }
 }
 
-/// A URL. Whether this deployment calls it is for [`Target::judged`] to say.
+/// A URL. [`Target::judged`] checks whether this deployment may call it.
 pub(crate) struct Target(String);
 
 impl Deserr<Issues> for Target {
@@ -138,7 +138,7 @@ impl Target {
     }
 }
 
-/// Which events are wanted: at least one kind, each once.
+/// The kinds of events to send: at least one, each once.
 pub(crate) struct Kinds(Vec<EventKind>);
 
 impl Deserr<Issues> for Kinds {
@@ -164,9 +164,9 @@ impl Deserr<Issues> for Kinds {
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateWebhook {
     name: Name,
-    /// Where messages are sent.
+    /// The URL that messages are sent to.
     url: Target,
-    /// The kinds of events that are sent; null, or left out, is all but `request.*`.
+    /// The kinds of events that are sent; null or absent is all but `request.*`.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<WantedKind>>, min_items = 1)]
     events: Option<Kinds>,
@@ -265,7 +265,7 @@ pub(crate) struct UpdateWebhook {
     #[deserr(default)]
     #[schema(value_type = Option<Target>, nullable = false)]
     url: Given<Target>,
-    /// What is left out stays; null is all but `request.*`.
+    /// Absent keeps the kinds; null is all but `request.*`.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<WantedKind>>, min_items = 1)]
     events: Change<Kinds>,
@@ -277,7 +277,7 @@ impl Input for UpdateWebhook {
 
 /// Change a webhook.
 ///
-/// What is left out stays; attempts from now on go to the new URL.
+/// Absent fields are kept. Attempts from now on go to the new URL.
 #[utoipa::path(
     patch,
     path = "/webhooks/{id}",
@@ -299,7 +299,7 @@ pub(crate) async fn update(
     let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
     let find = move |conn: &mut _| webhooks::find(conn, merchant_id, id);
     let webhook = app.store.read(find).await?.ok_or_else(not_found)?;
-    // One that stays is not judged again: what was read can be sent back.
+    // An unchanged URL is not judged again, so that a response can be sent back.
     let url = url.0.filter(|url| url.0 != webhook.url);
     let changes = WebhookChanges {
         name: name.0.map(|name| name.0),
@@ -340,7 +340,7 @@ pub(crate) async fn delete(
 
 /// Replace the secret.
 ///
-/// A new secret; messages are signed with the old one, too, for a day.
+/// For a day, messages are signed with the old secret, too.
 #[utoipa::path(
     post,
     path = "/webhooks/{id}/rotate",
@@ -368,7 +368,7 @@ pub(crate) async fn rotate(
 
 /// Send a test event.
 ///
-/// Sends a test event; answers with its delivery, which is just to begin.
+/// The answer is its delivery, which is about to begin.
 #[utoipa::path(
     post,
     path = "/webhooks/{id}/test",
@@ -393,12 +393,12 @@ pub(crate) async fn test(
     .await
 }
 
-/// What narrows a list of deliveries, as documents have it.
+/// The filter of a list of deliveries, as documents have it.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct DeliveryQuery {
-    /// Only those that stand so; `all`, or left out, is every one.
+    /// Only deliveries in this state; `all` or absent is every one.
     #[param(inline)]
     status: Option<WantedStatus>,
 }
@@ -493,7 +493,7 @@ pub(crate) async fn get_delivery(
 
 /// Deliver again.
 ///
-/// Sends it again, whatever became of it.
+/// The delivery is made again, whatever its state.
 #[utoipa::path(
     post,
     path = "/webhooks/{id}/deliveries/{delivery_id}/redeliver",

@@ -7,41 +7,41 @@ use tollgate_pricing::{
 use super::refusal::Refusal;
 use crate::record::{PricedUsage, UsageSource};
 
-/// The most that one call may hold: a million USD. Whoever states a maximum beyond all sense must
-/// not fill what amounts can hold, for the calls of others would find no place.
+/// The most that one call may hold: a million USD. One absurd maximum must not use up the range of
+/// an amount, which the calls of others need.
 pub const MOST_HELD: Amount = Amount::from_units(1_000_000 * 10_000_000_000);
 
-/// The most a call can use, and the prices it can meet at most. One that is free has none of it.
+/// The most that a call can use, and the highest prices that can apply. All is zero for a free
+/// call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CostBound {
-    /// Tokens that go in.
+    /// Input tokens.
     pub input_tokens: u64,
-    /// Tokens of one answer.
+    /// Output tokens of one answer.
     pub max_tokens: u64,
-    /// Tokens that go in besides once the call states a maximum of its own: none when it does.
+    /// Additional input tokens once the call states a maximum; zero when it already does.
     pub to_state_maximum: u64,
-    /// Answers.
+    /// The number of answers.
     pub answers: u64,
-    /// Calls of the provider's own tools.
+    /// The number of calls of the provider's own tools.
     pub tool_calls: u64,
-    /// What of other units it can use: characters, seconds, images.
+    /// The number of other units: characters, seconds, images.
     pub others: PerUnit<u64>,
-    /// The dearest prices that can apply; none when the model has no price.
+    /// The highest prices that can apply; `None` when the model has no price.
     pub prices: Option<UnitPrices>,
-    /// The field that leaves the cost without bound: what is held is then an estimate.
+    /// The field that leaves the cost without a bound. The hold is then an estimate.
     pub unbounded: Option<Vec<String>>,
 }
 
 impl CostBound {
-    /// The most that the call can use, and what the provider can charge for it: what a call is settled
-    /// at whose use is not known and whose limit must not be passed.
+    /// The most that the call can use, with its base cost. A call is settled at this when its usage
+    /// is not known and its limit must not be passed.
     pub fn at_most(&self, source: PriceSource) -> PricedUsage {
         let (usage, base) = self.most(self.max_tokens).unwrap_or_default();
         PricedUsage { usage, usage_source: UsageSource::Estimated, base, price_source: source }
     }
 
-    /// What the call can use if an answer has at most `max_tokens`, and what the provider can
-    /// charge for it.
+    /// The usage and base cost if an answer has at most `max_tokens`.
     pub(super) fn most(&self, max_tokens: u64) -> Result<(Usage, BaseCost), Overflow> {
         let stated = if max_tokens == self.max_tokens { 0 } else { self.to_state_maximum };
         let input_tokens = self.input_tokens.saturating_add(stated);
@@ -55,17 +55,17 @@ impl CostBound {
         Ok((usage, base.unwrap_or_default()))
     }
 
-    /// What the call costs if an answer has at most `max_tokens`, whatever tier it falls into.
+    /// The cost if an answer has at most `max_tokens`, at the highest rate of all tiers.
     pub(super) fn quote(&self, max_tokens: u64, terms: &Terms<'_>) -> Result<Quote, Overflow> {
         let (usage, base) = self.most(max_tokens)?;
         let dearest = terms.meter.map(Meter::at_dearest_rate);
         Quote::new(&usage, base, &Terms { meter: dearest.as_ref(), counter: 0, ..*terms })
     }
 
-    /// The most that the call can cost under these terms, in any tier: what it holds.
+    /// The most that the call can cost under these terms, in any tier: its hold.
     ///
     /// # Errors
-    /// [`Refusal::BoundTooLarge`].
+    /// [`Refusal::BoundTooLarge`] when it exceeds [`MOST_HELD`].
     pub fn hold(&self, terms: &Terms<'_>) -> Result<Quote, Refusal> {
         let most = self.quote(self.max_tokens, terms).ok();
         most.filter(|most| most.total_request_cost <= MOST_HELD).ok_or(Refusal::BoundTooLarge)

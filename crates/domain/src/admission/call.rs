@@ -1,4 +1,4 @@
-//! A call that asks to be admitted, and what is known of those whom it names.
+//! A call before its admission, and the facts by which it is decided.
 
 use super::bound::CostBound;
 use crate::connection::Connection;
@@ -10,68 +10,68 @@ use crate::spend_key::{RequestFormat, SpendKey};
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
 
-/// A call that asks to be admitted.
+/// A call before its admission.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Its id.
+    /// The id.
     pub request_id: RequestId,
-    /// Whose call it is, by its key.
+    /// The merchant of its key.
     pub merchant_id: MerchantId,
-    /// The key it was made with.
+    /// The key of the call.
     pub key: CallKey,
     /// The customer named in the credential.
     pub connection_id: Option<ConnectionId>,
     /// The meter named in the credential.
     pub meter_slug: Option<String>,
-    /// Whether the credential asks not to bill the customer.
+    /// Whether the credential requests that the customer is not billed.
     pub disable_billing: bool,
-    /// What is forwarded where.
+    /// The provider's side of the call.
     pub forwarded: Forwarded,
-    /// The format of its body, if it has one of the two.
+    /// The format of its body, if it is one of the two.
     pub shape: Option<RequestFormat>,
-    /// Whether its body names models that may serve it instead of the one it asks for.
+    /// Whether its body names models that may serve it instead of the requested one.
     pub names_other_models: bool,
-    /// The most it can cost.
+    /// The most that it can cost.
     pub bound: CostBound,
-    /// When it came in.
+    /// The time of its arrival.
     pub created_at: Timestamp,
 }
 
-/// The key a call was made with. What a node remembers of keys may be old, so both are looked up
-/// again when the call is admitted.
+/// The key of a call. A node's memory of keys may be old, so both kinds are looked up again at
+/// admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKey {
-    /// A merchant's own key, which is never changed.
+    /// A secret key, which never changes.
     Secret(SecretKeyId),
-    /// A restricted key, whose id outlives the key when it is rotated.
+    /// A spend key. Its id stays the same when the key is rotated.
     Spend(SpendKeyId, KeyHash),
 }
 
-/// What the decision rests on, as it stands under the store's locks.
+/// The facts by which a call is decided, as read under the store's locks.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// The merchant's own account; absent when the key is no longer valid.
     pub account: Option<Account<'a>>,
-    /// The spend key that the call was made with.
+    /// The spend key of the call.
     pub spend_key: Option<&'a SpendKey>,
-    /// The connection that the credential names, if it is this merchant's.
+    /// The customer that the credential names, if it belongs to this merchant.
     pub connection: Option<&'a Connection>,
-    /// The connection whose wallet the spend key draws on.
+    /// The customer whose wallet the spend key draws on.
     pub key_connection: Option<&'a Connection>,
-    /// The wallet of the connection, else of the spend key.
+    /// The wallet of the named customer, else of the spend key.
     pub wallet: Option<&'a Wallet>,
-    /// The meter that the credential or the spend key names, if it is this merchant's.
+    /// The meter that the credential or the spend key names, if it belongs to this merchant.
     pub meter: Option<&'a MerchantMeter>,
-    /// Whether the subscription that fills the wallet's credit lets calls under the meter draw on it.
+    /// Whether the subscription behind the wallet's credit lets calls under the meter draw on it.
     pub draws_on_credit: bool,
 }
 
-/// A merchant's own account: without limit unless the operator set one.
+/// A merchant's own account, without a limit unless the operator sets one.
 #[derive(Clone, Copy, Debug)]
 pub struct Account<'a> {
-    /// Its wallet.
+    /// The wallet.
     pub wallet_id: WalletId,
-    /// The wallet as it stands, if it has a limit, or [almost no room](Wallet::LEAST_BALANCE) left;
-    /// another one guards nothing, and is a hot row that an admission leaves alone.
+    /// The wallet, if it has a limit or [almost no room](Wallet::LEAST_BALANCE) left. `None`
+    /// otherwise: an admission then leaves its row alone, which all calls of the merchant share.
     pub guarded: Option<&'a Wallet>,
 }

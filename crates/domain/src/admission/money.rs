@@ -1,3 +1,5 @@
+//! The money that a call needs, and the wallets and limits that must have it.
+
 use tollgate_pricing::{Amount, Overflow, Quote};
 
 use super::bound::CostBound;
@@ -8,7 +10,7 @@ use crate::spend_key::Enforcement;
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
 
-/// What a call costs at most.
+/// The most that a call costs, in total and for each payer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Costs {
     pub(super) request: Amount,
@@ -26,7 +28,7 @@ impl Costs {
     }
 }
 
-/// Everything of which enough must be left, in the order in which it is looked at.
+/// All places that must have enough left, in the order in which they are checked.
 pub(super) struct Purses<'a> {
     purses: [Option<Purse<'a>>; 3],
     enforcement: Enforcement,
@@ -34,10 +36,10 @@ pub(super) struct Purses<'a> {
 
 struct Purse<'a> {
     of: Owner<'a>,
-    /// What a new call may draw on.
+    /// The amount that a new call may draw on.
     left: Amount,
     held: Amount,
-    /// What of a call is drawn on it.
+    /// The part of a call's cost that is drawn here.
     share: fn(&Costs) -> Amount,
 }
 
@@ -47,12 +49,12 @@ enum Owner<'a> {
         spent: Amount,
         reset: Option<Reset>,
     },
-    /// A wallet, and whether whoever calls may know of it.
+    /// A wallet, and whether the caller may know its id.
     Wallet(&'a Wallet, bool),
 }
 
 impl<'a> Purses<'a> {
-    /// `counters` are those of the spend key as they stand at `now`.
+    /// The purses of a call. `counters` are the spend key's counters at `now`.
     pub(super) fn of(
         facts: &Facts<'a>,
         account: &Account<'a>,
@@ -71,7 +73,7 @@ impl<'a> Purses<'a> {
             })
         });
         let wallet = facts.wallet.filter(|wallet| wallet.overdraft_limit.is_some());
-        // A spend key may draw on the merchant's own wallet: then that pays both parts.
+        // A spend key can draw on the merchant's own wallet, which then pays both parts.
         let is_merchants = wallet.is_some_and(|wallet| wallet.wallet_id == account.wallet_id);
         let of_wallet = |wallet: &'a Wallet, draws_on_credit, is_known, share| {
             let (left, held) = match draws_on_credit {
@@ -90,7 +92,7 @@ impl<'a> Purses<'a> {
             purses: [
                 limit,
                 wallet.map(|wallet| of_wallet(wallet, facts.draws_on_credit, true, share)),
-                // A spend key may be in other hands than the merchant's.
+                // The holder of a spend key need not be the merchant.
                 merchants.map(|wallet| {
                     of_wallet(wallet, false, facts.spend_key.is_none(), |costs| costs.merchant)
                 }),
@@ -99,7 +101,7 @@ impl<'a> Purses<'a> {
         }
     }
 
-    /// Whether a call that costs at most `hold` may draw on all of them. `costs` tells what it would
+    /// Checks whether a call that costs at most `hold` may draw on all of them. `costs` returns its
     /// cost with another maximum of tokens.
     pub(super) fn afford(
         &self,
@@ -136,7 +138,7 @@ impl<'a> Purses<'a> {
         })
     }
 
-    /// Whether enough is left in a purse. What costs nothing is never refused for money.
+    /// Returns whether enough is left in a purse. A call without cost is never refused for money.
     fn suffices(&self, purse: &Purse<'_>, costs: &Costs) -> bool {
         let share = (purse.share)(costs);
         match self.enforcement {
@@ -147,8 +149,7 @@ impl<'a> Purses<'a> {
     }
 }
 
-/// The largest number from 1 to below `above` that fits, if the smaller always fit where a larger
-/// does.
+/// The largest number from 1 to below `above` that fits. Numbers below a fitting one must fit, too.
 fn largest(above: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut fitting, mut too_large) = (0, above);
     while too_large.saturating_sub(fitting) > 1 {

@@ -1,3 +1,5 @@
+//! Refusals: the decision that a call may not go out.
+
 use tollgate_pricing::Amount;
 
 use crate::id::WalletId;
@@ -6,84 +8,85 @@ use crate::spend_key::{RequestLimit, RequestShape};
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
 
-/// Why a call may not go out, in the order in which it is looked at.
+/// The reason why a call may not go out. The variants are in the order of the checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The key is not, or no longer, valid.
+    /// The key is not valid, or no longer.
     KeyInvalid,
-    /// The credential's connection is unknown or another merchant's.
+    /// The customer of the credential is unknown or another merchant's.
     ConnectionNotFound,
     /// The meter of the credential or of the spend key is unknown or another merchant's.
     MeterNotFound,
-    /// The connection was deleted: the credential's, or the one whose wallet the spend key draws on.
+    /// The customer of the credential, or the one whose wallet the spend key draws on, was deleted.
     ConnectionDisabled,
     /// The spend key is paused.
     SpendKeyPaused,
     /// The spend key has expired.
     SpendKeyExpired {
-        /// Since when.
+        /// The time of expiry.
         expired_at: Timestamp,
     },
     /// The spend key accepts another format.
     RequestShapeMismatch {
-        /// The one that it accepts.
+        /// The accepted format.
         accepted: RequestShape,
     },
     /// The spend key may not use the model.
     ModelNotAllowed {
-        /// The model that was asked for; none where it is the others that the body names.
+        /// The requested model; `None` where the other models in the body are the reason.
         model: Option<String>,
     },
     /// The spend key may not use the provider.
     ProviderNotAllowed {
-        /// The provider it would have gone to.
+        /// The provider of the call.
         provider: String,
     },
-    /// What the call may cost has no bound, and the spend key demands one.
+    /// The cost of the call has no bound, and the spend key requires one.
     CostBoundUnknown {
-        /// The field that leaves it without.
+        /// The path of the field that leaves it without a bound.
         field: Vec<String>,
     },
-    /// The call's upper bound is beyond what one call may hold.
+    /// The call's upper bound is above the most that one call may hold.
     BoundTooLarge,
-    /// Calls of the spend key follow each other too fast.
+    /// The spend key's rate limit is reached.
     RateLimited {
-        /// How many may be made in a minute.
+        /// The calls allowed per minute.
         rpm: u32,
-        /// When the next one passes.
+        /// The time from which the next call passes.
         reset: Reset,
     },
-    /// The spend key has made all its calls.
+    /// The spend key's request limit is reached.
     RequestLimitReached {
-        /// How many it may make, and when that begins anew.
+        /// The limit and its cycle.
         limit: RequestLimit,
-        /// How many it made in this cycle.
+        /// The number of calls in this cycle.
         used: u64,
-        /// When the next cycle begins; never for a limit in total.
+        /// The start of the next cycle; `None` for a limit in total.
         reset: Option<Reset>,
     },
-    /// Too little of the spend key's limit is left.
+    /// The spend key's limit has too little left.
     SpendLimitReached {
-        /// How much it may spend, and when that begins anew.
+        /// The limit and its cycle.
         limit: SpendLimit,
-        /// How much it spent in this cycle.
+        /// The amount spent in this cycle.
         spent: Amount,
-        /// What is left.
+        /// The amount that is left.
         shortage: Shortage,
-        /// When the next cycle begins; never for a limit in total.
+        /// The start of the next cycle; `None` for a limit in total.
         reset: Option<Reset>,
     },
-    /// Too little is left on a wallet that would pay.
+    /// A wallet that would pay has too little left.
     WalletInsufficient {
-        /// The wallet; none where it is the merchant's own and not the caller's to know.
+        /// The wallet; `None` where it is the merchant's own and the caller may not know it.
         wallet_id: Option<WalletId>,
-        /// What is left.
+        /// The amount that is left.
         shortage: Shortage,
     },
 }
 
 impl Refusal {
-    /// A wallet whose balance could not say what is owed once the call has ended.
+    /// The refusal of a call whose end could take the wallet's balance out of the range of an
+    /// amount.
     pub(super) fn out_of_room(wallet: &Wallet, is_known: bool) -> Self {
         Self::WalletInsufficient {
             wallet_id: is_known.then_some(wallet.wallet_id),
@@ -97,28 +100,28 @@ impl Refusal {
     }
 }
 
-/// When there is more.
+/// The time at which a limit allows more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reset {
     /// The instant.
     pub at: Timestamp,
-    /// How long that is from the refusal, in microseconds.
+    /// The time from the refusal to the instant, in microseconds.
     pub wait_micros: i64,
 }
 
 impl Reset {
-    /// A reset at `at`, seen from `now`.
+    /// A reset at `at`, as seen from `now`.
     pub(super) const fn new(at: Timestamp, now: Timestamp) -> Self {
         Self { at, wait_micros: at.unix_micros().saturating_sub(now.unix_micros()) }
     }
 }
 
-/// How little is left, and what would do.
+/// The amount that is left, and what would be enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// What a new call may draw on; may be below zero.
+    /// The amount that a new call may draw on. It may be negative.
     pub left: Amount,
-    /// How much calls in flight hold, which may be more than they will cost.
+    /// The holds of calls in flight, which may exceed their later cost.
     pub held: Amount,
     /// The most that the call can cost, where all of it must be left.
     pub needed: Option<Amount>,
@@ -127,7 +130,8 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    /// Whether there may be enough when the calls in flight have ended: waiting helps then.
+    /// Returns whether enough may be left when the calls in flight have ended, so that it helps to
+    /// wait.
     pub fn is_held_by_calls_in_flight(&self) -> bool {
         let without_holds = self.left.saturating_add(self.held);
         self.held.is_positive()

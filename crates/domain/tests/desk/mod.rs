@@ -1,4 +1,4 @@
-//! A spend key with its wallet, and the calls made with it: a store of one row in memory.
+//! A spend key with its wallet and its calls: a store of one row, in memory.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails by panicking")]
 #![expect(unreachable_pub, reason = "it is all of one program")]
@@ -15,19 +15,19 @@ pub fn amount(text: &str) -> Amount {
     text.parse().unwrap()
 }
 
-/// What became of a call that was admitted.
+/// An admitted call.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
     pub admitted_at: Timestamp,
     pub hold: Amount,
-    /// What it cost, once it has ended.
+    /// The cost, once the call has ended.
     pub cost: Option<Amount>,
-    /// Whether it had ended at another cost before.
+    /// Whether the call had ended at another cost before.
     pub corrected: bool,
 }
 
 impl Made {
-    /// What it takes of a limit: its hold, then its cost.
+    /// The amount that it takes from a limit: its hold, then its cost.
     pub fn weight(&self) -> Amount {
         self.cost.unwrap_or(self.hold)
     }
@@ -43,7 +43,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// A key with these rules, and a wallet with this balance.
+    /// Creates a key with these rules and a wallet with this balance.
     pub fn new(rules: SpendRules, balance: &str) -> Self {
         let now = at("2026-01-01T00:00:00Z");
         let merchant_id = MerchantId::generate(now);
@@ -73,7 +73,7 @@ impl Desk {
         Self { key, wallet, calls: Vec::new(), told: Vec::new(), merchants_own }
     }
 
-    /// Asks for `call`, and books it if it is admitted.
+    /// Requests the admission of `call`, and books it if it is admitted.
     pub fn admit(&mut self, call: &Call) -> Result<usize, Refusal> {
         let facts = Facts {
             account: Some(Account { wallet_id: self.merchants_own, guarded: None }),
@@ -97,7 +97,7 @@ impl Desk {
         Ok(self.calls.len() - 1)
     }
 
-    /// Ends a call, or corrects what it was ended with before.
+    /// Ends a call, or corrects its earlier end.
     pub fn settle(&mut self, index: usize, cost: Amount) {
         let call = self.calls.get_mut(index).unwrap();
         call.corrected = call.cost.is_some();
@@ -118,19 +118,19 @@ impl Desk {
         self.wallet.balance = self.wallet.balance.checked_sub(more).unwrap();
     }
 
-    /// Whether what was given free has been taken back: a call that was given up as lost had ended
-    /// otherwise. It is the one case outside the guarantees.
+    /// Returns whether a released hold was charged later, because a call that was given up as lost
+    /// had ended otherwise. It is the one case outside the guarantees.
     pub fn is_corrected(&self) -> bool {
         self.calls.iter().any(|call| call.corrected)
     }
 
-    /// What the calls that `at`'s cycle admitted take of a limit in all.
+    /// The amount that the calls admitted in the cycle of `at` take from a limit.
     pub fn weight_in(&self, cycle: Cycle, at: Timestamp) -> Amount {
         let of_cycle = self.calls.iter().filter(|call| cycle.is_same(call.admitted_at, at));
         Amount::sum(of_cycle.map(Made::weight)).unwrap()
     }
 
-    /// Fails unless every counter is what the calls come to.
+    /// Asserts that every counter is the sum over the calls.
     pub fn assert_counted(&self) {
         let Some(last) = self.key.counters.last_used_at else { return };
         for cycle in [Cycle::Daily, Cycle::Weekly, Cycle::Monthly, Cycle::Total] {
@@ -150,7 +150,7 @@ impl Desk {
     }
 }
 
-/// A call of at most this many tokens in and out, at one USD per million each.
+/// A call of at most these numbers of tokens in and out, at one USD per million each.
 pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
     let nothing = PricedUsage::nothing();
     Call {
@@ -189,12 +189,12 @@ pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
     }
 }
 
-/// What so many tokens cost.
+/// The cost of a number of tokens.
 pub fn cost(tokens: u64) -> Amount {
     Amount::from_units(i64::try_from(tokens).unwrap() * 10_000)
 }
 
-/// A limit of what so many tokens cost.
+/// A spend limit at the cost of a number of tokens.
 pub fn spend_limit(tokens: u64, cycle: Cycle) -> Option<SpendLimit> {
     Some(SpendLimit { amount: cost(tokens), cycle })
 }

@@ -1,4 +1,4 @@
-//! What an import would change, and how it is done without rewriting the past.
+//! The changes of an import, and how it keeps earlier prices as they were.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,15 +16,15 @@ use crate::price_row::{PriceRow, TierPrices};
 use crate::rate::Rate;
 use crate::usage::{Unit, UnitPrices};
 
-/// What became of a figure.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// It was not there.
+    /// The figure is new.
     Added,
-    /// It was another.
+    /// The figure has another value.
     Changed,
-    /// It is no longer there; of a whole model: the list no longer names it, and its prices stay.
+    /// The figure is gone. For a whole model: the list no longer names it, and its prices stay.
     Removed,
 }
 
@@ -35,55 +35,55 @@ pub struct Change {
     pub provider: String,
     /// The id or pattern.
     pub model: String,
-    /// What became of it.
+    /// The kind of the change.
     pub kind: Kind,
-    /// Which price: `input`, `output above 200000`, `batch input`.
+    /// The price: `input`, `output above 200000`, `batch input`.
     pub figure: String,
-    /// The day from which it holds, where that is later than the day of the import.
+    /// The first day of the new value, if that is later than the day of the import.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Date>,
-    /// What it was.
+    /// The old value: USD per million or each, or a factor.
     pub old: Option<Rate>,
-    /// What it becomes.
+    /// The new value: USD per million or each, or a factor.
     pub new: Option<Rate>,
-    /// Whether it is too large to be taken unseen: beyond the factor allowed, or from or to zero.
+    /// Whether the change needs a review: beyond [`Update::max_factor`], or from or to zero.
     pub refused: bool,
 }
 
-/// A figure on which two lists disagree.
+/// A figure on which two price lists disagree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Disagreement {
     /// The provider.
     pub provider: String,
     /// The model.
     pub model: String,
-    /// Which price.
+    /// The price, as in [`Change::figure`].
     pub figure: String,
-    /// What the first list says.
+    /// The value in the first list.
     pub first: Rate,
-    /// What the second list says.
+    /// The value in the second list.
     pub second: Rate,
 }
 
-/// How an import is done.
+/// The settings of an import.
 #[derive(Clone, Copy, Debug)]
 pub struct Update {
     /// The first day of new prices.
     pub from: Date,
-    /// How many times dearer or cheaper a price may become without being refused.
+    /// The factor by which a price may rise or fall without [`Change::refused`].
     pub max_factor: Rate,
-    /// Only adds what is missing (see [`CatalogFile::fill`]).
+    /// Whether only missing models and figures are added (see [`CatalogFile::fill`]).
     pub only_missing: bool,
 }
 
 type Key = (String, String);
 
 impl CatalogFile {
-    /// The file with a price list imported into it, and every figure that this changes.
+    /// The file after the import of a price list, and every figure that changes.
     ///
-    /// What the list names is taken and what it does not name stays, except in rows that are the
-    /// list's alone. A price that changes ends the day before [`Update::from`], and a row from that day
-    /// on has the new one. Models that the list no longer names keep their prices.
+    /// Figures that the list names are taken. Others stay, except in rows that are from this list alone. A
+    /// price that changes ends the day before [`Update::from`], and a row from that day on has the new one.
+    /// Models that the list no longer names keep their prices; they are reported as [`Kind::Removed`].
     pub fn updated(
         &self,
         list: Imported,
@@ -115,7 +115,7 @@ impl CatalogFile {
         (file, changes)
     }
 
-    /// The figures that differ between this file and what becomes of it.
+    /// The figures that differ between this file and `new`.
     fn changes_to(&self, new: &CatalogFile, update: &Update) -> Vec<Change> {
         let (before, after) = (single(&self.rows), single(&new.rows));
         let none = Vec::new();
@@ -159,21 +159,21 @@ impl CatalogFile {
     }
 }
 
-/// Whether a price that becomes another wants a second look.
+/// Whether a change of a price needs a review.
 fn is_refused(old: Option<Rate>, new: Option<Rate>, max_factor: Rate) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return false };
     let (less, more) = (old.min(new), old.max(new));
     less != more && (less.is_zero() || more > less.times(max_factor))
 }
 
-/// Whether two figures differ by more than their sources' rounding.
+/// Whether two figures differ by more than a millionth, the rounding of their sources.
 fn differ(one: Rate, other: Rate) -> bool {
     let (less, more) = (one.min(other), one.max(other));
     let millionth = Rate::from_attos(1_000_001_000_000_000_000).unwrap_or(Rate::ZERO);
     more > less.times(millionth)
 }
 
-/// The models that only this list named and that it names no more.
+/// The models that only this list named and that it no longer names.
 fn no_longer_listed(file: &CatalogFile, list: &Imported, format: Format) -> Vec<Change> {
     let listed = single(&list.rows);
     let providers: BTreeSet<&str> = list.rows.iter().map(|row| row.provider.as_str()).collect();
@@ -201,7 +201,7 @@ fn key(row: &PriceRow, model: &ModelPattern) -> Key {
     (row.provider.clone(), model.as_str().to_ascii_lowercase())
 }
 
-/// The rows of each pattern by itself.
+/// The rows, with one pattern each, by provider and pattern.
 fn single(rows: &[PriceRow]) -> BTreeMap<Key, Vec<PriceRow>> {
     let mut single: BTreeMap<Key, Vec<PriceRow>> = BTreeMap::new();
     for row in rows {
@@ -213,8 +213,9 @@ fn single(rows: &[PriceRow]) -> BTreeMap<Key, Vec<PriceRow>> {
     single
 }
 
-/// The rows of one model that hold on a day: the latest for the whole day, and those for some hours
-/// that are no older.
+/// The rows of one model in effect on a day.
+///
+/// They are the latest for the whole day, and rows for some hours that are not older.
 fn in_effect(rows: &[PriceRow], on: Date) -> Vec<&PriceRow> {
     let mut latest: BTreeMap<Option<Hours>, &PriceRow> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.holds(on)) {
@@ -227,7 +228,7 @@ fn in_effect(rows: &[PriceRow], on: Date) -> Vec<&PriceRow> {
     latest.into_values().filter(|row| row.effective_from >= since).collect()
 }
 
-/// Takes a list's rows for one pattern into ours: what holds on the first day, and what is to come.
+/// Merges a list's rows for one pattern into `own`, from the day `from` on.
 fn take(own: &mut Vec<PriceRow>, new: Vec<PriceRow>, from: Date) {
     if own.is_empty() {
         *own = new;
@@ -255,12 +256,12 @@ fn take(own: &mut Vec<PriceRow>, new: Vec<PriceRow>, from: Date) {
             }
             continue;
         }
-        // Rows that begin on that very day are corrected; older ones end.
+        // Rows that begin on the same day are corrected; older ones end.
         own.retain(|one| one.effective_from != Some(day));
         for one in own.iter_mut().filter(|one| one.holds(day)) {
             one.effective_to = day.previous_day();
         }
-        // What was to follow still does.
+        // Later rows still follow.
         let until =
             own.iter().filter_map(|one| one.effective_from).filter(|next| *next > day).min();
         let effective_to = until.and_then(Date::previous_day);
@@ -273,8 +274,9 @@ fn take(own: &mut Vec<PriceRow>, new: Vec<PriceRow>, from: Date) {
     }
 }
 
-/// What a list says of a model on a day over what our rows say: for the whole day, and for some hours.
-/// What it has no row for stays, unless it is the list's own or in the way of one.
+/// The rows of one model on a day: `new` merged over `old`, by hours.
+///
+/// An old row for other hours stays, unless it overlaps a new one or is from the same list.
 fn merged_day(old: &[PriceRow], new: &[&PriceRow]) -> Vec<PriceRow> {
     let of = |hours: Option<Hours>| old.iter().find(|row| row.hours == hours);
     let mut rows: Vec<PriceRow> = new
@@ -297,7 +299,7 @@ fn merged_day(old: &[PriceRow], new: &[&PriceRow]) -> Vec<PriceRow> {
     rows
 }
 
-/// What a list says of a model, and what our row says besides.
+/// The row `new`, with the figures that it lacks from `old`, if `old` is from another list.
 fn merged(old: Option<&PriceRow>, new: &PriceRow) -> PriceRow {
     let Some(old) = old.filter(|old| old.source != new.source && !new.free) else {
         let known = old.and_then(|old| old.max_output_tokens);
@@ -328,7 +330,7 @@ fn merged(old: Option<&PriceRow>, new: &PriceRow) -> PriceRow {
     row
 }
 
-/// Every price of a row by name, those of bands and tiers too, with the hours it is for.
+/// Every price of a row by name, including bands and tiers, with the hours of the row.
 fn figures(row: &PriceRow) -> BTreeMap<String, Rate> {
     let figures = priced(row).into_iter();
     match row.hours {
@@ -368,9 +370,10 @@ fn priced(row: &PriceRow) -> BTreeMap<String, Rate> {
 }
 
 impl Catalog {
-    /// The prices on which this list and another disagree, of the models that either lists by id
-    /// and both can price on the UTC day `on`. What only one of them prices is no disagreement, nor
-    /// are figures that differ by less than a millionth: those are rounded.
+    /// The prices on which this list and `other` disagree on the UTC day `on`.
+    ///
+    /// It compares the models that either lists by exact id and both can price. A figure that only one of
+    /// them has is no disagreement, nor is a difference below a millionth, which is rounding.
     pub fn disagreements(&self, other: &Self, on: Date) -> Vec<Disagreement> {
         let mut found = BTreeSet::new();
         let rows = self.file().rows.iter().chain(&other.file().rows);
@@ -386,8 +389,8 @@ impl Catalog {
             .filter_map(|row| Some((row, row.hours?)))
             .collect();
         for (provider, model) in ids {
-            // Lists may divide the day otherwise, so they are compared at each time at which the
-            // hours of either begin or end.
+            // Lists may divide the day differently, so they are compared at each time at which the hours of
+            // either begin or end.
             let of_model = by_hours.iter().filter(|(row, _)| {
                 row.provider == provider && row.models.iter().any(|one| one.matches(&model))
             });

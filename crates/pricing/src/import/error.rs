@@ -1,8 +1,8 @@
-//! What is wrong with a price list as a whole.
+//! The error of a price list that cannot be read at all.
 
 use std::fmt;
 
-/// Why a text is no price list of its format.
+/// The reason why a text is not a price list in its format.
 #[derive(Debug)]
 pub struct ImportError(pub(super) serde_json::Error);
 
@@ -12,5 +12,5 @@ impl fmt::Display for ImportError {
     }
 }
 
-// Its text says what its cause does.
+// No source: the text already contains the text of the cause.
 impl std::error::Error for ImportError {}

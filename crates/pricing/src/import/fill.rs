@@ -1,4 +1,4 @@
-//! What one price list lacks, taken from another.
+//! Filling of one price list with the models and figures of another.
 
 use time::Date;
 
@@ -10,23 +10,26 @@ use crate::model::ModelPattern;
 use crate::price_row::{Band, PriceRow, TierPrices};
 use crate::usage::{Unit, UnitPrices};
 
-/// What one list adds to the rows of another: everything but how tokens are priced, in which the
-/// first list is complete by itself, and how long a cache entry lives, which few lists tell apart.
+/// Whether a list may add the price of this unit to the rows of another. Token prices are not added,
+/// as the first list is complete there, except the one-hour cache write, which few lists name.
 fn fills(unit: Unit) -> bool {
     !unit.counts_tokens() || unit == Unit::CacheWrite1h
 }
 
 impl CatalogFile {
-    /// Adds what this file lacks and `other` has: models that cannot be found here, and, where both
-    /// price a model's tokens alike, tiers and prices of other units. A largest answer is added in any
-    /// case. Nothing that is here is changed. `on` is the day of `other`'s prices.
+    /// Adds the models and figures that this file lacks and `other` has.
+    ///
+    /// `on` is the day of `other`'s prices. A model that is not found here is added with its row. For a
+    /// model of which both lists price input and output tokens alike, tiers and prices of other units are
+    /// added. [`PriceRow::max_output_tokens`] is raised in any case. No price of this file changes. The
+    /// notes are the notes of `other` and the differences found, sorted.
     pub fn fill(&mut self, other: Imported, on: Date) -> Vec<Note> {
         let mut notes = other.notes;
         for (provider, others) in other.fallbacks {
             self.fallbacks.entry(provider).or_insert(others);
         }
         let own = Catalog::from(CatalogFile { rows: self.rows.clone(), ..self.clone() });
-        // Short ids before long: where they share a row, the plain name speaks for it.
+        // Short ids before long: if they share a row, the plain name decides.
         let mut rows = other.rows;
         let name = |row: &PriceRow| {
             let name = row.models.first().map_or("", ModelPattern::as_str).to_owned();
@@ -50,10 +53,9 @@ impl CatalogFile {
                         one.provider == row.provider && one.models.contains(&pattern)
                     };
                     for mine in self.rows.iter_mut().filter(same) {
-                        // A row for several models holds for each of them: the largest answer
-                        // bounds them all.
+                        // A row for several models applies to each of them: the largest answer bounds all.
                         mine.max_output_tokens = mine.max_output_tokens.max(row.max_output_tokens);
-                        // The other list's prices are of one day: they say nothing of the past.
+                        // The other list's prices are of one day and do not apply to earlier ones.
                         if mine.effective_from >= since && mine.hours == row.hours {
                             add(mine, &row, id, &mut notes);
                         }
@@ -62,7 +64,7 @@ impl CatalogFile {
             }
         }
         self.rows.extend(missing);
-        // A price of no model but of the provider's tool is that of every model that has tools.
+        // A row with only this price is for the provider's tool: it applies to every model with tools.
         for session in sessions {
             let with_tools = |row: &&mut PriceRow| {
                 row.provider == session.provider
@@ -85,7 +87,7 @@ fn only(prices: &UnitPrices, unit: Unit) -> bool {
     priced.next() == Some(&unit) && priced.next().is_none()
 }
 
-/// Adds to a row what another row of the same model has besides.
+/// Adds to a row the figures that another row of the same model has and it lacks.
 fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
     if mine.free || !alike(&mine.prices, &other.prices) {
         return;
@@ -127,7 +129,7 @@ fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
     }
 }
 
-/// Says where a row's figures come from, after some of another row were added to it.
+/// Adds the sources of `other` to a row that received some of its figures.
 pub(super) fn name_source(row: &mut PriceRow, other: &PriceRow) {
     let sources = [row.source.as_deref(), other.source.as_deref()];
     let mut named: Vec<&str> = Vec::new();
@@ -139,8 +141,9 @@ pub(super) fn name_source(row: &mut PriceRow, other: &PriceRow) {
     row.source = (!named.is_empty()).then(|| named.join(", "));
 }
 
-/// Whether two lists price input and output alike, or, where neither prices those, all that both
-/// price.
+/// Whether two lists have the same prices of input and output.
+///
+/// If neither has those, the prices of all units that both have are compared.
 fn alike(one: &UnitPrices, other: &UnitPrices) -> bool {
     let main = [Unit::Input, Unit::Output];
     if main.iter().any(|&unit| one.get(unit).is_some() || other.get(unit).is_some()) {
@@ -150,20 +153,21 @@ fn alike(one: &UnitPrices, other: &UnitPrices) -> bool {
     shared.clone().next().is_some() && shared.all(|(one, other)| one == other)
 }
 
-/// What a tier of a row costs below all bands.
+/// The prices of a tier of a row, below all bands.
 fn priced(row: &PriceRow, tier: &TierPrices) -> UnitPrices {
     let tiers = [("it".to_owned(), tier.clone())].into();
     PriceRow { tiers, ..row.clone() }.prices_for(0, &["it"]).prices
 }
 
-/// The prices that `tier` of `other` has of its own, and the standard ones of `mine` for the rest. It
-/// has no bands where the standard has none.
+/// The own prices of `tier` in `other`, over the standard prices of `mine`.
+///
+/// It has no bands where the standard has none.
 pub(super) fn on_top(mine: &PriceRow, other: &PriceRow, tier: &TierPrices) -> TierPrices {
     let TierPrices::Prices { prices, bands } = tier else { return tier.clone() };
     let over = |own: &UnitPrices, theirs: &UnitPrices, mine: &UnitPrices| {
         let mut all = *mine;
         for &unit in Unit::ALL {
-            // What equals their standard price was taken from there.
+            // A price that equals their standard one was taken from there.
             let own = own.get(unit).filter(|price| Some(*price) != *theirs.get(unit));
             *all.get_mut(unit) = own.or(*mine.get(unit));
         }
@@ -183,7 +187,7 @@ pub(super) fn on_top(mine: &PriceRow, other: &PriceRow, tier: &TierPrices) -> Ti
     TierPrices::Prices { prices: Box::new(over(prices, &other.prices, &mine.prices)), bands }
 }
 
-/// Sets the price of a unit that neither bands nor tiers change.
+/// Sets the price of a unit that bands and tiers do not change.
 fn set_everywhere(row: &mut PriceRow, unit: Unit, from: &UnitPrices) {
     let price = *from.get(unit);
     *row.prices.get_mut(unit) = price;

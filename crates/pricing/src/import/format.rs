@@ -8,12 +8,12 @@ use std::str::FromStr;
 pub enum Format {
     /// The JSON of the `genai-prices` project: prices per million, with dates and variants.
     GenaiPrices,
-    /// LiteLLM's map of models: prices of one, without dates.
+    /// LiteLLM's map of models: prices per single unit, without dates.
     Litellm,
 }
 
 impl Format {
-    /// Its name: what [`PriceRow::source`](crate::PriceRow::source) says of its rows.
+    /// The name, as in [`PriceRow::source`](crate::PriceRow::source) of its rows.
     pub const fn name(self) -> &'static str {
         match self {
             Self::GenaiPrices => "genai-prices",

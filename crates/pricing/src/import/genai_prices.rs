@@ -1,8 +1,8 @@
-//! The JSON of the `genai-prices` project.
+//! Reads the JSON of the `genai-prices` project.
 //!
 //! Prices are per million tokens, per thousand calls or pages, per hour of audio. A price may have
-//! steps by the length of the prompt (a call beyond a step pays it for all tokens), a model several
-//! prices by date or time of day, and variants by how a call was served.
+//! steps by the length of the prompt: a call beyond a step pays its price for all tokens. A model may
+//! have several prices by date or time of day, and variants by how a call was served.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ struct Provider {
     id: String,
     #[serde(default)]
     fallback_model_providers: Option<Vec<String>>,
-    /// Read one by one: a model that cannot be read is no reason to have none.
+    /// Read one by one, so that an unreadable model does not affect the others.
     models: Vec<Box<RawValue>>,
 }
 
@@ -68,7 +68,7 @@ struct Constraint {
     start_time: Option<String>,
     #[serde(default)]
     end_time: Option<String>,
-    /// Conditions that are not known here.
+    /// Conditions that are not supported.
     #[serde(flatten)]
     others: BTreeMap<String, IgnoredAny>,
 }
@@ -101,7 +101,7 @@ struct RawStep {
 
 type Prices = BTreeMap<&'static str, (Unit, Stepped)>;
 
-/// A tier, since when it has prices of its own, and these.
+/// A tier, the first day of its own prices, and these prices.
 type OfTier<'a> = (&'a str, Option<Date>, Prices);
 
 /// Prices at some hours of the day.
@@ -111,7 +111,7 @@ struct Hourly {
     prices: Prices,
 }
 
-/// Our names of the providers, by theirs.
+/// The list's names of the providers, and the names in this crate.
 const PROVIDERS: [(&str, &str); 19] = [
     ("anthropic", "anthropic"),
     ("aws", "bedrock"),
@@ -138,7 +138,7 @@ fn our_name(provider: &str) -> Option<&'static str> {
     PROVIDERS.iter().find(|(theirs, _)| *theirs == provider).map(|(_, ours)| *ours)
 }
 
-/// Which unit a price is for, and how it is scaled to ours.
+/// The unit of a price key, and its scale.
 fn unit_of(key: &str) -> Option<(&'static str, Unit, Scale)> {
     const UNITS: [(&str, Unit, Scale); 22] = [
         ("input_mtok", Unit::Input, Scale::ONE),
@@ -167,7 +167,7 @@ fn unit_of(key: &str) -> Option<(&'static str, Unit, Scale)> {
     UNITS.into_iter().find(|(name, ..)| *name == key)
 }
 
-/// The tier of ours that a variant is for.
+/// The tier of a price row that a variant is for.
 fn tier_of(when: &BTreeMap<String, String>) -> Option<&str> {
     let mut conditions = when.iter();
     let (key, value) = conditions.next().filter(|_| when.len() == 1)?;
@@ -221,7 +221,7 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
                     read.notes.push(Note::unreadable(name, &model.id, what));
                 }
                 Ok(own) => {
-                    // As the list itself does it, the first model that an id matches counts.
+                    // As in the list itself, the first model that an id matches counts.
                     let mut patterns: Vec<ModelPattern> =
                         own.first().map(|row| row.models.clone()).unwrap_or_default();
                     patterns.retain(|pattern| {
@@ -239,19 +239,19 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
             }
         }
     }
-    // A list of which nothing can be read is in another format.
+    // A list without one readable model is in another format.
     match unread.filter(|_| rows.is_empty()) {
         Some(why) => Err(ImportError(why)),
         None => Ok((read, rows)),
     }
 }
 
-/// What reads the prices of one model.
+/// A reader of the prices of one model.
 struct Reader<'a> {
     provider: &'a str,
     model: &'a str,
     notes: &'a mut Vec<Note>,
-    /// The prices that could not be read: without them the model would be too cheap.
+    /// The prices that could not be read. Without them the model would be too cheap.
     unreadable: Vec<String>,
 }
 
@@ -276,7 +276,7 @@ impl Reader<'_> {
             self.note("has no prices");
         }
         let variants = self.variants(model.price_variants.as_deref().unwrap_or_default());
-        // The list in force is the last whose condition is met, or else the first.
+        // The last list whose condition is met applies, or else the first.
         let mut dated: BTreeMap<Option<Date>, Prices> = BTreeMap::new();
         let mut hourly: Vec<Hourly> = Vec::new();
         let mut all_day: Vec<Prices> = Vec::new();
@@ -288,8 +288,7 @@ impl Reader<'_> {
             }
             match constraint {
                 Some(one) if one.start_time.is_some() || one.end_time.is_some() => {
-                    // Its day is that of the prices before it: it is from then on that the list
-                    // states hours.
+                    // Its first day is that of the prices before it, because the list states hours from then on.
                     let since = dated.keys().max().copied().flatten();
                     match one.hours() {
                         Some(hours) => hourly.push(Hourly { since, hours, prices }),
@@ -312,7 +311,7 @@ impl Reader<'_> {
                 dearest(&mut prices, dearer);
             }
             let mut step = vec![self.row(&models, since, None, &prices, (&variants, until))];
-            // Where hours overlap the last list counts.
+            // Where hours overlap, the last list counts.
             let of_day: Vec<_> = hourly.iter().filter(|one| one.since == since).collect();
             let last = |minute| of_day.iter().rposition(|one| one.hours.contain_minute(minute));
             for (hours, place) in Hours::runs(last) {
@@ -352,13 +351,13 @@ impl Reader<'_> {
             ..PriceRow::default()
         };
         let mut tiers: BTreeMap<&str, Prices> = BTreeMap::new();
-        // A variant that begins while these prices hold is theirs from the start: its day is the one
-        // on which the list began to state it.
+        // A variant that begins while these prices apply is theirs from the start: its date is the day on
+        // which the list began to state it.
         let begun = |since: Option<Date>| until.is_none_or(|until| since < Some(until));
         for (tier, _, own) in variants.iter().filter(|(_, since, _)| begun(*since)) {
             let tier = tiers.entry(tier).or_default();
             for (key, price) in own {
-                // Of two variants for one key the first counts.
+                // Of two variants for one key, the first counts.
                 tier.entry(*key).or_insert_with(|| price.clone());
             }
         }
@@ -397,7 +396,7 @@ impl Reader<'_> {
     fn prices(&mut self, keys: &PriceKeys) -> Prices {
         let mut prices = Prices::new();
         for (key, raw) in keys {
-            // Audio of either direction, where the list does not tell them apart.
+            // Audio of either direction: the list does not distinguish them.
             let known = match key.as_str() {
                 "audio_hours" if keys.contains_key("input_audio_hours") => continue,
                 "audio_hours" => unit_of("input_audio_hours"),
@@ -434,7 +433,7 @@ fn stepped(raw: &RawValue, scale: Scale) -> Option<Stepped> {
     Some(Stepped { base: number::rate(&raw.base, scale)?, steps })
 }
 
-/// Takes for each price the dearer of two.
+/// Raises each price to the higher of two.
 fn dearest(prices: &mut Prices, other: &Prices) {
     for (key, (unit, price)) in other {
         let (_, mine) = prices.entry(key).or_insert_with(|| (*unit, price.clone()));
@@ -444,7 +443,7 @@ fn dearest(prices: &mut Prices, other: &Prices) {
     }
 }
 
-/// The prices below all steps, and those above each.
+/// The prices below all steps, and above each step.
 fn in_bands(prices: &Prices) -> (UnitPrices, Vec<Band>) {
     let above = |start: Option<u64>| {
         let mut units = UnitPrices::default();

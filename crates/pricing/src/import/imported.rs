@@ -1,4 +1,4 @@
-//! What was read from a price list.
+//! The content of an imported price list.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use super::tidy;
 use crate::catalog::{Catalog, CatalogFile};
 use crate::price_row::PriceRow;
 
-/// What was read from a price list.
+/// The rows, fallbacks and notes read from a price list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// The rows: one for each model and time of its prices, as yet not grouped by equal prices.
+    /// The rows: one for each model and period of its prices, not grouped by equal prices.
     pub rows: Vec<PriceRow>,
-    /// For a provider, those whose prices hold where it lists none of its own.
+    /// Per provider, the providers whose prices apply to models that it does not list.
     pub fallbacks: BTreeMap<String, Vec<String>>,
-    /// What was not carried over, and what was decided.
+    /// Notes on data that was left out and on decisions.
     pub notes: Vec<Note>,
 }
 
 impl Imported {
-    /// What was imported, as a catalogue of its own.
+    /// The import as a [`Catalog`] of its own.
     pub fn into_catalog(self) -> Catalog {
         self.into_file().into()
     }
 
-    /// The rows as a catalogue file, grouped by equal prices and in order.
+    /// The import as a price list file, its rows grouped by equal prices and sorted.
     pub fn into_file(self) -> CatalogFile {
         let mut file =
             CatalogFile { sources: Vec::new(), fallbacks: self.fallbacks, rows: self.rows };

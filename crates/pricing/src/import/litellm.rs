@@ -1,7 +1,8 @@
-//! LiteLLM's map of models: prices of one token, character, second or call, without dates.
+//! Reads LiteLLM's map of models.
 //!
-//! A key says what is priced, then perhaps above which length of the prompt, then perhaps in which
-//! tier: `input_cost_per_token_above_272k_tokens_priority`.
+//! Prices are per token, character, second or call, without dates. A key names the unit, then
+//! optionally the length of the prompt above which it applies, then optionally the tier:
+//! `input_cost_per_token_above_272k_tokens_priority`.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +21,9 @@ use crate::usage::{Unit, UnitPrices};
 
 type Keys = BTreeMap<String, Box<RawValue>>;
 
-/// Our names of the providers, by theirs, and what stands before the ids of each. Of two that are
-/// one provider here, what the first lists counts.
+/// The list's names of the providers, the names in this crate, and the id prefixes.
+///
+/// If two are one provider here, the entries of the first count.
 const PROVIDERS: [(&str, &str, &[&str]); 35] = [
     ("openai", "openai", &["openai/"]),
     ("text-completion-openai", "openai", &[]),
@@ -60,7 +62,7 @@ const PROVIDERS: [(&str, &str, &[&str]); 35] = [
     ("bedrock_mantle", "bedrock", &["bedrock_mantle/"]),
 ];
 
-/// Which unit a key prices, and how it is scaled to ours.
+/// The unit of a price key, and its scale.
 const UNITS: [(&str, Unit, Scale); 27] = [
     ("input_cost_per_token", Unit::Input, Scale::MILLION),
     ("cache_read_input_token_cost", Unit::CachedInput, Scale::MILLION),
@@ -88,11 +90,11 @@ const UNITS: [(&str, Unit, Scale); 27] = [
     ("file_search_cost_per_1k_calls", Unit::FileSearch, Scale::THOUSANDTH),
     ("code_interpreter_cost_per_session", Unit::CodeSession, Scale::ONE),
     ("input_cost_per_query", Unit::SearchUnit, Scale::ONE),
-    // Image models that name no price of the images they make name it so.
+    // Image models without a price of generated images use this key for it.
     ("input_cost_per_image", Unit::Image, Scale::ONE),
 ];
 
-/// The tiers that a key may end in, and our names of them.
+/// The tier suffixes of keys, and the names of the tiers in price rows.
 const TIERS: [(&str, &str); 5] = [
     ("_priority", "priority"),
     ("_flex", "flex"),
@@ -101,23 +103,23 @@ const TIERS: [(&str, &str); 5] = [
     ("_ultrafast", "ultrafast"),
 ];
 
-/// Factors on the price of every token, and the tier that each is for.
+/// The keys of factors on the price of every token, and the tier of each.
 const FACTORS: [(&str, &str); 2] = [
     ("regional_processing_uplift_multiplier_us", "us"),
     ("regional_processing_uplift_multiplier_eu", "eu"),
 ];
 
 pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError> {
-    // The values are read one by one: an entry that explains the format is no list of prices.
+    // The values are read one by one, since one entry explains the format and is no price list.
     let models: BTreeMap<String, Box<RawValue>> =
         serde_json::from_str(text).map_err(ImportError)?;
     let mut read = Imported::default();
     let mut unknown: BTreeMap<String, usize> = BTreeMap::new();
-    // By provider and id, and by the place of their provider among ours.
+    // By provider and id; the number is the index of the provider in `PROVIDERS`.
     let mut found: BTreeMap<(&str, String), (usize, Vec<PriceRow>)> = BTreeMap::new();
     for (name, raw) in models {
         let keys: Keys = serde_json::from_str(raw.get()).unwrap_or_default();
-        // Explains the format.
+        // The entry that explains the format.
         if name == "sample_spec" {
             continue;
         }
@@ -152,7 +154,7 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
             notes.push(Note::unreadable(provider, &name, unreadable.join(", ")));
         }
         let earlier = found.get(&(*provider, id.to_ascii_lowercase()));
-        // What stands under the provider's name before what stands without.
+        // An entry with the provider's prefix goes before one without.
         if earlier.is_some_and(|(at, _)| *at < place || (*at == place && name == id)) {
             continue;
         }
@@ -167,7 +169,7 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
     Ok((read, rows))
 }
 
-/// The id that a request names, or why no request can name this one.
+/// The id that a request names, or the reason why no request can name this one.
 fn own_id<'n>(provider: &str, prefixes: &[&str], name: &'n str) -> Result<&'n str, &'static str> {
     let id = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
     let (first, _) = id.split_once('/').unwrap_or(("", ""));
@@ -199,17 +201,17 @@ fn text_of(keys: &Keys, key: &str) -> Option<String> {
     serde_json::from_str(keys.get(key)?.get()).ok()
 }
 
-/// What reads the prices of one model.
+/// A reader of the prices of one model.
 struct Reader<'a> {
     provider: &'a str,
     model: &'a str,
     keys: &'a Keys,
     notes: Vec<Note>,
-    /// The prices that could not be read: without them the model would be too cheap.
+    /// The prices that could not be read. Without them the model would be too cheap.
     unreadable: Vec<String>,
 }
 
-/// A price and where it applies: its tier, and above which length of the prompt.
+/// A price with its tier and the length of the prompt above which it applies.
 struct Price<'a> {
     tier: Option<&'a str>,
     above: Option<u64>,
@@ -245,7 +247,7 @@ impl Reader<'_> {
             }
         }
         let models = match id.strip_prefix("ft:") {
-            // The names of fine-tuned models go on behind the name of what they were tuned from.
+            // The id of a fine-tuned model continues after the name of its base model.
             Some(_) => vec![ModelPattern::new(id), ModelPattern::new(format!("{id}:*"))],
             None => vec![ModelPattern::new(id)],
         };
@@ -256,7 +258,7 @@ impl Reader<'_> {
             source: Some(Format::Litellm.name().to_owned()),
             max_output_tokens: self.keys.get("max_output_tokens").and_then(|raw| {
                 let count: u64 = raw.get().parse().ok()?;
-                // Models without an answer of text name the length of the prompt.
+                // Models without a text answer state the length of the prompt here.
                 (count > 0 && standard.output.is_some_and(|price| !price.is_zero()))
                     .then_some(count)
             }),
@@ -277,7 +279,7 @@ impl Reader<'_> {
         row
     }
 
-    /// A factor on the prices of tokens; one of nothing is none.
+    /// A factor on the prices of tokens; `None` for zero.
     fn factor(&mut self, key: &str, raw: &RawValue) -> Option<Rate> {
         let factor = number::rate(raw, Scale::ONE).filter(|factor| !factor.is_zero());
         if factor.is_none() && raw.get() != "null" {
@@ -286,7 +288,7 @@ impl Reader<'_> {
         factor
     }
 
-    /// The row for most of the day and those for the hours of the peak, where the list names both.
+    /// The row for most of the day and the rows for the peak hours, if the list has both.
     fn by_hours(&mut self, row: PriceRow) -> Vec<PriceRow> {
         let Some(raw) = self.keys.get("off_peak_pricing") else { return vec![row] };
         let keys: Keys = serde_json::from_str(raw.get()).unwrap_or_default();
@@ -336,14 +338,14 @@ impl Reader<'_> {
         let makes_images = ["image_generation", "image_edit"].map(|mode| format!("\"{mode}\""));
         let mode = self.keys.get("mode").map_or("", |mode| mode.get());
         let in_doubt = match base {
-            // Elsewhere it is the price of an image in the prompt.
+            // In other modes it is the price of an image in the prompt.
             "input_cost_per_image" => {
                 !makes_images.iter().any(|one| one == mode)
                     || self.keys.contains_key("output_cost_per_image")
             }
-            // For a transcription it repeats the price of what was sent.
+            // For a transcription it repeats the price of the input.
             "output_cost_per_second" => mode == "\"audio_transcription\"",
-            // Paid with each request, which is priced as such.
+            // Charged with each request, which has its own price.
             "search_context_cost_per_query" => self.provider == "perplexity",
             "input_cost_per_audio_per_second" => self.keys.contains_key("input_cost_per_token"),
             "input_cost_per_token_cache_hit" => {
@@ -355,7 +357,7 @@ impl Reader<'_> {
             return None;
         }
         let rate = match serde_json::from_str::<Keys>(raw.get()) {
-            // By the size of what is searched.
+            // Prices by the size of the search context: the highest counts.
             Ok(sizes) => {
                 let stated = sizes.values().filter(|raw| raw.get() != "null");
                 let rates: Option<Vec<_>> = stated.map(|raw| number::rate(raw, scale)).collect();
@@ -370,11 +372,11 @@ impl Reader<'_> {
     }
 }
 
-/// Prices in the place of others: where they name none, the others' stay. But what costs as much
-/// there as the unit it falls back to does so here, too.
+/// The prices of `above`, and of `below` for units that it lacks. A unit with the same price as
+/// its parent in `below` also follows its parent here.
 fn over(below: &UnitPrices, above: &UnitPrices) -> UnitPrices {
     let mut units = *below;
-    // Parents stand before their children.
+    // Parents precede their children.
     for &unit in Unit::ALL {
         let parent = |prices: &UnitPrices| unit.parent().and_then(|parent| prices.price(parent));
         let follows = below.get(unit).is_some() && *below.get(unit) == parent(below);
@@ -384,7 +386,7 @@ fn over(below: &UnitPrices, above: &UnitPrices) -> UnitPrices {
     units
 }
 
-/// The prices of a tier, or of none, below all bounds of the prompt's length and above each.
+/// The prices of a tier or the standard, below all bounds and above each.
 fn in_bands(prices: &[Price<'_>], tier: Option<&str>) -> (UnitPrices, Vec<Band>) {
     let list = |tier: Option<&str>, above: Option<u64>| {
         let mut units = UnitPrices::default();
@@ -407,7 +409,7 @@ fn in_bands(prices: &[Price<'_>], tier: Option<&str>) -> (UnitPrices, Vec<Band>)
         in_standard = over(&in_standard, &list(None, Some(start)));
         let own = list(tier, Some(start));
         below = match tier {
-            // A tier without prices for long prompts: the standard's, unless its own are dearer.
+            // A tier without prices for long prompts has the standard's, unless its own are higher.
             Some(_) if own == UnitPrices::default() => {
                 let mut dearer = in_standard;
                 for &unit in Unit::ALL {

@@ -1,7 +1,7 @@
-//! Price lists of others, read into rows of ours: text in, rows and notes out.
+//! Import of price lists of other projects: text in, price rows and notes out.
 //!
-//! Two formats are read: the JSON of the `genai-prices` project and LiteLLM's map of prices. What a
-//! list says and our rows cannot, and what it says that cannot be meant, is left out with a note.
+//! Two formats are read: the JSON of the `genai-prices` project and LiteLLM's map of prices. Data that
+//! price rows cannot express, and data that cannot be correct, is left out with a note.
 
 mod changes;
 mod error;
@@ -30,9 +30,10 @@ impl Format {
     /// Reads a price list in this format.
     ///
     /// # Errors
-    /// [`ImportError`] when the text is not in this format at all.
+    /// [`ImportError`] when the text is not in this format at all. A model that cannot be read is left out
+    /// with a [`Note`].
     pub fn read(self, text: &str) -> Result<Imported, ImportError> {
-        // What some programs write before a text in UTF-8.
+        // A byte order mark, which some programs write before UTF-8.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let (mut read, rows) = match self {
             Self::GenaiPrices => genai_prices::read(text)?,
@@ -45,7 +46,7 @@ impl Format {
     }
 }
 
-/// Puts the rows of a file in order: one row for all models whose prices are the same.
+/// Sorts the rows of a file and groups models with equal prices into one row.
 pub fn tidy(file: &mut CatalogFile) {
     tidy::group(&mut file.rows);
 }

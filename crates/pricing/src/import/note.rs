@@ -1,4 +1,4 @@
-//! What there is to say of a price list.
+//! Remarks on an imported price list.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use serde::Serialize;
 /// A remark on one model of a price list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Note {
-    /// The provider: our name, or the list's where we have none.
+    /// The provider: its name in this crate, or the list's name if it is not known here.
     pub provider: String,
-    /// The model as the list names it; empty where all models of the provider are meant.
+    /// The model as the list names it; empty for all models of the provider.
     pub model: String,
-    /// What there is to say.
+    /// The text of the remark.
     pub text: String,
-    /// Whether the model is left out because something of it cannot be read: then it has no new price.
+    /// Whether the model is left out because a part of it cannot be read. It then has no new price.
     pub left_out: bool,
 }
 
@@ -24,7 +24,7 @@ impl Note {
         Self { provider, model, text: text.into(), left_out: false }
     }
 
-    /// That a model is left out, and what of it cannot be read.
+    /// A remark that a model is left out, and which part of it cannot be read.
     pub(super) fn unreadable(provider: &str, model: &str, what: impl fmt::Display) -> Self {
         Self {
             left_out: true,

@@ -1,37 +1,38 @@
-//! Numbers of price lists: exact, whatever their notation.
+//! Exact numbers from price lists, in any notation.
 
 use serde_json::value::RawValue;
 
 use crate::rate::Rate;
 
-/// So many significant digits are the trace of binary arithmetic at the source, such as
-/// `0.18000000000000002`; no price list has a price of so many.
+/// The significant digits from which a number is an artefact of binary arithmetic.
+///
+/// An example is `0.18000000000000002`. No price list states a price with that many digits.
 const ARTEFACT_DIGITS: usize = 15;
-/// What is kept of such a number.
+/// The digits that are kept of such a number.
 const KEPT_DIGITS: usize = 12;
 
-/// A number in a JSON text, with what it has to be multiplied by to be a price of ours.
+/// The factor from a number in a price list to a price of this crate.
 #[derive(Clone, Copy)]
 pub(super) struct Scale {
-    /// Times ten to this power.
+    /// The power of ten to multiply by.
     pub(super) power: i32,
-    /// Divided by this.
+    /// The number to divide by.
     pub(super) divisor: u128,
 }
 
 impl Scale {
-    /// As it stands.
+    /// No change.
     pub(super) const ONE: Self = Self { power: 0, divisor: 1 };
-    /// From the price of one to that of a million.
+    /// From a price of one to a price of a million.
     pub(super) const MILLION: Self = Self { power: 6, divisor: 1 };
-    /// From the price of a thousand to that of one.
+    /// From a price of a thousand to a price of one.
     pub(super) const THOUSANDTH: Self = Self { power: -3, divisor: 1 };
-    /// From the price of an hour to that of a second.
+    /// From a price of an hour to a price of a second.
     pub(super) const PER_SECOND: Self = Self { power: 0, divisor: 3600 };
 }
 
-/// The number in `raw`, scaled. Digits beyond the eighteenth decimal are rounded half-even; `None`
-/// for what is negative, no number, or beyond 18 digits before the point.
+/// The number in `raw`, scaled and rounded half-even to 18 decimals. `None` for a negative number, no
+/// number, or more than 18 digits before the point.
 pub(super) fn rate(raw: &RawValue, scale: Scale) -> Option<Rate> {
     parse(raw.get().trim_matches('"'), scale)
 }

@@ -1,4 +1,4 @@
-//! How `genai-prices` says which ids a model has, in patterns of ours.
+//! The model conditions of `genai-prices`, as patterns of price rows.
 
 use serde::Deserialize;
 
@@ -17,25 +17,25 @@ pub(super) enum Clause {
     And(Vec<Clause>),
 }
 
-/// All but the ids of speech models, which are listed apart.
+/// The regular expression for all ids except speech models, which are listed separately.
 const NOT_SPEECH: &str = "^(?!.*-[tT][tT][sS](?:$|-))";
-/// What stands behind a date in the regular expressions of snapshots: those are found by their id
+/// The dates at the end of the regular expressions for snapshots. The lookup finds a snapshot by its id
 /// without the date.
 const DATES: [&str; 3] = [r"-\d{8}$", r"[-@]\d{8}$", r"-\d{4}-\d{2}-\d{2}$"];
-/// How Bedrock's ids say where a model runs; what is priced alike everywhere but `global` is
-/// listed as `regional`.
+/// The region prefixes in Bedrock's ids. Prices that are equal everywhere but in `global` are listed as
+/// `regional`.
 const BEDROCK_REGIONS: [&str; 9] =
     ["us-gov.", "us.", "eu.", "apac.", "jp.", "au.", "ca.", "sa.", "in."];
 
 impl Clause {
-    /// The patterns that match the same ids, and the parts of the condition that have none.
+    /// The patterns that match the same ids, and the parts without a pattern.
     pub(super) fn patterns(&self, provider: &str) -> (Vec<ModelPattern>, Vec<String>) {
         let (mut patterns, mut left_out) = (Vec::new(), Vec::new());
         self.collect(&mut patterns, &mut left_out);
         if provider == "bedrock" {
             patterns = patterns.iter().map(|pattern| without_region(pattern)).collect();
         }
-        // The exact ones first: they are looked up first.
+        // Exact ids first, as in the lookup.
         patterns.sort_by_key(|pattern| pattern.contains('*'));
         let mut kept: Vec<ModelPattern> = Vec::new();
         for pattern in patterns.into_iter().map(ModelPattern::new) {
@@ -58,7 +58,7 @@ impl Clause {
                 None => left_out.push(format!("the ids of the regular expression {regex}")),
             },
             Self::And(all) => match all.as_slice() {
-                // Prefix and not speech: the forms that ids of such a family have.
+                // A prefix that excludes speech: the forms that ids of such a family have.
                 [Self::StartsWith(text), Self::Regex(regex)] if regex == NOT_SPEECH => {
                     patterns.push(text.clone());
                     for ending in ["-latest", "-exp*", "-preview", "-preview-0*", "-0*"] {
@@ -71,7 +71,7 @@ impl Clause {
     }
 }
 
-/// A regular expression of literal text and one of the endings that occur.
+/// The patterns of a regular expression with literal text and a known ending.
 fn expand(regex: &str) -> Option<Vec<String>> {
     let regex = regex.strip_prefix('^')?;
     let literal = |text: &str| {
@@ -89,8 +89,8 @@ fn expand(regex: &str) -> Option<Vec<String>> {
     Some(vec![literal(regex.strip_suffix('$')?)?])
 }
 
-/// `*us.anthropic.claude-x*` and its like as `regional.anthropic.claude-x*`: the forms of an id at
-/// Bedrock are found without ARN and with `regional` in the place of its region.
+/// The pattern `*us.anthropic.claude-x*` and the like as `regional.anthropic.claude-x*`. The lookup finds
+/// ids of Bedrock without ARN and with `regional` in place of their region.
 fn without_region(pattern: &str) -> String {
     let bare = pattern.strip_prefix('*').unwrap_or(pattern);
     let bare = bare.strip_prefix('/').unwrap_or(bare);
@@ -123,7 +123,7 @@ mod tests {
                 &["m-*", "*-n", "*o*"],
                 0,
             ),
-            // The date of a snapshot is cut off when an id is looked up.
+            // The lookup removes the date of a snapshot.
             (
                 "openai",
                 r#"{"or": [{"equals": "m-5.6"}, {"regex": "^m-5\\.6-\\d{4}-\\d{2}-\\d{2}$"}]}"#,

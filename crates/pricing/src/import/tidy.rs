@@ -1,4 +1,4 @@
-//! What rows must be like, and how they are put in order.
+//! Checks and order of price rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,8 +13,8 @@ use crate::price_row::{Band, PROVISIONED, PriceRow, TierPrices};
 use crate::rate::Rate;
 use crate::usage::{Unit, UnitPrices};
 
-/// The models, beside those of `:free` ids, that are known to cost nothing. A zero or an empty
-/// list of any other model says only that its source knows no price.
+/// The models, in addition to `:free` ids, that are known to cost nothing. For any other model a zero or
+/// an empty list means that its source knows no price.
 const FREE: [(&str, &str); 12] = [
     ("openai", "moderation"),
     ("openai", "omni-moderation*"),
@@ -30,8 +30,8 @@ const FREE: [(&str, &str); 12] = [
     ("mistral", "labs-leanstral-*"),
 ];
 
-/// Ids of the families that sources call free by a pattern. The pattern itself would make whatever an
-/// operator calls so free: deployments have names of their own.
+/// The ids of the families that sources list as free by a pattern. The pattern itself would also make an
+/// operator's deployment free, if its name happens to match.
 const FREE_IDS: [(&str, &str); 10] = [
     ("openai", "omni-moderation-latest"),
     ("openai", "omni-moderation-2024-09-26"),
@@ -45,7 +45,7 @@ const FREE_IDS: [(&str, &str); 10] = [
     ("google", "gemma-3n-e4b-it"),
 ];
 
-/// Figures that their source has wrong by a factor of a thousand, as those of like models show.
+/// Models whose figures are a factor of a thousand off, as similar models show.
 const MISTAKEN: [(&str, &str, &str); 2] =
     [("litellm", "azure", "jais-30b-chat"), ("litellm", "cohere", "embed-multilingual-light-v3.0")];
 
@@ -68,8 +68,8 @@ fn is_free(provider: &str, models: &[ModelPattern]) -> bool {
     !models.is_empty() && models.iter().all(free)
 }
 
-/// The ids of a free row: those that it names, and for each pattern the ones that are known to be
-/// meant. Of what is left out a note is made.
+/// The ids of a free row: the ones that it names, and the known ids of each pattern. Patterns are left out
+/// with a note.
 fn free_ids(
     provider: &str,
     models: &[ModelPattern],
@@ -96,8 +96,9 @@ fn free_ids(
     ids
 }
 
-/// The rows of an import that can stand in a catalogue: prices of nothing only where they are
-/// meant, and everything in its shortest form.
+/// The rows of an import that are valid in a price list, in their shortest form.
+///
+/// Zero prices are valid only for models that are known to be free.
 pub(super) fn checked(rows: Vec<PriceRow>, notes: &mut Vec<Note>) -> Vec<PriceRow> {
     let mut kept = Vec::new();
     for mut row in rows {
@@ -134,8 +135,8 @@ pub(super) fn checked(rows: Vec<PriceRow>, notes: &mut Vec<Note>) -> Vec<PriceRo
             note("has prices above 0 only for long prompts or in tiers");
             continue;
         } else {
-            // Beside prices above 0 a zero says that the source knows none, or that there is
-            // nothing of the kind: left out, the unit takes its parent's price.
+            // Next to prices above 0, a zero means that the source knows no price or that there is no such
+            // usage. Without it, the unit takes its parent's price.
             without_zeros(&mut row);
             shorten_tiers(&mut row);
         }
@@ -144,7 +145,7 @@ pub(super) fn checked(rows: Vec<PriceRow>, notes: &mut Vec<Note>) -> Vec<PriceRo
     kept
 }
 
-/// All price lists of a row.
+/// All sets of prices of a row: standard, bands and tiers.
 fn lists(row: &PriceRow) -> impl Iterator<Item = &UnitPrices> {
     let tiers = row.tiers.values().flat_map(|tier| match tier {
         TierPrices::Factor { .. } => Vec::new(),
@@ -165,8 +166,8 @@ fn without_zeros(row: &mut PriceRow) {
             let own = *prices.get(unit);
             let parents = unit.parent().and_then(|parent| prices.price(parent));
             let redundant = unit == Unit::Reasoning && own == parents;
-            // The images that a model makes are paid by their tokens or by themselves: where a
-            // source states both, the one is worked out from the other.
+            // Generated images are paid by their tokens or by number: if a source states both, one price is
+            // derived from the other.
             let twice = unit == Unit::Image && prices.get(Unit::OutputImage).is_some();
             if own.is_some_and(Rate::is_zero) || redundant || twice {
                 *prices.get_mut(unit) = None;
@@ -175,7 +176,7 @@ fn without_zeros(row: &mut PriceRow) {
     };
     clean(&mut row.prices);
     let standard = row.prices;
-    // What has no parent would cost nothing in a band or tier: there the standard price stays.
+    // A unit without a parent would cost nothing in a band or tier: the standard price stays there.
     let clean = |prices: &mut UnitPrices| {
         clean(prices);
         for &unit in Unit::ALL.iter().filter(|unit| unit.parent().is_none()) {
@@ -192,7 +193,7 @@ fn without_zeros(row: &mut PriceRow) {
     }
 }
 
-/// Writes the prices of a tier as a factor where they are the standard's, all times one number.
+/// Writes the prices of a tier as a factor, if they are a multiple of the standard's.
 pub(super) fn shorten_tiers(row: &mut PriceRow) {
     let (standard, standard_bands) = (row.prices, row.bands.clone());
     for tier in row.tiers.values_mut() {
@@ -212,7 +213,7 @@ fn factor_between(
     let tokens = Unit::ALL.iter().copied().filter(|unit| unit.counts_tokens());
     let factor = tokens.into_iter().find_map(|unit| {
         let (from, to) = ((*standard.get(unit))?, (*prices.get(unit))?);
-        // Factors have few decimals: what is no multiple of a ten-thousandth is none.
+        // Factors have few decimals: a quotient that is no multiple of a ten-thousandth is no factor.
         const SCALE: u128 = 10_000;
         let scaled = to.attos().checked_mul(SCALE)?;
         let quotient = scaled.checked_div(from.attos())?;
@@ -234,8 +235,9 @@ fn factor_between(
     (alike(standard, prices) && bands_alike).then_some(factor)
 }
 
-/// Makes one row of those that differ in nothing but their models, in the order of provider, id
-/// day and hours.
+/// Groups rows that differ only in their models, and sorts them.
+///
+/// The order is by provider, id, day and hours.
 pub(super) fn group(rows: &mut Vec<PriceRow>) {
     let mut grouped: Vec<PriceRow> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
@@ -261,14 +263,14 @@ pub(super) fn group(rows: &mut Vec<PriceRow>) {
     *rows = grouped;
 }
 
-/// What is wrong with a row of a catalogue file.
+/// An error in a row of a price list file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Which row, from 0.
+    /// The index of the row, from 0.
     pub row: usize,
-    /// Whose, and for which model.
+    /// The provider and first model of the row.
     pub subject: String,
-    /// What is wrong.
+    /// The description of the error.
     pub text: String,
 }
 
@@ -278,7 +280,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Everything that is wrong with a catalogue file that parses.
+/// All errors in a price list file that parses; empty for a valid file.
 pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
     let mut found = Vec::new();
     type Named<'a> = (&'a str, String, Option<Date>);
@@ -313,7 +315,7 @@ pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
         }
         let mut all_bands = vec![("bands".to_owned(), &row.bands)];
         for (tier, prices) in &row.tiers {
-            // What was paid for in advance costs nothing, whatever stands here.
+            // Usage paid for in advance costs nothing, whatever is listed here.
             let at_nothing = row.free || tier == PROVISIONED;
             match prices {
                 TierPrices::Factor { factor } if factor.is_zero() && !at_nothing => {

@@ -1,4 +1,4 @@
-//! Hours of the day as price lists write them.
+//! Hours of the day in the notations of price lists.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,9 @@ use serde_json::value::RawValue;
 
 use crate::hours::{DAY, Hours, Minute};
 
-/// A minute of the day in UTC, from `08:00:00+08:00` and its shorter forms; `None` for what is no
-/// whole minute.
+/// A minute of the day in UTC, from `08:00:00+08:00` and its shorter forms.
+///
+/// `None` if it is no whole minute.
 pub(super) fn minute(text: &str) -> Option<Minute> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let (clock, east, offset) = match text.split_once(['+', '-']) {
@@ -21,7 +22,7 @@ pub(super) fn minute(text: &str) -> Option<Minute> {
     Some(Minute::new(clock.after_midnight().saturating_add(shift)))
 }
 
-/// When what a list calls off-peak holds: `{"hours_utc": "00:00-01:00", "weekdays": [1, 2]}`.
+/// A window of off-peak prices: `{"hours_utc": "00:00-01:00", "weekdays": [1, 2]}`.
 #[derive(Deserialize)]
 struct Window {
     hours_utc: OneOrMore,
@@ -37,14 +38,15 @@ enum OneOrMore {
 
 /// The hours of the peak.
 pub(super) struct Peak {
-    /// Minutes that are not off-peak on each day of the week.
+    /// The hours that are not off-peak on every day of the week.
     pub(super) hours: Vec<Hours>,
     /// Whether some of them are off-peak on some days.
     pub(super) not_on_all_days: bool,
 }
 
-/// The hours outside the windows of an `off_peak_pricing`; `None` where they cannot be read, or where
-/// nothing is off-peak each day.
+/// The hours outside the windows of an `off_peak_pricing`.
+///
+/// `None` if the windows cannot be read, or if the whole day is alike.
 pub(super) fn peak(keys: &BTreeMap<String, Box<RawValue>>) -> Option<Peak> {
     let windows: Vec<Window> = serde_json::from_str(keys.get("windows")?.get()).ok()?;
     // `None` is the whole day.
@@ -68,7 +70,7 @@ pub(super) fn peak(keys: &BTreeMap<String, Box<RawValue>>) -> Option<Peak> {
     };
     let on_days = |minute: u16| (1..=7).filter(|&day| is_off_peak(minute, day)).count();
     let runs = Hours::runs(|minute| on_days(minute) == 7);
-    // Where it is the same all day there are no hours.
+    // No hours if it is the same all day.
     runs.iter().any(|(hours, _)| hours.is_some()).then(|| Peak {
         hours: runs.iter().filter(|(_, off)| !off).filter_map(|(hours, _)| *hours).collect(),
         not_on_all_days: (0..DAY).any(|minute| (1..7).contains(&on_days(minute))),

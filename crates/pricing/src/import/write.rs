@@ -1,16 +1,16 @@
-//! Catalogue files as text: one row a line.
+//! Price list files as text, one row a line.
 
 use std::fmt::Write;
 
 use crate::catalog::CatalogFile;
 use crate::price_row::PriceRow;
 
-/// A row as it stands in a file; empty for a row that is none.
+/// The line of a row in a file; empty if it cannot be serialized.
 pub(super) fn line(row: &PriceRow) -> String {
     spaced(&serde_json::to_string(row).unwrap_or_default())
 }
 
-/// The JSON with a space behind every comma and colon that is not part of a string.
+/// The JSON with a space after every comma and colon outside strings.
 fn spaced(json: &str) -> String {
     let mut text = String::with_capacity(json.len().saturating_mul(5) / 4);
     let (mut in_string, mut escaped) = (false, false);
@@ -27,7 +27,7 @@ fn spaced(json: &str) -> String {
 }
 
 impl CatalogFile {
-    /// The file as text, one row a line. Reading it gives the same file.
+    /// The file as JSON text, one row a line. Reading it returns the same file.
     pub fn to_text(&self) -> String {
         let mut text = String::from("{");
         let json = |value: serde_json::Result<String>| spaced(&value.unwrap_or_default());

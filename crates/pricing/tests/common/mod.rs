@@ -1,15 +1,15 @@
-//! Made-up price lists, and rows in short.
+//! Invented price lists, and short texts for rows.
 
 use tollgate_pricing::import::{Format, Imported};
 use tollgate_pricing::{ModelPattern, PriceRow, Unit, UnitPrices};
 
-/// A list in the format of genai-prices with these models of OpenAI.
+/// A price list in the format of genai-prices with these models of OpenAI.
 pub(crate) fn genai_prices(models: &str) -> Imported {
     let text = format!(r#"[{{"id": "openai", "name": "OpenAI", "models": [{models}]}}]"#);
     Format::GenaiPrices.read(&text).unwrap_or_else(|why| unreachable!("{why}"))
 }
 
-/// A list in LiteLLM's format with these entries.
+/// A price list in LiteLLM's format with these entries.
 pub(crate) fn litellm(entries: &str) -> Imported {
     Format::Litellm.read(&format!("{{{entries}}}")).unwrap_or_else(|why| unreachable!("{why}"))
 }
@@ -32,7 +32,7 @@ pub(crate) fn standard(row: &PriceRow) -> String {
     prices(&row.prices)
 }
 
-/// The prices of a row for a prompt of so many tokens in a tier.
+/// The prices of a row for a prompt of `tokens` in a tier.
 pub(crate) fn in_tier(row: &PriceRow, tokens: u64, tier: &str) -> String {
     let selected = row.prices_for(tokens, &[tier]);
     assert!(selected.unlisted_tiers.is_empty(), "no tier {tier}");

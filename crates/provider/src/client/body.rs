@@ -1,3 +1,5 @@
+//! The body of a call to a provider, in pieces, with a mark for the start of its writing.
+
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -7,10 +9,10 @@ use std::task::{Context, Poll};
 use awc::body::{BodySize, MessageBody};
 use bytes::Bytes;
 
-/// awc copies what a body yields into its write buffer; pieces keep that buffer small.
+/// The size of a piece. awc copies each piece into its write buffer; this keeps the buffer small.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// A request body that says whether the first of it was taken to be written: from then on the provider
+/// A request body that marks when its first piece is taken for writing: from then on the provider
 /// may have seen the call.
 pub(super) struct CountedBody {
     rest: Bytes,

@@ -24,18 +24,17 @@ use super::resolver::Resolver;
 use super::stream::ProviderStream;
 use crate::address::is_public;
 
-/// How somebody is connected to.
+/// A kind of connection: its protocol, and the addresses that it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lane {
-    /// With TLS, or by plain HTTP.
+    /// TLS; else plain HTTP.
     pub(super) tls: bool,
-    /// To any address, or to public ones only.
+    /// Any address; else public ones only.
     pub(super) private: bool,
 }
 
 /// Makes connections: name, address check, TCP, TLS. One service does all of it, so that the
-/// addresses which are checked are the ones which are used; a second look-up could answer
-/// differently.
+/// checked addresses are the ones that are used: a second look-up could return others.
 #[derive(Clone)]
 pub(super) struct Connecting {
     lane: Lane,
@@ -86,8 +85,8 @@ impl Connecting {
     }
 }
 
-/// The addresses that may be connected to. One private address among public ones is no mistake of
-/// a name server's but an attack or a misconfiguration, yet the public ones are as good as ever.
+/// The addresses that may be connected to. A private address among public ones is an attack or a
+/// misconfiguration; the public ones are used all the same.
 fn allowed(lane: Lane, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, NotSent> {
     if addresses.is_empty() {
         return Err(NotSent::Dns);
@@ -99,8 +98,8 @@ fn allowed(lane: Lane, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, No
     if public.is_empty() { Err(NotSent::PrivateAddress) } else { Ok(public) }
 }
 
-/// Tries one address after the other. One that is silent may be a network that is not routed here,
-/// often IPv6: it gets a moment, so that the next one has its turn within the timeout.
+/// Tries one address after the other. An address that is silent may be in a network that is not
+/// routed here, often IPv6. It gets two seconds, so that the next one is tried within the timeout.
 async fn connect_to_any(addresses: &[SocketAddr]) -> Result<TcpStream, NotSent> {
     const MOMENT: Duration = Duration::from_secs(2);
     let Some((last, others)) = addresses.split_last() else { return Err(NotSent::Dns) };
@@ -112,9 +111,9 @@ async fn connect_to_any(addresses: &[SocketAddr]) -> Result<TcpStream, NotSent> 
     connect_to(*last).await.map_err(|_| NotSent::Refused)
 }
 
-/// How much of an answer the system takes in before we read it. Left to itself it takes as much as
-/// the provider sends, many megabytes for each client that reads slowly. This is enough for
-/// 5 MB/s at a distance of 50 ms.
+/// The size of the receive buffer of the system. By default the system accepts as much as the
+/// provider sends, many megabytes for each client that reads slowly. This size is enough for 5 MB/s
+/// at a distance of 50 ms.
 const RECEIVE_BUFFER_BYTES: u32 = 256 * 1024;
 
 async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
@@ -124,12 +123,12 @@ async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
     }?;
     socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
     let tcp = socket.connect(address).await?;
-    // Without it a stream of small writes stalls for the peer's delayed acknowledgements.
+    // Without it, small writes wait for the delayed acknowledgements of the peer.
     tcp.set_nodelay(true)?;
     Ok(tcp)
 }
 
-/// The name that the certificate must have; IPv6 addresses without their brackets.
+/// The name that the certificate must have. IPv6 addresses are without their brackets.
 struct ServerName(String);
 
 impl Host for ServerName {
@@ -138,7 +137,7 @@ impl Host for ServerName {
     }
 }
 
-/// A client that makes its connections in one way, and waits so long for each.
+/// A client that makes connections of one kind, with a timeout for each.
 pub(super) fn client(
     lane: Lane,
     tls: &Arc<ClientConfig>,
@@ -155,14 +154,14 @@ pub(super) fn client(
         .finish()
 }
 
-/// TLS as providers are spoken to: the roots of the web, no client certificate, HTTP/1.1.
+/// The TLS configuration for providers: the web's roots, no client certificate, HTTP/1.1.
 pub(super) fn tls_config() -> Arc<ClientConfig> {
     tls_config_trusting(webpki_roots_cert_store())
 }
 
 fn tls_config_trusting(roots: RootCertStore) -> Arc<ClientConfig> {
-    // awc makes a configuration of its own on the way, which we replace; it panics where no
-    // provider of cryptography is installed. One that is there already is as good.
+    // awc first makes a configuration of its own, which is replaced later, and panics if no crypto
+    // provider is installed. A provider that is installed already serves as well.
     let _ = ring::default_provider().install_default();
     let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -186,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that shows `chain` and keeps what it is told by whoever trusts that.
+    /// Starts a server that presents `chain` and keeps the bytes that clients send.
     async fn listen(
         chain: Vec<CertificateDer<'static>>,
         key: &KeyPair,

@@ -1,20 +1,20 @@
-//! What can go wrong between a call and its answer, and what it says of whether the call was seen.
+//! The errors between a call and its answer, and whether the provider may have seen the call.
 
 use std::fmt;
 
 use awc::error::{ConnectError, SendRequestError};
 
-/// Why nothing was sent.
+/// The reason that nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotSent {
     /// The provider's name has no address.
     Dns,
-    /// It has a private one, and the provider is not allowed to.
+    /// It has only private addresses, and the provider is not allowed to have one.
     PrivateAddress,
-    /// Nobody listens there, or it cannot be reached.
+    /// No server listens there, or it cannot be reached.
     Refused,
-    /// No secure connection came about: wrong certificate, or none.
+    /// TLS failed: a wrong certificate, or none.
     Tls,
     /// The connection took too long.
     TimedOut,
@@ -22,15 +22,14 @@ pub enum NotSent {
     Invalid,
 }
 
-/// Why there is no answer.
+/// The reason that there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// Not a byte was written: the provider knows nothing of the call.
+    /// No byte was written: the provider has not seen the call.
     NotSent(NotSent),
-    /// The call was sent, at least in part, and no answer came, or none that can be read: the
-    /// provider may bill it.
+    /// The call was sent, at least in part, and no readable answer came. The provider may bill it.
     NoAnswer {
-        /// The time ran out, rather than that the connection was lost.
+        /// Whether the time ran out; else the connection was lost.
         timed_out: bool,
     },
 }
@@ -52,12 +51,12 @@ impl fmt::Display for SendError {
 
 impl std::error::Error for SendError {}
 
-/// Why a body ended before its end.
+/// The reason that a body ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyError {
-    /// The connection was lost, or what came is not HTTP.
+    /// The connection was lost, or the bytes are not HTTP.
     Broken,
-    /// Nothing came for the idle time.
+    /// No byte came for the idle time.
     TimedOut,
 }
 
@@ -72,7 +71,7 @@ impl fmt::Display for BodyError {
 
 impl std::error::Error for BodyError {}
 
-/// Why no connection came about, as it travels through awc.
+/// The reason for a failed connection, in the form that passes through awc.
 #[derive(Debug)]
 pub(super) struct Failure(pub(super) NotSent);
 
@@ -84,8 +83,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What an error of awc's means. Its `Connect` errors come before a byte is written, except
-/// `Disconnected`, which stands for an end of the connection where the answer should begin.
+/// The meaning of an awc error. Its `Connect` errors come before a byte is written, except
+/// `Disconnected`: the connection ended where the answer should begin.
 pub(super) fn send_error(error: &SendRequestError) -> SendError {
     let not_sent = match error {
         SendRequestError::Connect(ConnectError::Timeout) => NotSent::TimedOut,

@@ -1,17 +1,17 @@
 //! The final head of an answer: how the end of its body is known.
 
-/// A head that is longer is left to the parser, which refuses it.
+/// The longest head that is read. A longer one is left to the parser, which refuses it.
 pub(super) const MAX_HEAD_BYTES: usize = 128 * 1024;
 
-/// Where the digit of the version stands that tells HTTP/1.1 from HTTP/1.0.
+/// The position of the digit that differs between HTTP/1.1 and HTTP/1.0.
 const MINOR_VERSION: usize = "HTTP/1.".len();
 
-/// Marks a head whose body only the end of the connection ends (RFC 9112, 6.3); false while the head is
+/// Marks a head whose body ends only with the connection (RFC 9112, 6.3). False while the head is
 /// not whole.
 ///
-/// The codec below awc reads such a body in HTTP/1.0 and takes it for none in HTTP/1.1. The two versions
-/// differ in nothing else for an answer without a length on a connection that is not used again, so its
-/// version is lowered.
+/// The codec below awc reads such a body in HTTP/1.0, but takes it for empty in HTTP/1.1. For an
+/// answer without a length, on a connection that is not used again, the two versions do not differ
+/// otherwise. So the version in the head is lowered.
 pub(super) fn mark_if_closed_at_end(head: &mut [u8]) -> bool {
     let Some(end) = end_of_head(head) else { return false };
     if is_closed_at_end(head.get(..end).unwrap_or_default())
@@ -22,7 +22,7 @@ pub(super) fn mark_if_closed_at_end(head: &mut [u8]) -> bool {
     true
 }
 
-/// Where the empty line stands that ends a head. Lines may end in a line feed alone.
+/// The position of the empty line that ends a head. Lines may end in a line feed alone.
 fn end_of_head(head: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', head).find(|at| {
         let rest = head.get(at.saturating_add(1)..).unwrap_or_default();

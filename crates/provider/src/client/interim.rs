@@ -1,34 +1,35 @@
+//! Removes interim heads (`100 Continue`, `103 Early Hints`) from the start of an answer.
+
 use std::io;
 
-/// All interim heads of one answer together; many short ones are as endless as a long one.
+/// The most bytes of all interim heads of one answer, so that many short ones are bounded too.
 const MAX_INTERIM_BYTES: usize = 64 * 1024;
 
-/// How the status line of an interim head begins; `#` stands for any digit.
+/// The start of the status line of an interim head; `#` stands for any digit.
 const INTERIM: &[u8; 12] = b"HTTP/1.# 1##";
 
 /// Finds the final head of an answer behind interim ones (`100 Continue`, `103 Early Hints`).
 ///
-/// awc takes the first head that comes for the answer. After an interim one it would give the
-/// connection back to the pool, and the answer itself would go to the next call there, which is
-/// somebody else's.
+/// awc takes the first head for the answer. After an interim head it would return the connection to
+/// the pool, and the answer itself would go to the next call on that connection.
 #[derive(Debug, Default)]
 pub(super) struct AnswerStart {
     phase: Phase,
-    /// The bytes of a status line that is not decided and was cut.
+    /// The bytes of a status line that is cut and not decided yet.
     held: Vec<u8>,
-    /// How many bytes of interim heads were dropped.
+    /// The number of bytes of interim heads that were dropped.
     dropped: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// The final head has begun, or nothing was asked yet.
+    /// The final head has begun, or no request was written yet.
     #[default]
     Passing,
-    /// So many bytes of the status line are like those of an interim head. The line also is that
-    /// of a switch of protocols so far as `switching` says.
+    /// The first `matched` bytes of the status line match an interim head. `switching` is whether
+    /// they also match a switch of protocols.
     StatusLine { matched: usize, switching: bool },
-    /// Within an interim head.
+    /// An interim head.
     Interim { line_empty: bool },
 }
 
@@ -37,23 +38,23 @@ impl Phase {
 }
 
 impl AnswerStart {
-    /// A part of a request was written: an answer is to come.
+    /// Notes that a part of a request was written: an answer is expected.
     pub(super) fn expect(&mut self) {
         if self.phase == Phase::Passing {
             *self = Self { phase: Phase::START, ..Self::default() };
         }
     }
 
-    /// Whether everything is to pass.
+    /// Whether all bytes pass.
     pub(super) fn is_passing(&self) -> bool {
         self.phase == Phase::Passing
     }
 
-    /// Reads on. `None` as long as the final head has not begun; then where in `bytes` it goes on,
-    /// behind what is to be taken from [`AnswerStart::take_held`].
+    /// Reads on. Returns `None` until the final head begins, then the position in `bytes` where it
+    /// continues, behind the bytes of [`AnswerStart::take_held`].
     ///
     /// # Errors
-    /// The interim heads are too long, or one of them switches protocols, which we never ask for.
+    /// The interim heads are too long, or one of them switches protocols, which was not requested.
     pub(super) fn find(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let mut start = 0;
         for (at, &byte) in bytes.iter().enumerate() {
@@ -138,7 +139,7 @@ mod tests {
     const FINAL: &str =
         "HTTP/1.1 200 OK\r\ncontent-length: 27\r\n\r\nHTTP/1.1 103 in a body\r\n\r\nx";
 
-    /// What passes of an answer in these pieces.
+    /// The bytes of an answer in these pieces that pass.
     fn pass(pieces: &[&[u8]]) -> io::Result<Vec<u8>> {
         let mut start = AnswerStart::default();
         start.expect();

@@ -1,20 +1,22 @@
-//! The operator's key in an answer: blanked before anything else reads the answer.
+//! Blanks the operator's key in an answer before anything else reads the answer.
 
 use awc::http::header::{HeaderMap, HeaderValue};
 use bytes::{Bytes, BytesMut};
 use memchr::memmem::Finder;
 
-/// A shorter key may be a word that stands in many answers. Keys of providers are longer.
+/// The shortest key that is blanked. A shorter one may be a word of many answers, and the keys of
+/// providers are longer.
 const SHORTEST_KEY_BYTES: usize = 16;
 
-/// Blanks a key in an answer with as many asterisks, however the answer is cut into pieces.
+/// Blanks a key in an answer with asterisks of its length, however the answer is cut into pieces.
 ///
-/// It finds the very bytes of the key, not other forms of it: not encoded, and not in a compressed body.
+/// It finds the exact bytes of the key. It does not find encoded forms, or the key in a compressed
+/// body.
 pub(super) struct KeyMask {
     key: Finder<'static>,
-    /// The end of what came, as far as it may begin a key.
+    /// The last bytes so far, as long as they may begin a key.
     held: BytesMut,
-    /// How often the key was found.
+    /// The number of keys found.
     pub(super) found: u64,
 }
 
@@ -37,7 +39,7 @@ impl KeyMask {
         }
     }
 
-    /// Takes the next piece of the body; answers what may pass of all that came.
+    /// Takes the next piece of the body and returns the bytes that may pass.
     pub(super) fn piece(&mut self, piece: Bytes) -> Bytes {
         let mut open = match self.held.is_empty() {
             true if self.key.find(&piece).is_none() => {
@@ -58,7 +60,7 @@ impl KeyMask {
         open.freeze()
     }
 
-    /// What is held when the body has ended.
+    /// The held bytes, when the body has ended.
     pub(super) fn rest(&mut self) -> Bytes {
         self.held.split().freeze()
     }
@@ -74,7 +76,7 @@ impl KeyMask {
         }
     }
 
-    /// How many of the last bytes begin a key that the next piece may complete.
+    /// The number of bytes at the end that may begin a key which the next piece completes.
     fn begun(&self, bytes: &[u8]) -> usize {
         let key = self.key.needle();
         let most = bytes.len().min(key.len().saturating_sub(1));
@@ -91,7 +93,7 @@ mod tests {
 
     const KEY: &str = "sk-sk-key-of-test";
 
-    /// What passes of an answer that comes in these pieces.
+    /// The bytes that pass of an answer in these pieces, and the number of keys found.
     fn masked(pieces: &[&[u8]]) -> (Vec<u8>, u64) {
         let mut mask = KeyMask::of(KEY).unwrap();
         let mut passed: Vec<u8> =

@@ -1,14 +1,13 @@
-//! The client that forwards, one for each worker.
+//! The client that forwards calls to providers. Each worker has one.
 //!
-//! It speaks HTTP/1.1 only: one connection carries one call, so a connection that breaks costs one
-//! call, an idle connection can be checked before it is used, and no stream waits for the window
-//! of another.
+//! It speaks HTTP/1.1 only: one connection carries one call. So a broken connection costs one call,
+//! an idle connection can be checked before its use, and no stream waits for the window of another.
 //!
-//! What a failure means for money depends on one thing: whether the provider may have seen the
-//! call. Up to a connection that is ready nothing was written, and [`SendError::NotSent`] says so.
-//! From the first written byte on it is unknown what the provider made of it:
-//! [`SendError::NoAnswer`]. Nothing is tried twice, not even on a pooled connection that turns out
-//! to be closed: a POST may have been read before.
+//! The consequence of a failure for the money depends on one fact: whether the provider may have
+//! seen the call. Until a connection is ready, nothing is written: [`SendError::NotSent`]. From the
+//! first written byte on, it is unknown how much the provider has processed:
+//! [`SendError::NoAnswer`]. Nothing is tried twice, even if a pooled connection turns out to be
+//! closed: the provider may have read the POST before.
 
 mod body;
 mod connect;
@@ -45,14 +44,14 @@ use self::stream::Ended;
 pub use self::webhook::{Reach, WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError};
 use crate::table::Endpoint;
 
-/// How long to wait for what.
+/// The timeouts of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For the connection: name, TCP and TLS together.
+    /// The time for the connection: name, TCP and TLS together.
     pub connect: Duration,
-    /// From the first written byte to the head of the answer.
+    /// The time from the first written byte to the head of the answer.
     pub first_byte: Duration,
-    /// Between two pieces of the body.
+    /// The time between two pieces of the body.
     pub idle: Duration,
 }
 
@@ -68,7 +67,7 @@ impl Default for Timeouts {
 
 /// A call to be sent.
 pub struct Outgoing<'a> {
-    /// Where to.
+    /// The target.
     pub endpoint: &'a Endpoint,
     /// The method.
     pub method: Method,
@@ -76,7 +75,7 @@ pub struct Outgoing<'a> {
     pub headers: HeaderMap,
     /// The body; empty for none.
     pub body: Bytes,
-    /// Whether the operator's key goes with it, which is then blanked in the answer.
+    /// Whether the operator's key is sent. It is then blanked in the answer.
     pub managed: bool,
 }
 
@@ -94,16 +93,16 @@ pub struct ProviderClient {
 }
 
 impl ProviderClient {
-    /// A client with no connections yet, which asks the system for addresses.
+    /// A client without connections, which resolves names by the system.
     pub fn new(timeouts: Timeouts) -> Self {
         Self::with_resolver(timeouts, &Resolver::System)
     }
 
-    /// The same, which asks `resolver` for addresses.
+    /// As [`ProviderClient::new`], with another resolver.
     pub fn with_resolver(timeouts: Timeouts, resolver: &Resolver) -> Self {
         let tls = connect::tls_config();
-        // Three clients rather than one: a connection to a private address that one provider was
-        // allowed to make must not be found in the pool by another that is not.
+        // Three clients: a connection to a private address that one provider is allowed to make
+        // must not be taken from the pool by another that is not.
         let client = |lane| client(lane, &tls, resolver, timeouts.connect);
         Self {
             timeouts,
@@ -116,7 +115,7 @@ impl ProviderClient {
     /// Sends a call and waits for the head of the answer.
     ///
     /// # Errors
-    /// [`SendError`] tells whether the provider may have seen the call.
+    /// [`SendError`] says whether the provider may have seen the call.
     pub async fn send(&self, call: Outgoing<'_>) -> Result<Incoming, SendError> {
         let (target, host) = call.endpoint.target.clone();
         let bodiless = call.method == Method::HEAD;
@@ -125,8 +124,8 @@ impl ProviderClient {
         request.headers_mut().insert(header::HOST, host);
 
         let (sending, deadline) = if call.body.is_empty() {
-            // A connection is there after `connect` at most, so that after both nothing but the
-            // answer can be missing.
+            // A connection is ready after `connect` at most. After both times, only the answer can
+            // be missing.
             (request.send(), Deadline::After(self.timeouts.connect + self.timeouts.first_byte))
         } else {
             let started = Rc::new(Cell::new(false));
@@ -136,7 +135,7 @@ impl ProviderClient {
         let response = tokio::select! {
             biased;
             result = sending => result.map_err(|error| send_error(&error))?,
-            // It is looked at whenever something was written, for that is what comes before it here.
+            // It is polled after each write, because the sending comes before it in this `select!`.
             () = deadline.passed() => return Err(SendError::NoAnswer { timed_out: true }),
         };
         let framing = Framing::of(&response, bodiless);
@@ -155,10 +154,10 @@ impl ProviderClient {
     }
 }
 
-/// When to stop waiting for the head of an answer.
+/// The end of the wait for the head of an answer.
 enum Deadline {
     After(Duration),
-    /// After the first byte of the body was taken to be written.
+    /// This time after the first byte of the body is taken for writing.
     AfterStart(Rc<Cell<bool>>, Duration),
 }
 
@@ -175,14 +174,14 @@ impl Deadline {
     }
 }
 
-/// Room for so many is made in what is used for the next answer's.
+/// The initial capacity for the headers of an answer.
 const USUAL_HEADERS: usize = 12;
 
 /// The answer of a provider.
 pub struct Incoming {
     /// The HTTP status.
     pub status: u16,
-    /// All headers, as they came but for the operator's key.
+    /// All headers as received, with the operator's key blanked.
     pub headers: HeaderMap,
     response: Option<ClientResponse>,
     framing: Framing,
@@ -197,7 +196,7 @@ impl Incoming {
         framing: Framing,
         mut mask: Option<KeyMask>,
     ) -> Self {
-        // They are taken out of the answer, of which nothing but the body is read from here on.
+        // The headers are moved out of the answer. Only its body is read from here on.
         let mut headers = HeaderMap::with_capacity(USUAL_HEADERS);
         let response = response.map_body(|head, body| {
             std::mem::swap(&mut headers, &mut head.headers);
@@ -216,18 +215,18 @@ impl Incoming {
         }
     }
 
-    /// How often the operator's key was blanked since this was last asked.
+    /// The number of times that the operator's key was blanked since the last call.
     pub fn take_masked(&mut self) -> u64 {
         self.mask.as_mut().map_or(0, |mask| std::mem::take(&mut mask.found))
     }
 
-    /// The next piece of the body, as it came but for the operator's key; `None` after the last one. After an error there is
-    /// nothing more.
+    /// The next piece of the body as received, with the operator's key blanked. `None` after the
+    /// last piece, and after an error.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The same, for who waits for something else, too.
+    /// As [`Incoming::next`], for a caller that polls something else too.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         let Some(response) = &mut self.response else { return Poll::Ready(None) };
         let error = match response.poll_next_unpin(cx) {
@@ -236,7 +235,7 @@ impl Incoming {
                 let Some(mask) = &mut self.mask else { return Poll::Ready(Some(Ok(piece))) };
                 let passes = mask.piece(piece);
                 if passes.is_empty() {
-                    // All of it may begin a key.
+                    // All of it may be the start of a key.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -252,7 +251,7 @@ impl Incoming {
                 Some(BodyError::TimedOut)
             }
         };
-        // Dropping what is not read to its end closes the connection.
+        // An unread rest is dropped, which closes the connection.
         self.response = None;
         let rest = self.mask.as_mut().map(KeyMask::rest).filter(|rest| !rest.is_empty());
         match (rest, error) {
@@ -262,8 +261,8 @@ impl Incoming {
     }
 }
 
-/// How long nothing has come. Its timer is set once and not for every piece: when it goes off, it is
-/// put off by what has come meanwhile.
+/// The time since the last piece. The timer is not set for each piece: when it fires, it is
+/// postponed by the pieces that came in the meantime.
 struct Silence {
     most: Duration,
     since: Option<Instant>,
@@ -284,17 +283,17 @@ impl Silence {
     }
 }
 
-/// How the end of a body is known.
+/// The way in which the end of a body is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
-    /// By its length or its last chunk; or there is no body.
+    /// Its length or its last chunk; or there is no body.
     Stated,
-    /// By the end of the connection.
+    /// The end of the connection.
     UntilClosed,
 }
 
 impl Framing {
-    /// `bodiless` says that the call asked for no body.
+    /// The framing of an answer. `bodiless` says that the call requested no body.
     fn of(response: &ClientResponse, bodiless: bool) -> Self {
         let headers = response.headers();
         let stated = headers.contains_key(header::CONTENT_LENGTH)

@@ -1,25 +1,27 @@
+//! The addresses of a host name: from the system, or from a function.
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::error::NotSent;
 
-/// Answers what addresses a name has; none when it has none.
+/// Returns the addresses of a name; none if it has none.
 pub type NameServer = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;
 
-/// Who says which addresses a name has. Clones share it.
+/// The source of the addresses of a name. Clones share it.
 #[derive(Clone, Default)]
 pub enum Resolver {
     /// The system.
     #[default]
     System,
-    /// A function in its place. A name that changes its addresses between two look-ups, or has
-    /// addresses of which one leads inside, is an attack that can only be tried out so.
+    /// A function in its place. It allows tests of names that change their addresses between two
+    /// look-ups, or that have a private address among public ones.
     Names(Arc<NameServer>),
 }
 
 impl Resolver {
-    /// The addresses of a host: itself, or what is said of its name.
+    /// The addresses of a host: itself, or the addresses of its name.
     pub(super) async fn addresses(
         &self,
         host: &str,

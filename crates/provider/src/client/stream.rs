@@ -1,3 +1,5 @@
+//! The byte stream of a connection: an end is an error, and interim heads are removed.
+
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -14,22 +16,22 @@ use super::interim::AnswerStart;
 
 /// A connection to a provider, on which an end is an error and no interim head is seen.
 ///
-/// The HTTP/1 codec below awc takes the end of a connection for the end of a body, also when
-/// `content-length` or the last chunk say that more was to come, so a cut answer would look whole.
-/// An end that is an error cannot be overlooked; a body that has no other end is told apart in
-/// [`Incoming`](super::Incoming). Why interim heads must not be seen, [`AnswerStart`] tells.
+/// The HTTP/1 codec below awc takes the end of a connection for the end of a body, even if
+/// `content-length` or the last chunk say that more is to come. A cut answer would look whole. As
+/// an error, the end is noticed; [`Incoming`](super::Incoming) accepts it for a body that has no
+/// other end. [`AnswerStart`] says why interim heads are removed.
 #[derive(Debug)]
 pub(super) struct ProviderStream {
     transport: Transport,
     start: AnswerStart,
-    /// The final head and what came with it, until that head is whole.
+    /// The final head, and the bytes after it, until the head is whole.
     head: Option<Vec<u8>>,
-    /// The same when it is whole, where it had to be moved; it comes before what is read.
+    /// The bytes of `head` once it is whole, if they had to be moved. They are read first.
     ahead: Bytes,
 }
 
-/// The provider ended the connection, and said so: a TLS connection that ends without a word may have been
-/// cut.
+/// An end of the connection that the provider announced. A TLS connection that ends otherwise may
+/// have been cut.
 #[derive(Debug)]
 pub(super) struct Ended;
 
@@ -67,14 +69,14 @@ impl ProviderStream {
         }
     }
 
-    /// Moves what fits from `ahead`.
+    /// Moves the bytes that fit out of `ahead`.
     fn read_ahead(&mut self, buffer: &mut ReadBuf<'_>) {
         let count = self.ahead.len().min(buffer.remaining());
         buffer.put_slice(&self.ahead.split_to(count));
     }
 }
 
-/// The most that is read at once: what waits for a slow client waits in pieces of this size.
+/// The most bytes read at once. Bytes that wait for a slow client wait in pieces of this size.
 const PIECE_BYTES: usize = 8 * 1024;
 
 impl Transport {
@@ -85,7 +87,8 @@ impl Transport {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let room = buffer.remaining().min(PIECE_BYTES);
-        // awc offers as much as a piece; a larger room is bounded by one that costs zeros.
+        // awc offers as much room as a piece. A larger room is bounded by a buffer that costs
+        // zeroing.
         let read = if room == buffer.remaining() {
             let before = buffer.filled().len();
             ready!(self.poll_read_into(cx, buffer))?;
@@ -135,7 +138,7 @@ impl AsyncRead for ProviderStream {
                 let held = this.start.take_held();
                 let is_first = at == 0 && held.is_empty();
                 let read = buffer.filled_mut().get_mut(before..).unwrap_or_default();
-                // Most heads come whole, and stay where they are.
+                // Most heads come whole, and are not moved.
                 if is_first && mark_if_closed_at_end(read) {
                     return Poll::Ready(Ok(()));
                 }

@@ -1,6 +1,6 @@
-//! The client that posts messages to the webhooks of merchants. A merchant names the URL, so the same
-//! is at stake as with providers, and the same connections are used: addresses are checked as they
-//! are connected to, and no redirect is followed.
+//! The client that posts messages to webhooks. Merchants name the URLs, so the risks are the same
+//! as with providers, and the connections are the same: addresses are checked when they are
+//! connected to, and no redirect is followed.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,37 +19,37 @@ use super::error::{NotSent, SendError, send_error};
 use super::resolver::Resolver;
 use crate::address::{is_public, pool_uri};
 
-/// Which URLs merchants may name, beyond those of the public internet by https.
+/// The URLs that merchants may name, beyond https at public addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// Plain HTTP, too.
+    /// Plain HTTP.
     pub http: bool,
-    /// Private addresses, too.
+    /// Private addresses.
     pub private_network: bool,
 }
 
-/// A URL that messages may be sent to, so far as it can be told without asking for its addresses.
+/// A URL that messages may be sent to, as far as this is known without its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookUrl(Uri);
 
-/// Why a URL is refused.
+/// The reason that a URL is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WebhookUrlError {
-    /// It is none, or not one of the web.
+    /// It is no URL of the web.
     Invalid,
     /// It is longer than 2,048 characters.
     TooLong,
-    /// It is of plain HTTP, and that is not allowed.
+    /// It is plain HTTP, which is not allowed.
     NotSecure,
     /// It holds a user or password.
     Credentials,
     /// It holds a fragment, which is never sent.
     Fragment,
-    /// It names this machine or a private address, and that is not allowed.
+    /// It names this machine or a private address, which is not allowed.
     Private,
 }
 
-/// How long a URL may be.
+/// The longest URL.
 const MAX_URL_BYTES: usize = 2_048;
 
 impl fmt::Display for WebhookUrlError {
@@ -75,16 +75,17 @@ impl fmt::Display for WebhookUrlError {
 impl std::error::Error for WebhookUrlError {}
 
 impl WebhookUrl {
-    /// Judges a URL. A name is judged by its addresses when a message is sent.
+    /// Checks a URL. A name is checked by its addresses when a message is sent.
     ///
     /// # Errors
-    /// [`WebhookUrlError`] says what would be right.
+    /// [`WebhookUrlError`] says what a valid URL looks like.
     pub fn parse(text: &str, reach: Reach) -> Result<Self, WebhookUrlError> {
         use WebhookUrlError as Error;
         if text.len() > MAX_URL_BYTES {
             return Err(Error::TooLong);
         }
-        // The parser forgives more than people expect who read a URL: it must be written as one.
+        // The parser is more lenient than a reader of the URL expects, so the text is checked
+        // first.
         let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
         let (_, rest) = text.split_once("://").filter(|_| is_plain).ok_or(Error::Invalid)?;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -113,17 +114,17 @@ impl WebhookUrl {
         if is_private && !reach.private_network {
             return Err(Error::Private);
         }
-        // What is sent is what was judged: the URL as its parser writes it.
+        // The checked URL is the one that is sent to, in the form that its parser writes.
         url.as_str().parse().map(Self).map_err(|_| Error::Invalid)
     }
 }
 
-/// How long a receiver has, from the name of its host to the status of its answer.
+/// The time for an answer, from the look-up of the host to the status.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How much longer the body is waited for, which is only kept to be looked at.
+/// The additional time for the body, which is only kept for display.
 const BODY_WITHIN: Duration = Duration::from_secs(1);
 
-/// What a receiver said.
+/// The answer of a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookAnswer {
     /// The status.
@@ -132,8 +133,8 @@ pub struct WebhookAnswer {
     pub body: Vec<u8>,
 }
 
-/// Posts messages. Not `Send`: it belongs to one thread. Each message has a connection of its own,
-/// so that addresses are checked every time.
+/// Posts messages. Not `Send`: it belongs to one thread. Each message has its own connection, so
+/// that addresses are checked every time.
 #[derive(Clone)]
 pub struct WebhookClient {
     reach: Reach,
@@ -142,7 +143,7 @@ pub struct WebhookClient {
 }
 
 impl WebhookClient {
-    /// A client, which asks `resolver` for addresses.
+    /// A client that takes addresses from `resolver`.
     pub fn new(reach: Reach, resolver: &Resolver) -> Self {
         let tls = connect::tls_config();
         let client = |is_secure| {
@@ -155,7 +156,7 @@ impl WebhookClient {
     /// Posts a message and waits for the answer, ten seconds at most.
     ///
     /// # Errors
-    /// Why there is no answer. A status that is no success is one.
+    /// [`DeliveryFault`] if there is no answer. An answer with an error status is no fault.
     pub async fn post(
         &self,
         url: &str,
@@ -179,7 +180,7 @@ impl WebhookClient {
     }
 }
 
-/// What comes of a body in the time it has, up to [`MAX_ANSWER_BYTES`].
+/// The part of a body that comes in its time, up to [`MAX_ANSWER_BYTES`].
 async fn beginning(mut response: ClientResponse) -> Vec<u8> {
     let mut body = Vec::new();
     let end = Instant::now() + BODY_WITHIN;

@@ -1,5 +1,5 @@
-//! How providers speak: which endpoints they have, where the model of a call stands, how they take
-//! their key, and in which of their answers usage is reported.
+//! Dialects of providers: their endpoints, the position of the model in a call, the header of the
+//! key, and the answers that report usage.
 
 mod operation;
 mod rows;
@@ -13,30 +13,30 @@ pub use self::operation::Operation;
 pub(crate) use self::operation::{Api, ModelIn, path_matches, path_model};
 pub(crate) use self::rows::*;
 
-/// The way a provider speaks.
+/// The request and response format of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// Chat completions, responses, embeddings, audio and images as OpenAI has them.
+    /// Chat completions, responses, embeddings, audio and images as at OpenAI.
     OpenAi,
-    /// The same below the deployments of an Azure resource.
+    /// As [`Dialect::OpenAi`], below the deployments of an Azure resource.
     Azure,
-    /// Messages as Anthropic has them.
+    /// Messages as at Anthropic.
     Anthropic,
-    /// `generateContent` as Gemini and Vertex have it.
+    /// `generateContent` as at Gemini and Vertex.
     Google,
-    /// Chat, embeddings and reranking as Cohere has them.
+    /// Chat, embeddings and reranking as at Cohere.
     Cohere,
-    /// `converse` and `invoke` as Amazon Bedrock has them.
+    /// `converse` and `invoke` as at Amazon Bedrock.
     Bedrock,
-    /// Speech as ElevenLabs has it.
+    /// Speech as at ElevenLabs.
     ElevenLabs,
-    /// Speech as Deepgram has it.
+    /// Speech as at Deepgram.
     Deepgram,
-    /// Nothing is known: calls pass and usage is estimated.
+    /// An unknown format: calls pass, and usage is estimated.
     None,
 }
 
-/// How the provider wants its key.
+/// The header in which the provider takes its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyHeader {
     /// `Authorization: Bearer <key>`.
@@ -47,17 +47,17 @@ pub(crate) enum KeyHeader {
     Named(&'static str),
 }
 
-/// Tokens that a provider counts beyond those of the bytes of a body, at most.
+/// The most tokens that a provider counts beyond the bytes of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HiddenTokens {
-    /// An image, however few bytes it was packed into.
+    /// The tokens of an image, however few bytes it has.
     pub(crate) per_image: u64,
-    /// What is written for a tool, and once for tools as such, into the prompt.
+    /// The tokens that the provider writes into the prompt for a tool, and once for tools as such.
     pub(crate) per_tool: u64,
 }
 
 impl HiddenTokens {
-    /// The larger figures of both.
+    /// The larger figure of each field.
     pub(crate) fn max(self, other: Self) -> Self {
         Self {
             per_image: self.per_image.max(other.per_image),
@@ -80,7 +80,7 @@ impl Dialect {
         Self::None,
     ];
 
-    /// The endpoints of a configured provider that speaks so.
+    /// The endpoints of a configured provider of this dialect.
     pub(crate) const fn operations(self) -> Rows {
         match self {
             Self::OpenAi => OPENAI,
@@ -95,7 +95,7 @@ impl Dialect {
         }
     }
 
-    /// The format of its requests, if it is one of the two.
+    /// The format of its requests, if it is one of the two common ones.
     pub const fn shape(self) -> Option<RequestFormat> {
         match self {
             Self::OpenAi | Self::Azure => Some(RequestFormat::ShapeA),
@@ -104,7 +104,7 @@ impl Dialect {
         }
     }
 
-    /// The word for it in a configuration.
+    /// The word of the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::OpenAi => "openai",
@@ -130,23 +130,22 @@ impl Dialect {
         }
     }
 
-    /// Figures of the providers' own documentation ("Images and vision", "Vision", "Tool use"),
-    /// rounded up.
+    /// The figures of the documentation ("Images and vision", "Vision", "Tool use"), rounded up.
     pub(crate) const fn hidden_tokens(self) -> HiddenTokens {
         match self {
-            // gpt-4o-mini counts most: 2,833 and 5,667 for each of at most 8 tiles are 48,169.
-            // Tools are counted as the text that they are.
+            // gpt-4o-mini counts most: 2,833, and 5,667 for each of at most 8 tiles, are 48,169.
+            // Tools are counted as their text.
             Self::OpenAi | Self::Azure => HiddenTokens { per_image: 50_000, per_tool: 0 },
             // At most 4,784 for an image in high resolution. The prompt for tools has up to 530
-            // tokens; of Anthropic's own, the text editor has 700 and the computer 735, with a
-            // prompt of 499.
+            // tokens. Of Anthropic's own tools, the text editor has 700 and the computer 735, with
+            // a prompt of 499.
             Self::Anthropic => HiddenTokens { per_image: 5_000, per_tool: 1_000 },
             _ => HiddenTokens { per_image: 50_000, per_tool: 1_000 },
         }
     }
 
-    /// What to expect of an endpoint that has no row, used with the caller's own key: most report
-    /// usage as their siblings do.
+    /// The API of an endpoint without a row, called with the caller's own key. Most report usage as
+    /// their siblings do.
     pub(crate) const fn fallback_api(self) -> Api {
         match self {
             Self::OpenAi | Self::Azure => Api::Responses,
@@ -167,7 +166,7 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// A word that names no dialect.
+/// The error of a word that names no dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseDialectError;
 

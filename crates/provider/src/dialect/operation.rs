@@ -1,24 +1,26 @@
+//! Operations: the endpoints of a provider, and the format of their answers.
+
 use awc::http::Method;
 use tollgate_domain::RequestFormat;
 
-/// What an answer of an operation looks like, which is where its usage is found.
+/// The format of the answers of an operation, which determines how usage is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Api {
     /// OpenAI's `/chat/completions`, and the older `/completions`.
     Chat,
     /// OpenAI's `/responses`.
     Responses,
-    /// OpenAI's `/embeddings`: tokens go in, none come out.
+    /// OpenAI's `/embeddings`: only input tokens.
     Embeddings,
-    /// OpenAI's `/audio/transcriptions` and `/audio/translations`: sound goes in.
+    /// OpenAI's `/audio/transcriptions` and `/audio/translations`: sound is the input.
     Transcription,
-    /// OpenAI's `/audio/speech`: sound comes out.
+    /// OpenAI's `/audio/speech`: sound is the output.
     Speech,
     /// OpenAI's `/images/…`.
     Images,
-    /// Reading documents, as Mistral has it: pages go in.
+    /// Document reading as at Mistral: pages are the input.
     Ocr,
-    /// Ranking documents, as the siblings of OpenAI have it.
+    /// Document ranking as at the siblings of OpenAI.
     Rerank,
     /// Anthropic's `/messages`.
     Messages,
@@ -28,22 +30,22 @@ pub(crate) enum Api {
     EmbedContent,
     /// Google's `predict`, which makes images.
     Predict,
-    /// Everything of Cohere's: what it bills stands in `billed_units`.
+    /// All endpoints of Cohere, which bills by `billed_units`.
     Cohere,
     /// Bedrock's `converse` and `converse-stream`.
     Converse,
-    /// Bedrock's `invoke`: the body is the vendor's.
+    /// Bedrock's `invoke`: the body has the format of the model's vendor.
     Invoke,
     /// ElevenLabs: credits in a header.
     ElevenLabs,
     /// Deepgram: seconds in the answer, characters in a header.
     Deepgram,
-    /// Anything else: no usage is known to be in it.
+    /// Any other: its answers report no usage in a known form.
     Opaque,
 }
 
 impl Api {
-    /// The format of its requests, if it is one of the two.
+    /// The format of its requests, if it is one of the two common ones.
     pub(crate) const fn shape(self) -> Option<RequestFormat> {
         match self {
             Self::Chat | Self::Responses | Self::Embeddings => Some(RequestFormat::ShapeA),
@@ -53,12 +55,12 @@ impl Api {
     }
 }
 
-/// Where a call names its model.
+/// The position of the model in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ModelIn {
     /// Under this key of the JSON body, or in this field of the form.
     Body(&'static str),
-    /// Under this key, if it is there: else the provider takes its own.
+    /// Under this key, if present; else the provider uses a default.
     MaybeBody(&'static str),
     /// In the segment `{model}` of the path.
     Path,
@@ -68,15 +70,15 @@ pub(crate) enum ModelIn {
     Nowhere,
 }
 
-/// One endpoint that a provider has.
+/// One endpoint of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// The method.
     pub method: Method,
-    /// The path below the base URL and the mount; `{…}` stands for one segment, or for the part of
-    /// one that ends as the pattern does.
+    /// The path below the base URL and the mount. `{…}` stands for one segment, or for the part of
+    /// one before the rest of the pattern.
     pub path: &'static str,
-    /// Whether it costs money. What does not is harmless: model lists, token counting.
+    /// Whether it costs money. Free ones are harmless: model lists, token counting.
     pub metered: bool,
     pub(crate) api: Api,
     pub(crate) model: ModelIn,
@@ -111,7 +113,7 @@ pub(crate) fn path_matches(pattern: &str, path: &str) -> bool {
     all && segments.next().is_none()
 }
 
-/// What stands at `{model}` or `{deployment}`, percent-decoded.
+/// The percent-decoded text at `{model}` or `{deployment}`.
 pub(crate) fn path_model(pattern: &str, path: &str) -> Option<String> {
     let found = pattern.split('/').zip(path.split('/')).find_map(|(expected, segment)| {
         let (name, ending) = wildcard(expected)?;

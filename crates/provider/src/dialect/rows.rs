@@ -1,5 +1,5 @@
 //! The endpoints on which a managed key may be used. A row is either metered by an extractor, or
-//! free and harmless. Files, stored answers, batches, fine-tuning and administration have none.
+//! free and harmless. Files, stored answers, batches, fine-tuning and administration have no rows.
 
 use awc::http::Method;
 

@@ -1,4 +1,4 @@
-//! What is known of a body once it was read, and what is to be changed in it.
+//! The facts that are read from a request body, and the changes to be made to it.
 
 use std::ops::Range;
 
@@ -8,39 +8,39 @@ use super::edit::Edit;
 use super::scan::Findings;
 use super::sound::Sound;
 
-/// The few facts of a request body that decide about money, and what is to be changed in it.
+/// The few facts of a request body that decide about money, and the changes to be made.
 #[derive(Clone, Debug, Default)]
 pub struct CallBody {
-    /// The model that is asked for.
+    /// The requested model.
     pub model: Option<String>,
-    /// Whether the answer is to be an event stream.
+    /// Whether an event stream is requested.
     pub stream: bool,
     /// Whether the body itself asks for usage in the stream.
     pub asks_usage: bool,
-    /// The length of the body. A tokenizer that works on bytes makes at most as many tokens.
+    /// The length of the body. A tokenizer that works on bytes makes at most this number of tokens.
     pub input_bytes: u64,
-    /// Whether it names models beside `model` that may serve it instead.
+    /// Whether the body names other models that may serve the call instead.
     pub names_other_models: bool,
     /// The largest of the maximum-token fields that the endpoint has; it bounds each answer.
     pub(crate) max_output_tokens: Option<u64>,
-    /// How many answers are made at most (`n`, `best_of`, a list of prompts); at least 1.
+    /// The most answers that are made (`n`, `best_of`, a list of prompts); at least 1.
     pub(crate) choices: u64,
-    /// Characters (Unicode scalar values) of the text that is to be read aloud.
+    /// Characters (Unicode scalar values) of the text to be read aloud.
     pub(crate) characters: u64,
-    /// Microseconds of the sound that is sent, by its header or its size; 0 where none is.
+    /// Microseconds of the sound in the body, by its header or its size; 0 if there is none.
     pub(crate) audio_micros: u64,
-    /// Whether that is the length it has.
+    /// Whether `audio_micros` is the true length.
     pub(super) audio_is_exact: bool,
-    /// The tiers that are asked for and may cost more than the standard, each with its field.
+    /// The requested tiers that may cost more than the standard, each with its field.
     pub(crate) tiers: Vec<(&'static str, String)>,
-    /// Whether one-hour cache entries are asked for anywhere in the body.
+    /// Whether one-hour cache entries are requested anywhere in the body.
     pub(crate) hour_cache: bool,
-    /// How often tools of the provider's are called at most, all together.
+    /// The most calls of the provider's tools, all together.
     pub(super) max_tool_calls: Option<u64>,
     pub(super) findings: Findings,
-    /// The first top-level field, or handle to something stored, that no length is known of.
+    /// The first top-level field, or handle to something stored, whose length is not known.
     pub(super) open_ended: Option<Vec<String>>,
-    /// Where the model stands, and whether in a form: then it has no quotes.
+    /// The position of the model, and whether the body is a form, in which it has no quotes.
     pub(super) model_range: Option<Range<usize>>,
     pub(super) is_form: bool,
     pub(super) model_edit: Option<Edit>,
@@ -48,12 +48,12 @@ pub struct CallBody {
 }
 
 impl CallBody {
-    /// The body of a call that has none.
+    /// The facts of a call without a body.
     pub fn empty() -> Self {
         Self { choices: 1, ..Self::default() }
     }
 
-    /// Notes a tier that is asked for, unless it costs no more than the standard one.
+    /// Notes a requested tier, unless it costs no more than the standard one.
     pub(super) fn ask_tier(&mut self, field: &'static str, tier: &str) {
         const NO_DEARER: [&str; 8] = [
             "auto",
@@ -70,23 +70,22 @@ impl CallBody {
         }
     }
 
-    /// The sound that is sent.
+    /// The sound in the body.
     pub(crate) fn sound(&self) -> Sound {
         Sound { micros: self.audio_micros, is_exact: self.audio_is_exact }
     }
 
-    /// How many answers are made at most; at least 1.
+    /// The most answers that are made; at least 1.
     pub fn answers(&self) -> u64 {
         self.choices.max(1)
     }
 
-    /// The tiers that the call asks for by name and that may cost more than the standard, each with
-    /// the field that asks.
+    /// The requested tiers that may cost more than the standard, each with its field.
     pub fn tiers(&self) -> &[(&'static str, String)] {
         &self.tiers
     }
 
-    /// Asks for another model: its name alone, where the caller's began with the provider's.
+    /// Sets the model: its name alone, if the caller's name began with the provider's.
     pub fn set_model(&mut self, model: &str) {
         let edit = |range| match self.is_form {
             true => Edit::plain(range, model),
@@ -96,17 +95,16 @@ impl CallBody {
         self.model = Some(model.to_owned());
     }
 
-    /// Whether usage is asked for on the client's behalf: by `"include_usage": true` in the
-    /// `stream_options` of a streamed chat body that does not ask, on a provider that has the
-    /// option.
+    /// Whether usage is requested on the client's behalf: by `"include_usage": true` in the
+    /// `stream_options` of a streamed chat body without it, at a provider that has the option.
     pub fn inserts_usage(&self) -> bool {
         self.usage_edit.is_some()
     }
 
-    /// The body as it is to be sent: usage asked for, the model set, every other byte as it was.
-    /// `None` when nothing is to be changed.
+    /// The body to be sent: with usage requested, the model set, and every other byte unchanged.
+    /// `None` if nothing changes.
     ///
-    /// `body` must be the one that was inspected.
+    /// `body` must be the inspected one.
     pub fn edited(&self, body: &Bytes) -> Option<Bytes> {
         let edits = [&self.model_edit, &self.usage_edit];
         Edit::apply_all(edits.into_iter().flatten().collect(), body)

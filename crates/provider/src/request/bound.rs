@@ -1,6 +1,5 @@
-//! The most that a call can use, by what its body states. A limit that must never be passed is
-//! kept with these figures, so each is rather too large than too small, and what has no bound is
-//! named instead of guessed.
+//! The most that a call can use, by its body. Limits that must never be passed rest on these
+//! figures, so each is rather too large than too small, and a part without a bound is named.
 
 use tollgate_pricing::PerUnit;
 
@@ -10,22 +9,22 @@ use super::tools::{ToolCharge, most_searches};
 use crate::dialect::Api;
 use crate::table::Endpoint;
 
-/// Tokens that one call of a tool at the provider adds to the conversation at most: its result and
-/// the model's words about it. An assumption: no provider states it. A page that was fetched or
-/// the results of a search are commonly 1,000 to 20,000 tokens.
+/// The most tokens that one call of a provider's tool adds to the conversation: its result, and the
+/// model's text about it. An assumption: no provider states it. A fetched page, or the results of a
+/// search, are commonly 1,000 to 20,000 tokens.
 const TOKENS_PER_TOOL_CALL: u64 = 32_768;
 
-/// Tokens of an image that is made, at most: 6,240 at the highest quality, and three previews of 100 each.
+/// The most tokens of a made image: 6,240 at the highest quality, and three previews of 100 each.
 pub const TOKENS_PER_IMAGE_MADE: u64 = 10_000;
 
-/// Sound has about 10 tokens a second going in and 20 coming out; speech has about 15 characters and
-/// 4 words a second.
+/// The most tokens of a second or character. Sound has about 10 tokens a second as input and 20 as
+/// output; speech has about 15 characters and 4 words a second.
 const TOKENS_PER_SECOND_HEARD: u64 = 40;
 const TOKENS_PER_SECOND_SPOKEN: u64 = 20;
 const TOKENS_PER_CHARACTER_READ: u64 = 6;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
-/// What stands in the names of models that search the web, or call others, without being asked to.
+/// Parts of the names of models that search the web, or call others, without a request for it.
 const SEARCH_UNASKED: [&str; 7] = [
     "compound",
     "-search-preview",
@@ -42,40 +41,40 @@ fn searches_unasked(endpoint: &Endpoint, model: Option<&str>) -> bool {
         || SEARCH_UNASKED.iter().any(|mark| model.contains(mark))
 }
 
-/// What a call can use at most.
+/// The most that a call can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageBound {
-    /// Tokens that go in at most.
+    /// The most input tokens.
     pub input_tokens: u64,
-    /// Tokens of one answer at most.
+    /// The most tokens of one answer.
     pub output: OutputBound,
-    /// How many answers are made at most; at least 1.
+    /// The most answers that are made; at least 1.
     pub answers: u64,
-    /// How often tools that run at the provider are called at most.
+    /// The most calls of tools that run at the provider.
     pub tool_calls: u64,
     /// The charges for those tools, each with the path to the first tool that has it.
     pub tool_charges: Vec<(ToolCharge, Vec<String>)>,
-    /// What of other units is used at most: characters, seconds, images, pages.
+    /// The most of other units: characters, seconds, images, pages.
     pub others: PerUnit<u64>,
-    /// The first field that leaves the cost without a bound, its path from the outside in. The
-    /// path is empty where nothing in the body can bound it: what the endpoint does is not known.
+    /// The first field that leaves the cost without a bound, as a path from the outside in. The
+    /// path is empty if no field of the body can bound it, because the endpoint is not known.
     pub unbounded: Option<Vec<String>>,
 }
 
-/// The tokens of one answer at most.
+/// The most tokens of one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputBound {
     /// The endpoint answers without tokens.
     None,
-    /// The body states it.
+    /// The maximum that the body states.
     Stated(u64),
-    /// The body does not: the model's own maximum holds.
+    /// The body states none: the model's own maximum applies.
     Unstated,
 }
 
 impl CallBody {
-    /// What the call can use at most, by what its body states. A field bounds only where the
-    /// endpoint has it: elsewhere a provider may ignore it.
+    /// The most that the call can use, by its body. A field bounds only if the endpoint has it:
+    /// other providers may ignore it.
     pub fn bound(&self, endpoint: &Endpoint) -> UsageBound {
         let api = endpoint.api();
         let (tool_calls, tireless) = self.tool_calls(api);
@@ -116,14 +115,14 @@ impl CallBody {
                 let seconds = self.audio_micros.div_ceil(MICROS_PER_SECOND);
                 OutputBound::Stated(seconds.saturating_mul(TOKENS_PER_SECOND_SPOKEN))
             }
-            // Some servers take 0 for no maximum at all.
+            // Some servers take 0 for no maximum.
             (_, None | Some(0)) => OutputBound::Unstated,
             (_, Some(tokens)) => OutputBound::Stated(tokens),
         }
     }
 
-    /// What is counted in other units than tokens. Where a model is billed by tokens, its price list
-    /// has no price for these, and the other way round.
+    /// The usage in units other than tokens. If a model is billed by tokens, its price list has no
+    /// price for these units, and the other way round.
     fn others(&self, api: Api) -> PerUnit<u64> {
         let mut others = PerUnit::default();
         match api {
@@ -145,12 +144,12 @@ impl CallBody {
         others
     }
 
-    /// The field of which the length is not known, where an endpoint bills by it.
+    /// The field whose length is not known, although the endpoint bills by it.
     fn unmeasured(&self, endpoint: &Endpoint) -> Option<&'static str> {
         match endpoint.api() {
             Api::Transcription if !self.audio_is_exact => Some("file"),
             Api::ElevenLabs if self.audio_micros > 0 && !self.audio_is_exact => Some("file"),
-            // Channels and options multiply what a second costs.
+            // Channels and options multiply the price of a second.
             Api::Deepgram if self.characters == 0 => Some("audio"),
             Api::Ocr => Some("document"),
             Api::Rerank => Some("documents"),
@@ -159,11 +158,11 @@ impl CallBody {
         }
     }
 
-    /// No more tokens than bytes, and what is not written in the body. After each call of a tool
-    /// the whole conversation goes in again.
+    /// The most input tokens: one for each byte, and those that are not in the body. After each
+    /// call of a tool, the whole conversation is input again.
     fn input_tokens(&self, endpoint: &Endpoint, tool_calls: u64) -> u64 {
         let hidden = endpoint.hidden_tokens();
-        // One for the prompt that explains tools as such, and one for each.
+        // One for the prompt that explains tools as such, and one for each tool.
         let prompts = match self.findings.tools {
             0 => 0,
             tools => tools.saturating_add(1),
@@ -179,7 +178,7 @@ impl CallBody {
         .saturating_mul(tool_calls.saturating_add(1))
     }
 
-    /// How often tools at the provider are called at most, and the first of which nothing says.
+    /// The most calls of tools at the provider, and the first tool without a maximum.
     fn tool_calls(&self, api: Api) -> (u64, Option<&Vec<String>>) {
         let first = |kind| self.findings.first(kind);
         let searches = self.findings.searches.saturating_mul(most_searches(api));
@@ -188,7 +187,7 @@ impl CallBody {
             (None, ..) => (0, None),
             (_, Api::Messages, _) => (uses, first(Kind::UnlimitedTool)),
             (_, Api::Responses, Some(most)) => (most, first(Kind::RemoteTool)),
-            // `max_uses` is no field of these tools.
+            // `max_uses` is not a field of these tools.
             (_, Api::Responses, None) if self.findings.tool_uses == 0 => {
                 (searches, first(Kind::UnlimitedTool))
             }

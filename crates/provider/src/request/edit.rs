@@ -1,4 +1,4 @@
-//! Changes to a body: a token is inserted or replaced, and every other byte stays as it was.
+//! Changes to a body: a token is inserted or replaced, and every other byte stays the same.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,22 +18,22 @@ pub(super) struct Edit {
     text: Cow<'static, str>,
 }
 
-/// What a body says about usage in the stream.
+/// The usage option of a streamed body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UsageOption {
-    /// It asks for it.
+    /// Usage is requested.
     Asked,
-    /// It does not; the edit would.
+    /// Usage is not requested; the edit requests it.
     Insert(Edit),
 }
 
 impl Edit {
-    /// Writes a JSON string in place of what stands at `range`.
+    /// Writes a JSON string in place of `range`.
     pub(super) fn string(range: Range<usize>, text: &str) -> Self {
         Self { range, text: Value::from(text).to_string().into() }
     }
 
-    /// Writes a text as it is in place of what stands at `range`.
+    /// Writes a text unchanged in place of `range`.
     pub(super) fn plain(range: Range<usize>, text: &str) -> Self {
         Self { range, text: text.to_owned().into() }
     }
@@ -57,11 +57,11 @@ impl Edit {
     }
 }
 
-/// Finds out what `body` asks, and the edit that would ask. `options` is the value of
+/// The usage option of `body`, with the edit that requests usage. `options` is the value of
 /// `stream_options`, a part of `body`.
 ///
 /// # Errors
-/// The value is neither null nor an object in which `include_usage` stands at most once and is a
+/// The value is neither null nor an object in which `include_usage` occurs at most once and is a
 /// boolean or null. Servers read such values in different ways, and some then report no usage.
 pub(super) fn usage_option(body: &[u8], options: Option<&RawValue>) -> Result<UsageOption, Issue> {
     const OPTIONS: &str = "stream_options";
@@ -104,8 +104,8 @@ pub(super) fn usage_option(body: &[u8], options: Option<&RawValue>) -> Result<Us
     edit.map(UsageOption::Insert).ok_or_else(no_object)
 }
 
-/// An insertion behind the brace that opens at or after `from`; the text with a comma at its end
-/// where the object has members.
+/// An insertion after the brace that opens at or after `from`. The text ends in a comma if the
+/// object has members.
 fn after_brace(
     body: &[u8],
     from: usize,
@@ -123,12 +123,12 @@ fn replace(body: &[u8], value: Option<&RawValue>, text: &'static str) -> Option<
     Some(Edit { range: range_of(body, value)?, text: text.into() })
 }
 
-/// Where a value that was borrowed from `body` stands in it.
+/// The position of a value that was borrowed from `body`.
 pub(super) fn range_of(body: &[u8], value: Option<&RawValue>) -> Option<Range<usize>> {
     range_within(body, value?.get().as_bytes())
 }
 
-/// Where a part of `body` stands in it.
+/// The position of a part of `body`.
 pub(super) fn range_within(body: &[u8], value: &[u8]) -> Option<Range<usize>> {
     let start = value.as_ptr().addr().checked_sub(body.as_ptr().addr())?;
     let end = start.checked_add(value.len())?;

@@ -1,5 +1,5 @@
-//! Forms (`multipart/form-data`, RFC 7578): speech and images are sent so, with the model in a field
-//! of its own beside the file.
+//! Forms (`multipart/form-data`, RFC 7578): the format of speech and images, with the model in a
+//! field beside the file.
 
 use tollgate_domain::Issue;
 
@@ -11,7 +11,7 @@ use crate::dialect::ModelIn;
 use crate::number::count;
 use crate::table::Endpoint;
 
-/// No form that a provider takes has more.
+/// The most parts of a form. No form that a provider takes has more.
 const MAX_PARTS: usize = 256;
 
 /// A part of a form.
@@ -21,9 +21,9 @@ struct Part<'a> {
     content: &'a [u8],
 }
 
-/// The boundary in the parameters of `multipart/form-data`. Every server has its own idea of quotes,
-/// escapes and repeated parameters, and the model is what stands between two boundaries: only what
-/// there is one way to read is a boundary.
+/// The boundary in the parameters of `multipart/form-data`. Servers read quotes, escapes and
+/// repeated parameters in different ways, and the boundary decides which part is the model. So it
+/// is accepted only if there is one way to read it.
 pub(super) fn boundary(parameters: Option<&str>) -> Option<String> {
     let (name, value) = parameters?.trim().split_once('=')?;
     if !name.trim().eq_ignore_ascii_case("boundary") {
@@ -41,7 +41,7 @@ pub(super) fn boundary(parameters: Option<&str>) -> Option<String> {
     quoted.or_else(token).filter(|value| plain(value)).map(str::to_owned)
 }
 
-/// Reads a form. The same fields decide about money as in a JSON body, and each may stand only once.
+/// Reads a form. The same fields decide about money as in a JSON body, and each may occur once.
 pub(super) fn inspect(
     body: &[u8],
     boundary: &str,
@@ -64,7 +64,7 @@ pub(super) fn inspect(
             issues.push(Issue::at([name], "must not occur more than once"));
         }
     }
-    // Some servers fold letters, and take a list for its last item.
+    // Some servers fold letters, and read a list as its last item.
     for part in &parts {
         let seen = folded(&part.name).unwrap_or_else(|| part.name.clone());
         let seen = seen.trim_end_matches("[]");
@@ -97,7 +97,7 @@ pub(super) fn inspect(
             None => issues.push(Issue::at(["n"], "must be a whole number that is not negative")),
         }
     }
-    // What is fetched from elsewhere, or sent there, cannot be measured here.
+    // Content that the provider fetches elsewhere, or sends elsewhere, cannot be measured here.
     for name in ["file_id", "file_url", "cloud_storage_url", "source_url", "webhook", "url"] {
         if parts.iter().any(|part| part.name == name) {
             match managed && matches!(name, "file_id" | "webhook") {
@@ -111,7 +111,7 @@ pub(super) fn inspect(
     let sounds: Vec<_> = files().map(|file| sound::length(file.content)).collect();
     call.audio_micros = sounds.iter().fold(0, |sum, sound| sum.saturating_add(sound.micros));
     call.audio_is_exact = sounds.iter().all(|sound| sound.is_exact);
-    // Files are counted in other units; what is written beside them goes in as text.
+    // Files are counted in other units. The other parts count as text.
     let written: usize =
         parts.iter().filter(|part| !part.is_file).map(|part| part.content.len()).sum();
     call.input_bytes = u64::try_from(written).unwrap_or(u64::MAX);
@@ -126,7 +126,7 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Option<String> {
     Some(model.to_owned()).filter(|model| !model.is_empty())
 }
 
-/// The parts of a form that is whole and begins with its first part; none if it is not.
+/// The parts of a whole form that begins with its first part; else `None`.
 fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<Part<'a>>> {
     let delimiter = format!("--{boundary}");
     let between = format!("\r\n{delimiter}");
@@ -141,7 +141,7 @@ fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<Part<'a>>> {
             return None;
         }
     }
-    // What stands behind the last boundary is nobody's.
+    // Nothing may follow the last boundary.
     rest.strip_prefix(b"--").filter(|rest| rest.trim_ascii().is_empty())?;
     Some(parts)
 }
@@ -153,12 +153,12 @@ fn read_part(part: &[u8]) -> Option<Part<'_>> {
     let (mut disposition, mut content_type) = (None, "");
     for line in head.split("\r\n") {
         let (name, value) = line.split_once(':')?;
-        // A line that goes on in the next one, or has an end of its own within.
+        // A line that continues in the next one, or contains a line end.
         if name.is_empty() || name.contains([' ', '\t', '\n', '\r']) || value.contains(['\n', '\r'])
         {
             return None;
         }
-        // Both say that the content is not what it looks like.
+        // Both headers say that the content differs from its bytes.
         if name.eq_ignore_ascii_case("content-transfer-encoding") {
             return None;
         }
@@ -172,7 +172,7 @@ fn read_part(part: &[u8]) -> Option<Part<'_>> {
         }
     }
     let (name, is_file) = read_disposition(disposition?)?;
-    // A file is one by its name too, should it have been sent without one of its own.
+    // A part is also a file by its field name, if it has no file name.
     let is_file = is_file || FILE_FIELDS.contains(&name.trim_end_matches("[]"));
     let charset = content_type.split_once(';').map(|(_, parameters)| parameters.trim());
     if !is_file && charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("charset=utf-8")) {
@@ -184,8 +184,8 @@ fn read_part(part: &[u8]) -> Option<Part<'_>> {
 /// Fields that are files in every form of a provider.
 const FILE_FIELDS: [&str; 4] = ["file", "image", "mask", "audio"];
 
-/// The name in `form-data; name="…"`, and whether a `filename` follows. Nothing else may stand there,
-/// and no name may have what some servers take for an escape.
+/// The name in `form-data; name="…"`, and whether a `filename` follows. Other parameters are
+/// refused, and characters that some servers take for an escape.
 fn read_disposition(disposition: &str) -> Option<(String, bool)> {
     let rest = disposition.strip_prefix("form-data;")?.trim_start();
     let (name, rest) = rest.strip_prefix("name=\"")?.split_once('"')?;
@@ -199,7 +199,7 @@ fn read_disposition(disposition: &str) -> Option<(String, bool)> {
     let (file, rest) =
         rest.strip_prefix(';')?.trim_start().strip_prefix("filename=\"")?.split_once('"')?;
     let rest = rest.trim_start();
-    // The same name again, in an encoding of its own (RFC 5987).
+    // The same file name, in a second encoding (RFC 5987).
     let is_encoded = || {
         let encoded = rest.strip_prefix(';').map(str::trim_start);
         encoded

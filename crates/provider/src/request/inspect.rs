@@ -1,4 +1,4 @@
-//! Reads a JSON body: the few fields that decide about money, and what must be refused.
+//! Reads a JSON body: the few fields that decide about money, and fields that are refused.
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -16,8 +16,8 @@ use crate::number::count;
 use crate::object::{Key, Object};
 use crate::table::Endpoint;
 
-/// Top-level fields that are looked at; of those that decide about money there may be only one,
-/// because two parsers may take two different ones of a pair.
+/// The top-level fields that are read. Fields that decide about money may occur only once, because
+/// two parsers may take different ones of a pair.
 #[derive(Default)]
 struct TopLevel<'a> {
     model: Option<&'a RawValue>,
@@ -56,23 +56,23 @@ struct TopLevel<'a> {
     data_sources: Option<&'a RawValue>,
     deferred: Option<&'a RawValue>,
     duplicates: Vec<&'static str>,
-    /// A key that decides about money, in letters that some servers fold into its own.
+    /// A key that decides about money, in letters that some servers fold into the right ones.
     misspelt: Option<String>,
     /// The first handle to stored state in each scanned field.
     handles: Vec<Vec<String>>,
     findings: Findings,
 }
 
-/// What is wrong with a key that only some servers take for the one it resembles.
+/// The message for a key that only some servers take for the one it resembles.
 const MISSPELT: &str = "must be written in the letters of the provider's documentation: some servers \
                         take it for the key it resembles, and others do not";
 
-/// The tools that are offered.
+/// The key of the offered tools.
 const TOOLS: &str = "tools";
-/// The conversation, in the words of each format.
+/// The keys of the conversation in each format.
 const MESSAGES: [&str; 6] =
     ["messages", "input", "contents", "system", "systemInstruction", "system_instruction"];
-/// What in them looks like a handle or a URL is free text of the caller's.
+/// Fields with free text of the caller, in which text like a handle or a URL has no meaning.
 const NOT_SCANNED: [&str; 3] = ["metadata", "response_format", "text"];
 
 impl<'de> Deserialize<'de> for TopLevel<'de> {
@@ -87,12 +87,12 @@ impl<'de> Deserialize<'de> for TopLevel<'de> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut top = TopLevel::default();
-                // An escaped key is the same key: "m\u006fdel" is decoded before it is compared.
+                // An escaped key is the same key: "m\u006fdel" is decoded before the comparison.
                 while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
                     match top.slot(&key) {
                         Some((name, slot)) => {
                             let value = map.next_value::<&'de RawValue>()?;
-                            // Named once, however often it stands there.
+                            // A repeated key is named once.
                             if slot.replace(value).is_some() && !top.duplicates.contains(&name) {
                                 top.duplicates.push(name);
                             }
@@ -121,7 +121,7 @@ impl<'de> Deserialize<'de> for TopLevel<'de> {
 macro_rules! slots {
     ($($name:ident),*) => {
         impl<'a> TopLevel<'a> {
-            /// Where the value of a top-level key goes.
+            /// The slot for the value of a top-level key.
             fn slot(&mut self, key: &str) -> Option<(&'static str, &mut Option<&'a RawValue>)> {
                 match key {
                     $(stringify!($name) => Some((stringify!($name), &mut self.$name)),)*
@@ -171,7 +171,7 @@ slots!(
 );
 
 impl TopLevel<'_> {
-    /// Adds what was found in a member.
+    /// Adds the findings of a member.
     fn add(&mut self, mut found: Findings) {
         self.handles.extend(found.take(Kind::Handle));
         self.findings = std::mem::take(&mut self.findings).or(found);
@@ -185,7 +185,7 @@ impl TopLevel<'_> {
         }
     }
 
-    /// Looks into what some providers take for a part of the body.
+    /// Scans fields that some providers treat as a part of the body.
     fn scan_extras(&mut self) {
         for (key, value) in [("extra_body", self.extra_body), ("google", self.google)] {
             let Some(value) = value else { continue };
@@ -202,7 +202,7 @@ pub(super) fn inspect(
     endpoint: &Endpoint,
     managed: bool,
 ) -> Result<CallBody, Vec<Issue>> {
-    // Its texts are checked for UTF-8 all at once. Where they are none, the parser says where.
+    // The texts are checked for UTF-8 all at once. On failure, the parser reports the position.
     let parsed = match std::str::from_utf8(body) {
         Ok(text) => serde_json::from_str(text),
         Err(_) => serde_json::from_slice(body),
@@ -279,8 +279,8 @@ pub(super) fn inspect(
     if issues.is_empty() { Ok(call) } else { Err(issues) }
 }
 
-/// The first top-level field that leaves the cost without a bound: what it asks for is measured in
-/// nothing that the body states, or charged by prices that are not those of `model`.
+/// The first top-level field that leaves the cost without a bound: its cost does not follow from
+/// the body, or from the prices of `model`.
 fn open_ended(top: &TopLevel<'_>) -> Option<&'static str> {
     let fields = [
         ("web_search_options", present(top.web_search_options)),
@@ -292,15 +292,15 @@ fn open_ended(top: &TopLevel<'_>) -> Option<&'static str> {
         ("models", filled(top.models)),
         ("fallbacks", filled(top.fallbacks)),
         ("route", present(top.route)),
-        // What of it is not taken is charged as output beside the answer.
+        // The part of it that is not used is charged as output beside the answer.
         ("prediction", present(top.prediction)),
-        // The provider may write summaries of its own accord.
+        // The provider may write summaries, which are not bounded.
         ("context_management", top.context_management.is_some_and(|edits| !only_removes(edits))),
-        // OpenRouter's: who serves the call, at which price.
+        // OpenRouter: the provider that serves the call, and its price.
         ("provider", top.provider.is_some_and(|value| value.get().starts_with('{'))),
     ];
     let makes_images = |kinds: &RawValue| kinds.get().contains("image");
-    // OpenRouter's: thoughts beside the maximum of the answer.
+    // OpenRouter: thoughts beside the maximum of the answer.
     let thinks_beside =
         |how: &RawValue| Object::in_value(how).is_some_and(|how| how.has("max_tokens"));
     let more = [
@@ -334,7 +334,7 @@ fn only_removes(edits: &RawValue) -> bool {
         && is_object()
 }
 
-/// The largest of the maximum-token fields. One that the endpoint does not have may be ignored
+/// The largest of the maximum-token fields. A field that the endpoint does not have may be ignored
 /// there, so it bounds nothing.
 fn read_max_output_tokens(
     top: &TopLevel<'_>,
@@ -347,19 +347,19 @@ fn read_max_output_tokens(
         read_count("max_output_tokens", top.max_output_tokens, issues),
     ];
     match endpoint.operation.map(|operation| operation.api) {
-        // Beside the other it may count after all.
+        // If the other field is present, this one may count too.
         Some(Api::Chat) => chat_or_messages.max(
             chat.filter(|_| endpoint.honours_max_completion_tokens() || chat_or_messages.is_some()),
         ),
         Some(Api::Messages | Api::Cohere) => chat_or_messages,
-        // They have names of their own for it.
+        // They have other names for it.
         Some(Api::GenerateContent | Api::Converse | Api::Invoke) => None,
         Some(Api::Responses) => responses,
         _ => chat_or_messages.max(chat).max(responses),
     }
 }
 
-/// How many prompts a body of the older completions has; each is answered.
+/// The number of prompts in a body of the older completions; each is answered.
 fn prompts(prompt: Option<&RawValue>) -> u64 {
     let list = prompt.and_then(|prompt| prompt.get().strip_prefix('['));
     // A list of numbers is one prompt, already in tokens.
@@ -378,7 +378,7 @@ fn may_include_usage(endpoint: &Endpoint) -> bool {
         && endpoint.operation.is_some_and(|operation| operation.api == Api::Chat)
 }
 
-/// From 2024-09-01-preview, and in what is generally available from 2024-10-21 on.
+/// True from 2024-09-01-preview on, and for general versions from 2024-10-21 on.
 fn knows_stream_options(api_version: &str) -> bool {
     let is_date =
         |date: &str| date.len() == 10 && date.bytes().all(|b| b.is_ascii_digit() || b == b'-');
@@ -389,17 +389,17 @@ fn knows_stream_options(api_version: &str) -> bool {
     }
 }
 
-/// Whether a field is there at all: null means the same as absent.
+/// Whether a field is present: null means the same as absent.
 fn present(value: Option<&RawValue>) -> bool {
     value.is_some_and(|value| value.get() != "null")
 }
 
-/// Whether a list is there and has something in it.
+/// Whether a list is present and not empty.
 fn filled(value: Option<&RawValue>) -> bool {
     value.is_some_and(|value| !matches!(value.get(), "null" | "[]"))
 }
 
-/// The model, from wherever the endpoint has it.
+/// The model, from its position at the endpoint.
 fn read_model(
     top: &TopLevel<'_>,
     body: &[u8],
@@ -408,7 +408,7 @@ fn read_model(
 ) -> Option<String> {
     let place = match endpoint.operation {
         Some(operation) => operation.model,
-        // What has no row is taken to have a model where its siblings have it.
+        // An endpoint without a row is assumed to name the model as its siblings do.
         None if endpoint.dialect.shape().is_some() || endpoint.dialect == Dialect::None => {
             ModelIn::Body("model")
         }
@@ -460,12 +460,12 @@ fn read_count(
     number
 }
 
-/// The paths to everything that the body names of what the provider stores.
+/// The paths to everything stored at the provider that the body names.
 fn stored_state(top: &mut TopLevel<'_>) -> Vec<Vec<String>> {
     let fields = [
         ("previous_response_id", present(top.previous_response_id)),
         ("conversation", present(top.conversation)),
-        // A text in the older completions; an object names a stored one.
+        // The older completions have a text here; an object names a stored prompt.
         ("prompt", top.prompt.is_some_and(|value| value.get().starts_with('{'))),
         ("container", present(top.container)),
         ("preset", present(top.preset)),
@@ -478,8 +478,8 @@ fn stored_state(top: &mut TopLevel<'_>) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// A managed key opens the operator's whole account, in which every caller's files and answers
-/// lie side by side. Until it is known whose they are, nobody may name them.
+/// Refuses handles to stored state with a managed key. The key opens the operator's whole account,
+/// which holds the files and answers of all callers, and their owners are not known.
 fn refuse_stored_state(top: &TopLevel<'_>, stored: Vec<Vec<String>>, issues: &mut Vec<Issue>) {
     for (field, value) in [("background", top.background), ("deferred", top.deferred)] {
         if value.is_some_and(|value| !matches!(value.get(), "false" | "null")) {

@@ -1,4 +1,4 @@
-//! What must be known of a request body before it is sent. The body itself is never parsed and
+//! The facts that must be known of a request body before it is sent. The body is not parsed and
 //! written again: it reaches the provider byte for byte, or with a token inserted or replaced.
 
 mod body;
@@ -21,13 +21,13 @@ pub use self::tools::ToolCharge;
 pub(crate) use self::tools::image_model;
 use crate::table::Endpoint;
 
-/// The longest name of a model, which is kept with the record of every call. No provider has a longer
-/// one.
+/// The longest name of a model, which is kept with the record of every call. No provider has a
+/// longer one.
 const MAX_MODEL_BYTES: usize = 2048;
 
 impl CallBody {
-    /// The model that a body asks for, for when it decides where the call goes. Nothing else is
-    /// looked at; `None` unless the body is a JSON object, or a form, that names one.
+    /// The model that a body names, for a call that it routes. Nothing else is read. `None` unless
+    /// the body is a JSON object or a form that names one.
     pub fn model_of(body: &[u8], content_type: Option<&str>) -> Option<String> {
         if let Some((essence, parameters)) = content_type.and_then(|kind| kind.split_once(';'))
             && essence.trim().eq_ignore_ascii_case("multipart/form-data")
@@ -38,18 +38,18 @@ impl CallBody {
         struct Named {
             model: String,
         }
-        // A list of one string would do for the struct as well.
+        // Serde would also accept a list of one string for the struct.
         let object = Some(body).filter(|body| body.trim_ascii_start().starts_with(b"{"))?;
         let named: Named = serde_json::from_slice(object).ok()?;
         Some(named.model).filter(|model| !model.trim().is_empty())
     }
 
-    /// Reads a body of the type that its header says: JSON, a form, or, where the endpoint takes it,
-    /// sound as it is. `managed` says that the operator's key will be used, with which handles to
-    /// what the provider stores are refused unless the provider allows them.
+    /// Reads a body of the type in its header: JSON, a form, or plain sound, if the endpoint takes
+    /// it. `managed` says that the operator's key will be used. Handles to things that the provider
+    /// stores are then refused, unless the provider allows them.
     ///
     /// # Errors
-    /// [`BodyRefused`].
+    /// [`BodyRefused`] says why the body is not forwarded.
     pub fn read(
         body: &[u8],
         content_type: Option<&str>,
@@ -85,23 +85,23 @@ impl CallBody {
         Ok(read)
     }
 
-    /// Reads a JSON body. `managed` says that the operator's key will be used, with which handles
-    /// to what the provider stores are refused unless the provider allows them.
+    /// Reads a JSON body. `managed` says that the operator's key will be used. Handles to things
+    /// that the provider stores are then refused, unless the provider allows them.
     ///
     /// # Errors
-    /// Everything that is wrong with the body.
+    /// All issues of the body.
     pub fn inspect(body: &[u8], endpoint: &Endpoint, managed: bool) -> Result<Self, Vec<Issue>> {
         inspect::inspect(body, endpoint, managed)
     }
 }
 
-/// Why a body is not forwarded.
+/// The reason that a body is not forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BodyRefused {
-    /// The endpoint takes no body of its content type, or servers read that type in different ways;
-    /// what to send instead.
+    /// The endpoint takes no body of its content type, or servers read that type in different ways.
+    /// The text says what to send instead.
     ContentType(&'static str),
-    /// Everything that is wrong with it.
+    /// All issues of the body.
     Invalid(Vec<Issue>),
 }
 
@@ -111,7 +111,7 @@ impl From<Vec<Issue>> for BodyRefused {
     }
 }
 
-/// What a body is, by its header.
+/// The type of a body, by its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum BodyType {
     Json,
@@ -120,9 +120,9 @@ enum BodyType {
 }
 
 impl BodyType {
-    /// The type that `content_type` names. A provider must read the same model and the same maxima as
-    /// are read here, so there must be one way to read it: JSON is UTF-8, and no other parameter may
-    /// stand there.
+    /// The type that `content_type` names. The provider must read the same model and maxima as this
+    /// service, so there must be one way to read the body: JSON is UTF-8, and other parameters are
+    /// refused.
     fn of(
         content_type: Option<&str>,
         is_empty: bool,

@@ -1,6 +1,6 @@
-//! What bodies say that are in neither of the two common formats: the providers' own, and those of
-//! speech and images. Each is read for the same few facts: the most that can come back, what is
-//! sent that is counted in something else than tokens, and what it names of what is stored.
+//! Bodies in neither of the two common formats: the formats of single providers, and of speech and
+//! images. Each is read for the same few facts: the most output, the input that is not counted in
+//! tokens, and the stored things that it names.
 
 use serde_json::value::RawValue;
 use tollgate_domain::Issue;
@@ -12,10 +12,10 @@ use crate::number::count;
 use crate::object::Object;
 use crate::table::Endpoint;
 
-/// How many images Imagen makes unless it is told.
+/// The number of images that Imagen makes by default.
 const IMAGES_BY_DEFAULT: u64 = 4;
 
-/// Reads what a body has beside the fields of the common formats.
+/// Reads the fields of a body that the common formats do not have.
 pub(super) fn read(
     call: &mut CallBody,
     body: &[u8],
@@ -47,7 +47,7 @@ pub(super) fn read(
         Api::Cohere => fields.cohere(call),
         Api::Speech => {
             call.characters = characters(body.get("input"));
-            // How long it is spoken is what these are billed by, and the body may slow it down.
+            // These are billed by the length of the speech, and the body may slow it down.
             if call.model.as_deref().is_some_and(|model| model.contains("gpt-")) {
                 fields.without_length("input");
             }
@@ -74,9 +74,9 @@ pub(super) fn read(
 struct Fields<'a, 'b> {
     body: &'b Object<'a>,
     issues: &'b mut Vec<Issue>,
-    /// Paths of what names something stored.
+    /// The paths to fields that name something stored.
     stored: Vec<Vec<String>>,
-    /// The first field of which no length is known.
+    /// The first field whose length is not known.
     endless: Option<Vec<String>>,
 }
 
@@ -107,8 +107,8 @@ impl Fields<'_, '_> {
             }
             call.max_output_tokens = self.count(&config, "inferenceConfig", "maxTokens");
         }
-        // Vendors' own fields may say anything, a guard reads along and is billed, and a stored
-        // prompt has no length here.
+        // The vendors' own fields may contain anything, a guard is billed too, and the length of a
+        // stored prompt is not known.
         for key in [
             "additionalModelRequestFields",
             "guardrailConfig",
@@ -122,7 +122,7 @@ impl Fields<'_, '_> {
         }
     }
 
-    /// The body is the vendor's: each has a name of its own for the same thing.
+    /// Reads a body in the format of the model's vendor. Each has its own name for the same field.
     fn invoke(&mut self, call: &mut CallBody, endpoint: &Endpoint) {
         call.stream = endpoint.url.path().ends_with("/invoke-with-response-stream");
         let mut most = None;
@@ -153,18 +153,18 @@ impl Fields<'_, '_> {
         for key in ["cloud_storage_url", "source_url"] {
             self.without_length(key);
         }
-        // The answer would go elsewhere.
+        // The answer would be sent elsewhere.
         self.stores("webhook");
     }
 
-    /// A field that names something stored.
+    /// Notes a field that names something stored.
     fn stores(&mut self, key: &str) {
         if self.body.get(key).is_some() {
             self.stored.push(vec![key.to_owned()]);
         }
     }
 
-    /// A field that leaves the cost without a bound.
+    /// Notes a field that leaves the cost without a bound.
     fn without_length(&mut self, key: &str) {
         if self.body.get(key).is_some() {
             self.endless.get_or_insert_with(|| vec![key.to_owned()]);

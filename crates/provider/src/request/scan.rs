@@ -1,6 +1,5 @@
-//! A walk through those parts of a body in which handles, files, images and tools can stand. It
-//! keeps nothing but counts and the first finding of each kind; the depth is bounded by the JSON
-//! parser (128).
+//! A walk through the parts of a body that can contain handles, files, images and tools. It keeps
+//! only counts and the first finding of each kind. The JSON parser bounds the depth (128).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,43 +10,43 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use super::tools::{ToolCharge, charge, charge_of_images, charge_of_key, is_tool};
 use crate::object::Key;
 
-/// What is wrong with naming something stored.
+/// The message for a handle to something stored.
 pub(super) const STORED_STATE: &str =
     "refers to what the provider stores, which the managed key may not; use your own provider key";
 
-/// What is worth a path.
+/// The kind of a finding that is kept with its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// A handle to something that the provider stores.
     Handle,
-    /// Something of which the body does not tell how many tokens it is: a URL that the provider
-    /// would fetch, an earlier answer's audio, or a packed document.
+    /// Something with an unknown number of tokens: a URL that the provider would fetch, the audio
+    /// of an earlier answer, or a packed document.
     Unsized,
     /// A tool that the provider itself runs.
     ServerTool,
-    /// One of those without a maximum of uses of its own: it runs as often as it likes.
+    /// A tool at the provider that has no maximum of uses.
     UnlimitedTool,
-    /// One of those at a server of somebody else's (MCP), which no maximum is known to bind.
+    /// A tool at another server (MCP), which no known maximum limits.
     RemoteTool,
-    /// One of those, by the charge for its calls.
+    /// A tool at the provider, by the charge for its calls.
     Charged(ToolCharge),
     /// A key that servers which fold letters take for another one that decides about money.
     Misspelt,
 }
 
-/// What was found below a value; paths are kept innermost first while the walk unwinds.
+/// The findings below a value. Paths are innermost first while the walk unwinds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Findings {
     first: BTreeMap<Kind, Vec<String>>,
-    /// Images that are in the body itself.
+    /// The number of images in the body itself.
     pub(super) images: u64,
-    /// Tools, wherever they run.
+    /// The number of tools, at the provider or at the client.
     pub(super) tools: u64,
-    /// The maxima of uses of the tools at the provider, all together.
+    /// The sum of the maxima of uses of the tools at the provider.
     pub(super) tool_uses: u64,
-    /// Searches of the web that state no maximum of uses.
+    /// The number of web searches without a maximum of uses.
     pub(super) searches: u64,
-    /// A cache entry is asked to live for an hour.
+    /// Whether a cache entry with a life of an hour is requested.
     pub(super) hour_cache: bool,
 }
 
@@ -91,7 +90,7 @@ impl Findings {
         self
     }
 
-    /// The findings below the top-level field `field`, their paths from the outside in.
+    /// The findings below the top-level field `field`, with paths from the outside in.
     fn within(self, field: &str) -> Self {
         let mut found = self.below(field);
         found.first.values_mut().for_each(|path| path.reverse());
@@ -99,7 +98,7 @@ impl Findings {
     }
 }
 
-/// Strings under these keys name something stored.
+/// The keys of strings that name something stored.
 const HANDLE_KEYS: [&str; 16] = [
     "file_id",
     "container",
@@ -119,7 +118,7 @@ const HANDLE_KEYS: [&str; 16] = [
     "ragCorpus",
     "rag_corpus",
 ];
-/// Arrays under these keys do.
+/// The keys of arrays that name something stored.
 const HANDLE_LIST_KEYS: [&str; 8] = [
     "file_ids",
     "vector_store_ids",
@@ -130,12 +129,12 @@ const HANDLE_LIST_KEYS: [&str; 8] = [
     "previous_request_ids",
     "next_request_ids",
 ];
-/// Strings under these keys are fetched, if they are URLs and not the data itself.
+/// The keys of strings that are fetched, if they are URLs and not the data itself.
 const REMOTE_KEYS: [&str; 6] =
     ["url", "image_url", "video_url", "audio_url", "file_url", "server_url"];
-/// Strings under these keys are a document if they are the data itself.
+/// The keys of strings that are a document, if they are the data itself.
 const DOCUMENT_KEYS: [&str; 2] = ["file_url", "file_data"];
-/// Google's tools have no type: the key says it. These run at the provider.
+/// The keys of Google's tools that run at the provider. Google's tools have no type.
 const GOOGLE_TOOLS: [&str; 12] = [
     "googleSearch",
     "google_search",
@@ -150,8 +149,8 @@ const GOOGLE_TOOLS: [&str; 12] = [
     "fileSearch",
     "file_search",
 ];
-/// Types of tools that the client runs. Dated names, such as `bash_20250124`, begin with one of
-/// them. Whatever else there is or will be runs at the provider.
+/// The types of tools that the client runs. Dated names, such as `bash_20250124`, begin with one of
+/// them. All other types run at the provider, including unknown ones.
 const CLIENT_TOOLS: [&str; 10] = [
     "function",
     // Functions under a common name.
@@ -166,7 +165,7 @@ const CLIENT_TOOLS: [&str; 10] = [
     "apply_patch",
 ];
 
-/// Keys of tools that the client runs, where their kind is not told by a type.
+/// The keys of tools that the client runs, in formats without a type.
 const DECLARATIONS: [&str; 8] = [
     "name",
     "function",
@@ -178,7 +177,7 @@ const DECLARATIONS: [&str; 8] = [
     "computer_use",
 ];
 
-/// What a value turned out to be, for the object around it to judge.
+/// The kind of a value, by which the object around it is judged.
 enum Seen<'de> {
     Text(Cow<'de, str>),
     Count(u64),
@@ -190,25 +189,25 @@ enum Seen<'de> {
     Other,
 }
 
-/// What a walk goes through, seen from where it begins.
+/// The place of a value in the body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scan {
-    /// The list of the tools that are offered.
+    /// The list of the offered tools.
     Tools,
-    /// One of them.
+    /// One of the tools.
     Tool,
-    /// Messages and their parts: their keys are the provider's.
+    /// Messages and their parts. The provider defines their keys.
     Message,
-    /// Where a tool at the provider runs code.
+    /// The container in which a tool at the provider runs code.
     Container,
-    /// Anything else. Keys may be the caller's own: names in a schema, arguments of a function.
+    /// Anything else. The caller may define the keys: names in a schema, arguments of a function.
     Part,
 }
 
-/// Keys of messages below which keys are the caller's own.
+/// The keys of messages below which the caller defines the keys.
 const FREE_KEYS: [&str; 7] =
     ["input", "args", "arguments", "output", "response", "parameters", "structuredContent"];
-/// Keys of tools and messages that decide about money or reach into what the provider stores.
+/// The keys of tools and messages that decide about money, or name something stored.
 const DECIDING_KEYS: [&str; 12] = [
     "type",
     "name",
@@ -224,8 +223,8 @@ const DECIDING_KEYS: [&str; 12] = [
     "fileData",
 ];
 
-/// `key` as servers see it that fold letters, if it is another one then: case, and the few letters
-/// beyond ASCII that fold into it (the Kelvin sign, the long s, ligatures).
+/// The form of `key` that servers read which fold letters, if it differs. They fold case, and the
+/// few letters beyond ASCII that fold into ASCII (the Kelvin sign, the long s, ligatures).
 pub(super) fn folded(key: &str) -> Option<String> {
     if key.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase()) {
         return None;
@@ -235,7 +234,7 @@ pub(super) fn folded(key: &str) -> Option<String> {
     Some(folded).filter(|folded| folded != key)
 }
 
-/// Whether servers that fold letters take `key` for another one that decides, which it is not.
+/// Whether servers that fold letters take `key` for another key, one that decides about money.
 fn is_misspelt(key: &str) -> bool {
     let Some(seen) = folded(key) else { return false };
     let lists: [&[&str]; 5] =
@@ -244,7 +243,7 @@ fn is_misspelt(key: &str) -> bool {
     known().all(|name| *name != key) && known().any(|name| name.eq_ignore_ascii_case(&seen))
 }
 
-/// The member `key` of the whole body.
+/// The member `key` of the whole body, and its place.
 pub(super) struct Member<'a>(pub(super) &'a str, pub(super) Scan);
 
 impl<'de> DeserializeSeed<'de> for Member<'_> {
@@ -258,7 +257,7 @@ impl<'de> DeserializeSeed<'de> for Member<'_> {
 }
 
 impl Scan {
-    /// What stands under `key` of an object in such a place.
+    /// The place of the value under `key` of an object in this place.
     fn below(self, key: &str) -> Self {
         match (self, key) {
             // A namespace has tools of its own, and an item of the conversation may offer more.
@@ -317,7 +316,7 @@ impl<'de> Visitor<'de> for Walk {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        // Only the start is ever looked at; escaped texts may be long.
+        // Only the start is ever read, and escaped texts may be long.
         nothing_in(Seen::Text(Cow::Owned(text.chars().take(64).collect())))
     }
 
@@ -341,7 +340,7 @@ impl<'de> Visitor<'de> for Walk {
         let mut findings = Findings::default();
         let mut object = Object::default();
         while let Some(Key(key)) = fields.next_key::<Key<'de>>()? {
-            // Free data of the caller's, which the provider does not interpret.
+            // Free data of the caller, which the provider does not interpret.
             if key == "metadata" {
                 fields.next_value::<IgnoredAny>()?;
                 continue;
@@ -366,7 +365,7 @@ impl<'de> Visitor<'de> for Walk {
     }
 }
 
-/// Adds what a member of an object is in itself.
+/// Adds the finding that a member of an object is by itself.
 fn judge_member(key: &str, seen: &Seen<'_>, found: &mut Findings) {
     let here = Vec::new;
     match seen {
@@ -375,12 +374,12 @@ fn judge_member(key: &str, seen: &Seen<'_>, found: &mut Findings) {
             if reference || HANDLE_KEYS.contains(&key) {
                 found.note(Kind::Handle, here());
             }
-            // Of documents and films the bytes say little.
+            // The bytes of documents and films say little of their tokens.
             let inline = text.starts_with("data:image/");
             if DOCUMENT_KEYS.contains(&key) || (REMOTE_KEYS.contains(&key) && !inline) {
                 found.note(Kind::Unsized, here());
             }
-            // Bedrock's: what lies in a bucket of the account, and what is packed in the body.
+            // Bedrock: an object in a bucket of the account, and packed data in the body.
             if key == "uri" && text.get(..5).is_some_and(|s| s.eq_ignore_ascii_case("s3://")) {
                 found.note(Kind::Handle, here());
             }
@@ -395,35 +394,35 @@ fn judge_member(key: &str, seen: &Seen<'_>, found: &mut Findings) {
         }
         Seen::Other if key == "systemTool" => found.note(Kind::Unsized, here()),
         Seen::List if HANDLE_LIST_KEYS.contains(&key) => found.note(Kind::Handle, here()),
-        // What was spoken is not in the body, only its name.
+        // The body contains only the name of the speech.
         Seen::Named if key == "audio" => found.note(Kind::Unsized, here()),
         _ => {}
     }
 }
 
-/// What the members of an object say together. Where a key stands twice, the worse one counts.
+/// The facts from all members of an object. If a key occurs twice, the worse value counts.
 #[derive(Default)]
 struct Object {
     has_id: bool,
-    /// `"type": "base64"`: it is the source of an image or document.
+    /// `"type": "base64"`: the source of an image or document.
     is_base64: bool,
     is_image: bool,
     is_no_image: bool,
-    /// It has a name, or what else a tool has that the client runs.
+    /// It has a name, or another key of tools that the client runs.
     is_declared: bool,
-    /// The types that no tool has that runs at the client; several where the key stands twice.
+    /// The types that run at the provider; several if the key occurs twice.
     server_types: Vec<String>,
-    /// How often the key of the type stands there.
+    /// The number of `type` keys.
     types: u32,
     is_mcp: bool,
-    /// Of a tool that makes images: the model that draws them, and how many.
+    /// For a tool that makes images: the model that draws them, and their number.
     model: Option<String>,
     images: Option<u64>,
     has_data: bool,
-    /// The key that says that it is a tool of Google's.
+    /// The key that marks a tool of Google.
     google_tool: Option<String>,
     max_uses: Option<u64>,
-    /// A maximum stands there that is no number.
+    /// A maximum is present that is not a number.
     has_odd_maximum: bool,
 }
 
@@ -450,8 +449,8 @@ impl Object {
                 self.is_no_image |= !is_image;
             }
             ("media_type", _) => self.is_no_image = true,
-            // Google's data stand beside their type without a word that says so, Bedrock's bytes
-            // below the kind of what they are.
+            // Google's data are beside their type, without a field that says so. Bedrock's bytes
+            // are below the key of their kind.
             ("data", Seen::Text(_)) => self.has_data = true,
             (key, _) if GOOGLE_TOOLS.contains(&key) => self.google_tool = Some(key.to_owned()),
             ("max_uses", Seen::Count(uses)) => self.max_uses = self.max_uses.max(Some(*uses)),
@@ -467,7 +466,7 @@ impl Object {
 
     fn judge(&self, place: Scan, findings: &mut Findings) {
         if self.is_base64 || (self.has_data && (self.is_image || self.is_no_image)) {
-            // The bytes of a document say little of its tokens; those of an image nothing.
+            // The bytes of a document say little of its tokens; the bytes of an image say nothing.
             match self.is_image && !self.is_no_image {
                 true => findings.images = findings.images.saturating_add(1),
                 false => findings.note(Kind::Unsized, Vec::new()),

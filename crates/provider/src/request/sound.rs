@@ -1,16 +1,16 @@
-//! How long a sound is, by its own header where that says it, else by its size.
+//! The length of a sound, by its header if that is exact, else by its size.
 
 /// A sound, by its length in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sound {
     pub(crate) micros: u64,
-    /// Whether it is said and not guessed.
+    /// Whether the length is stated, not guessed.
     pub(crate) is_exact: bool,
 }
 
 impl Sound {
-    /// Its length where an answer tells no more than when the last word ended: what says how long it
-    /// is, is no shorter for that.
+    /// The length for an answer that states only the end of the last word. An exact length counts
+    /// if it is longer, because silence may follow.
     pub(crate) fn or_told(self, told: Option<u64>) -> u64 {
         match told {
             Some(told) if self.is_exact => told.max(self.micros),
@@ -20,12 +20,12 @@ impl Sound {
     }
 }
 
-/// What is taken for a second of a packed sound: 32 kbit/s, the low end of what speech is sent at.
+/// The assumed bytes of a second of packed sound: 32 kbit/s, the low end for speech.
 const PACKED_BYTES_PER_SECOND: u64 = 4_000;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
-/// The length of a sound in a file: said by the header of a WAV file, which is not packed, guessed
-/// by its size for all else.
+/// The length of a sound in a file: by the header of a WAV file that is not packed, else by the
+/// size.
 pub(super) fn length(file: &[u8]) -> Sound {
     match wav(file) {
         Some(micros) => Sound { micros, is_exact: true },
@@ -43,9 +43,9 @@ fn micros(bytes: u64, bytes_per_second: u64) -> Option<u64> {
     u64::try_from(exact.checked_add(per_second.checked_sub(1)?)?.checked_div(per_second)?).ok()
 }
 
-/// The length of the data chunk by the format chunk, if the sound is not packed (PCM): rate, channels
-/// and width of a sample say how many bytes a second has, and the rate of bytes must be just that. The
-/// data that is there counts, not what the header says of it: streamed files say what they like.
+/// The length of the data chunk by the format chunk, if the sound is not packed (PCM). The bytes of
+/// a second follow from rate, channels and sample width, and the stated byte rate must equal them.
+/// The present data counts, not the size in its header, which is wrong in streamed files.
 fn wav(file: &[u8]) -> Option<u64> {
     const PCM: u16 = 1;
     let mut rest = file.strip_prefix(b"RIFF")?.get(4..)?.strip_prefix(b"WAVE")?;
@@ -59,7 +59,7 @@ fn wav(file: &[u8]) -> Option<u64> {
                 let present = u64::try_from(after.len()).ok()?;
                 return micros(present, bytes_per_second?);
             }
-            // Two of them could be read in two ways.
+            // Readers may take either of two format chunks.
             b"fmt " if bytes_per_second.is_some() => return None,
             b"fmt " => {
                 let short = |at: usize| Some(u16::from_le_bytes(*after.get(at..)?.first_chunk()?));
@@ -87,7 +87,7 @@ fn wav(file: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A file of 1.5 seconds, 8,000 samples of 16 bits each, with this format and rate of bytes.
+    /// A file of 8,000 samples of 16 bits a second, with this format and byte rate.
     fn file(format: u16, bytes_per_second: u32, samples: &[u8]) -> Vec<u8> {
         let mut file = b"RIFF\0\0\0\0WAVELIST\x03\0\0\0abc\0fmt \x10\0\0\0".to_vec();
         file.extend_from_slice(&format.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Tools that the provider runs: the charge for a call of each, and how often it runs at most.
+//! Tools that the provider runs: the charge for a call of each, and the most calls.
 //!
 //! Sources: the price pages and API references of OpenAI ("Built-in tools"), Anthropic ("Tool use
 //! with server tools"), xAI ("Tools pricing"), Groq and Google ("Grounding").
@@ -7,21 +7,20 @@ use tollgate_pricing::Unit;
 
 use crate::dialect::Api;
 
-/// The charge for a call of a tool at the provider, beside the tokens that usage reports.
+/// The charge for a call of a tool at the provider, beside the reported tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ToolCharge {
     /// None.
     Tokens,
     /// The price of this unit.
     Each(Unit),
-    /// The tokens of an image, at the prices of this model, which draws it.
+    /// The tokens of an image, at the prices of the model that draws it.
     Image(&'static str),
-    /// Not known. A call that offers such a tool has no price.
+    /// Unknown. A call that offers such a tool has no price.
     Unknown,
 }
 
-/// Charges by the type of the tool, and by the key that stands for it where tools have no type
-/// (Google).
+/// The charges by the type of the tool, or by its key if tools have no type (Google).
 const CHARGES: [(&str, ToolCharge); 25] = [
     ("web_search", ToolCharge::Each(Unit::WebSearch)),
     ("x_search", ToolCharge::Each(Unit::WebSearch)),
@@ -53,21 +52,21 @@ const CHARGES: [(&str, ToolCharge); 25] = [
 
 /// The charge for a tool that has this key (Google).
 pub(super) fn charge_of_key(key: &str) -> ToolCharge {
-    // Other vendors have types of these names.
+    // Other vendors use these names as types.
     match key {
         "code_execution" | "file_search" => ToolCharge::Tokens,
         key => charge(key),
     }
 }
 
-/// The charge for a tool of this type, but for `image_generation`.
+/// The charge for a tool of this type, except `image_generation`.
 pub(super) fn charge(name: &str) -> ToolCharge {
     let known = CHARGES.iter().find(|(tool, _)| is_tool(name, tool));
     known.map_or(ToolCharge::Unknown, |(_, charge)| *charge)
 }
 
-/// How often a search of the web runs in a call that states no maximum. Anthropic pauses a turn after
-/// ten rounds. The other providers state no figure: this one is an assumption, which
+/// The most web searches in a call that states no maximum. Anthropic pauses a turn after ten
+/// rounds. The other providers state no figure; the one for them is an assumption, which
 /// docs/SPEND_CONTROL.md names.
 pub(super) const fn most_searches(api: Api) -> u64 {
     match api {
@@ -87,8 +86,7 @@ pub(super) fn is_tool(name: &str, tool: &str) -> bool {
     })
 }
 
-/// The charge for a tool of the type `image_generation` that names this model, and makes so many images
-/// in a call.
+/// The charge for a tool of type `image_generation` with this model and number of images in a call.
 pub(super) fn charge_of_images(model: Option<&str>, images: Option<u64>) -> ToolCharge {
     match images {
         None | Some(1) => ToolCharge::Image(image_model(model)),
@@ -96,11 +94,11 @@ pub(super) fn charge_of_images(model: Option<&str>, images: Option<u64>) -> Tool
     }
 }
 
-/// Models that draw the images of `image_generation`, each before those whose names begin with its own.
+/// Models that draw the images of `image_generation`. Longer names come before their prefixes.
 const IMAGE_MODELS: [&str; 4] = ["gpt-image-1-mini", "gpt-image-1.5", "gpt-image-2", "gpt-image-1"];
 
-/// The model whose prices hold for the images of `image_generation`: the one that is named, else the
-/// dearest, which was the first.
+/// The model whose prices apply to the images of `image_generation`: the named one, else the most
+/// expensive, which was the first.
 pub(crate) fn image_model(named: Option<&str>) -> &'static str {
     let named = named.unwrap_or_default();
     IMAGE_MODELS.into_iter().find(|model| named.starts_with(model)).unwrap_or("gpt-image-1")

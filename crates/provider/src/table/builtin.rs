@@ -1,5 +1,4 @@
-//! The providers that need no configuration but a key, and, where a URL has a name in braces, that
-//! name.
+//! The providers that need no configuration but a key, and the name for braces in a URL.
 
 use super::provider::Mount;
 use crate::dialect::{
@@ -11,13 +10,13 @@ use crate::dialect::{
 /// One row of the table.
 pub(super) struct Row {
     pub(super) name: &'static str,
-    /// Origin and path prefix: the one place where the key goes.
+    /// Origin and path prefix. The key goes nowhere else.
     pub(super) base_url: &'static str,
-    /// What lies below them. Where several have a route of an SDK, the first is called.
+    /// The parts of its API. If several have a route of an SDK, the first is called.
     pub(super) mounts: &'static [Mount],
     /// Whether `stream_options` may be inserted into a streamed body.
     pub(super) stream_options: bool,
-    /// Whether chat honours `max_completion_tokens` beside `max_tokens`. The others ignore it.
+    /// Whether chat honours `max_completion_tokens` beside `max_tokens`. Other providers ignore it.
     pub(super) max_completion_tokens: bool,
 }
 
@@ -25,7 +24,7 @@ const fn at(path: &'static str, dialect: Dialect, rows: Rows) -> Mount {
     Mount { path, dialect, rows }
 }
 
-/// Ordered by name.
+/// The table, ordered by name.
 pub(super) static BUILTIN: [Row; 23] = [
     Row {
         name: "anthropic",
@@ -41,7 +40,7 @@ pub(super) static BUILTIN: [Row; 23] = [
             at("/openai/v1", Dialect::OpenAi, AZURE_V1),
             at("/openai", Dialect::Azure, AZURE),
         ],
-        // From the api-version on that has it.
+        // From the first `api-version` with the option on.
         stream_options: true,
         max_completion_tokens: true,
     },
@@ -139,7 +138,7 @@ pub(super) static BUILTIN: [Row; 23] = [
         name: "mistral",
         base_url: "https://api.mistral.ai/v1",
         mounts: &[at("", Dialect::OpenAi, MISTRAL)],
-        // Reports usage unasked, and refuses fields that it does not know.
+        // Reports usage without a request for it, and refuses unknown fields.
         stream_options: false,
         max_completion_tokens: false,
     },
@@ -182,7 +181,7 @@ pub(super) static BUILTIN: [Row; 23] = [
         name: "openrouter",
         base_url: "https://openrouter.ai/api/v1",
         mounts: &[at("", Dialect::OpenAi, OPENROUTER)],
-        // Reports usage and its own cost unasked.
+        // Reports usage and its own cost without a request for it.
         stream_options: false,
         max_completion_tokens: true,
     },
@@ -217,7 +216,7 @@ pub(super) static BUILTIN: [Row; 23] = [
     },
 ];
 
-/// The row of a name.
+/// The row with this name.
 pub(super) fn row(name: &str) -> Option<&'static Row> {
     BUILTIN.iter().find(|row| row.name == name)
 }

@@ -1,4 +1,4 @@
-//! The table as its users read it: `docs/PROVIDERS.md` is this text, and a test holds them together.
+//! The table as a document for its readers. A test checks that `docs/PROVIDERS.md` is this text.
 
 use std::fmt::{self, Write};
 
@@ -51,7 +51,7 @@ fn write_provider(f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
             let Operation { method, path, .. } = operation;
             let (model, usage) = (model_words(operation.model), usage_words(operation));
             writeln!(f, "| {part} | {dialect} | {key} | `{method} {path}` | {model} | {usage} |")?;
-            // Said once for each part.
+            // Shown once for each part.
             for cell in [&mut part, &mut dialect, &mut key] {
                 cell.clear();
             }

@@ -1,4 +1,4 @@
-//! Endpoints: where a URL that a caller names leads at a provider, if there is one way to read it.
+//! Endpoints: the place at a provider that a URL means, if there is one way to read it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::provider::{Mount, Provider};
 use crate::address::pool_uri;
 use crate::dialect::{Api, Dialect, HiddenTokens, ModelIn, Operation, path_matches, path_model};
 
-/// Longer URLs are refused before they are parsed.
+/// The longest URL. Longer ones are refused before they are parsed.
 const MAX_URL_BYTES: usize = 8 * 1024;
 
-/// Where a call goes: a provider, one of its URLs, and what is known about it.
+/// The target of a call: a provider, one of its URLs, and the facts known about it.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     /// The provider.
@@ -27,26 +27,26 @@ pub struct Endpoint {
     /// The whole URL, query included. It may carry the caller's secrets: store
     /// [`Endpoint::recorded_url`] instead.
     pub url: Url,
-    /// How the provider speaks there.
+    /// The dialect of the provider at this URL.
     pub dialect: Dialect,
     /// The row that it matches.
     pub operation: Option<&'static Operation>,
     /// The path below the base URL and the mount.
     path: String,
-    /// The URL without what may be a secret.
+    /// The URL without parts that may be a secret.
     recorded: String,
-    /// What the client connects to and asks for there, and the name that it does so under.
+    /// The URI that the client connects to and requests, and the host name that it sends.
     pub(crate) target: (Uri, HeaderValue),
 }
 
 impl Endpoint {
-    /// Whether the call may cost money: a row says so, or it is a POST that has no row.
+    /// Whether the call may cost money: its row says so, or it is a POST without a row.
     pub fn metered(&self) -> bool {
         self.operation.map_or(self.method == Method::POST, |operation| operation.metered)
     }
 
-    /// Whether the operator's key may be used here. It opens a whole account, so it may only where
-    /// a row of the table, or of the provider's `managed_endpoints`, lists the endpoint.
+    /// Whether the operator's key may be used here. The key opens a whole account, so a row of the
+    /// table, or of the provider's `managed_endpoints`, must list the endpoint.
     pub fn allows_managed_key(&self) -> bool {
         let listed = |path: &str| {
             let mut rows = self.provider.managed_endpoints.iter();
@@ -66,21 +66,21 @@ impl Endpoint {
         }
     }
 
-    /// The parameter of the query that names the model, if it does so more than once.
+    /// The query parameter that names the model, if it occurs more than once.
     pub(crate) fn model_stands_twice(&self) -> Option<&'static str> {
         let ModelIn::Query(name) = self.operation?.model else { return None };
         let models = self.url.query_pairs().filter(|(key, _)| key == name);
         (models.count() > 1).then_some(name)
     }
 
-    /// A parameter of the query that the managed key may not be used with: one that sends the answer
-    /// elsewhere, chooses parts or forms of it in which usage need not stand, or is a key itself.
+    /// A query parameter that the managed key may not be used with: it sends the answer elsewhere,
+    /// selects parts or forms of it that may lack the usage, or is itself a key.
     pub(crate) fn forbidden_parameter(&self) -> Option<String> {
         let model = match self.operation.map(|operation| operation.model) {
             Some(ModelIn::Query(name)) => name,
             _ => "",
         };
-        // Some servers read from the query what they do not find in the body.
+        // Some servers read fields from the query if the body lacks them.
         let is_of_body = |name: &str| {
             const OF_BODY: [&str; 8] = [
                 "model",
@@ -120,8 +120,8 @@ impl Endpoint {
         self.is("/listen") && self.api() == Api::Deepgram
     }
 
-    /// Units of which a price list must know one in each set, if it is to price what is billed here:
-    /// a model that is listed for another kind of use has no price for this one.
+    /// The sets of units of which a price list must have one each, to price the bill of this
+    /// endpoint. A model that is listed for another kind of use has no price here.
     pub fn billed_units(&self) -> &'static [&'static [Unit]] {
         const SOUND: &[Unit] = &[Unit::InputSecond, Unit::Input];
         match self.api() {
@@ -142,8 +142,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether a body may be a form: on endpoints that take files, and on those that nothing is
-    /// known of.
+    /// Whether a body may be a form: on endpoints that take files, and on unknown ones.
     pub(crate) fn takes_forms(&self) -> bool {
         self.operation.is_none_or(|operation| {
             matches!(operation.api, Api::Transcription | Api::Images | Api::ElevenLabs)
@@ -156,8 +155,8 @@ impl Endpoint {
         is_chat && self.provider.max_completion_tokens
     }
 
-    /// Tokens that the provider counts beyond those of the bytes of a body, at most. Where a provider
-    /// speaks OpenAI's format beside its own, its models count as they do there.
+    /// The most tokens that the provider counts beyond the bytes of a body. If a provider has
+    /// OpenAI's format beside its own, its models count as in its own format.
     pub(crate) fn hidden_tokens(&self) -> HiddenTokens {
         let own = self.dialect.hidden_tokens();
         let mounts = self.provider.mounts.iter().filter(|_| self.dialect == Dialect::OpenAi);
@@ -170,7 +169,7 @@ impl Endpoint {
         Some(value.into_owned())
     }
 
-    /// The format of its requests, if it has any and the format is known.
+    /// The format of its requests, if it has one and it is known.
     pub fn shape(&self) -> Option<RequestFormat> {
         let stated = self.operation.and_then(|operation| operation.api.shape());
         stated.or(self.dialect.shape()).filter(|_| self.method != Method::GET)
@@ -181,12 +180,12 @@ impl Endpoint {
         &self.recorded
     }
 
-    /// Whether something of the URL is not recorded.
+    /// Whether a part of the URL is not recorded.
     pub(super) fn may_carry_secret(&self) -> bool {
         self.recorded != self.url.as_str()
     }
 
-    /// What `path` below a part of `provider` is, where `url` leads.
+    /// The endpoint of `path` below a part of `provider`, at `url`.
     pub(super) fn new(
         provider: &Arc<Provider>,
         mount: &Mount,
@@ -215,18 +214,18 @@ impl Endpoint {
     }
 }
 
-/// A URL without the pairs of its query that may carry a secret.
+/// A URL without the query pairs that may carry a secret.
 fn recorded_url(url: &Url) -> String {
     let mut recorded = url.clone();
     let Some(query) = url.query() else { return recorded.into() };
-    // Kept pairs are copied as they are: the record shows what was called.
+    // Kept pairs are copied unchanged: the record shows the called URL.
     let kept: Vec<_> = query.split('&').filter(|pair| !carries_secret(pair)).collect();
     recorded.set_query((!kept.is_empty()).then(|| kept.join("&")).as_deref());
     recorded.into()
 }
 
-/// Whether a name in a query stands for a credential. Rather one too many than one too few: names
-/// are compared by what they contain, after decoding.
+/// Whether the name of a query pair marks a credential. Names are compared by their parts, after
+/// decoding; a match too many is better than a miss.
 fn carries_secret(pair: &str) -> bool {
     const MARKS: [&str; 9] =
         ["key", "token", "secret", "password", "auth", "sig", "credential", "session", "jwt"];
@@ -236,7 +235,8 @@ fn carries_secret(pair: &str) -> bool {
     })
 }
 
-/// Why a URL is not forwarded to. The text is fit for the caller and repeats nothing of the URL.
+/// The reason that a URL is not forwarded to. Its text is for the caller and repeats no part of the
+/// URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndpointError {
@@ -248,7 +248,7 @@ pub enum EndpointError {
     Characters,
     /// It names a user or password.
     UserInfo,
-    /// It has a fragment.
+    /// It is not in normal form, so another parser might read another URL.
     Fragment,
     /// It is not in normal form, so that another parser might understand another URL.
     NotNormal,
@@ -286,8 +286,8 @@ impl fmt::Display for EndpointError {
 impl std::error::Error for EndpointError {}
 
 impl Provider {
-    /// The part of its API in which `url` lies, and the path below that part: of several the one with
-    /// the longest prefix, and of those with the same prefix the first that lists the endpoint.
+    /// The part of its API that contains `url`, and the path below that part. Of several parts, the
+    /// one with the longest prefix; of equal prefixes, the first that lists the endpoint.
     pub(super) fn part<'a>(&self, method: &Method, url: &'a Url) -> Option<(&Mount, &'a str)> {
         let at_home = same_origin(&self.base_url, url);
         let mounts = self
@@ -298,9 +298,9 @@ impl Provider {
         mounts.min_by_key(|(mount, path)| (path.len(), mount.operation(method, path).is_none()))
     }
 
-    /// The endpoint at `path` below the base URL, listed or not. A path that repeats that of the base
-    /// URL, as SDKs add it, is taken from the origin on. Path and query come from the caller and are
-    /// held to the rules of [`ProviderTable::resolve`](super::ProviderTable::resolve).
+    /// The endpoint at `path` below the base URL, listed or not. A path that repeats the path of
+    /// the base URL, as SDKs add it, is read from the origin on. Path and query come from the
+    /// caller and must keep the rules of [`ProviderTable::resolve`](super::ProviderTable::resolve).
     ///
     /// # Errors
     /// [`EndpointError`] says which rule they break.
@@ -320,8 +320,9 @@ impl Provider {
     }
 
     /// The endpoint at `path` below one of its parts, if a row lists it. Path and query come from
-    /// the caller and are held to the rules of [`ProviderTable::resolve`](super::ProviderTable::resolve): they cannot lead anywhere
-    /// else, and `None` says as well that they break a rule.
+    /// the caller and must keep the rules of
+    /// [`ProviderTable::resolve`](super::ProviderTable::resolve). They cannot lead anywhere else.
+    /// `None` also if they break a rule.
     pub fn endpoint(
         self: &Arc<Self>,
         method: &Method,
@@ -376,7 +377,7 @@ pub(super) fn parse(u: &str) -> Result<Url, EndpointError> {
 }
 
 /// Whether two servers might read a path in two ways: empty segments, dot segments, and encoded
-/// characters that mean something once decoded (`/`, `\`, `.`, `%`, controls).
+/// characters with a meaning after decoding (`/`, `\`, `.`, `%`, controls).
 pub(super) fn ambiguous_path(path: &str) -> bool {
     const CODES: [&str; 5] = ["2f", "5c", "2e", "25", "7f"];
     let encoded = path.split('%').skip(1).any(|after| {
@@ -398,7 +399,7 @@ fn same_origin(base: &Url, url: &Url) -> bool {
         && base.port_or_known_default() == url.port_or_known_default()
 }
 
-/// What stands behind the base URL's path and that of a mount; `None` unless each prefix ends at the
+/// The path after the paths of the base URL and of a mount; `None` unless each prefix ends at the
 /// end of a segment.
 fn relative_path<'a>(base: &Url, mount: &str, url: &'a Url) -> Option<&'a str> {
     let rest = url.path().strip_prefix(base.path().trim_end_matches('/'))?;
@@ -406,7 +407,7 @@ fn relative_path<'a>(base: &Url, mount: &str, url: &'a Url) -> Option<&'a str> {
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
-/// The URL for the client's own parser, which must understand the very same parts.
+/// The URL in the client's own parser, which must read exactly the same parts.
 fn client_uri(url: &Url) -> Option<Uri> {
     let uri: Uri = url.as_str().parse().ok()?;
     let path_and_query = match url.query() {
@@ -420,7 +421,7 @@ fn client_uri(url: &Url) -> Option<Uri> {
     same.then_some(uri)
 }
 
-/// What is asked for, where, and the name of the host as the caller wrote it.
+/// The requested URI, and the host name in the caller's spelling.
 fn target(uri: &Uri) -> Option<(Uri, HeaderValue)> {
     let host = uri.authority().map(Authority::as_str)?;
     Some((pool_uri(uri)?, HeaderValue::from_str(host).ok()?))

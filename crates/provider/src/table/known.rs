@@ -1,4 +1,4 @@
-//! Endpoints that were found before.
+//! A cache of resolved endpoints.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,21 +8,21 @@ use awc::http::Method;
 
 use super::endpoint::Endpoint;
 
-/// So many are kept at most; then they are begun anew.
+/// The most endpoints that are kept. Then the cache is cleared.
 const MOST: usize = 1_000;
-/// What is asked for with a longer text is found anew each time.
+/// The longest text that is kept. A longer one is resolved each time.
 const MAX_TEXT_BYTES: usize = 512;
 
-/// Endpoints that were found before, by the text that they were asked for with. Most calls go to a
-/// few: to take a URL apart with all the care that it needs costs more than the rest of its head.
+/// Resolved endpoints by the text of the request for them. Most calls go to a few, and to parse a
+/// URL with the necessary care costs more than the rest of the head.
 ///
-/// The same text leads to the same endpoint as long as the table stays as it is. A text that may
-/// carry a secret is not kept.
+/// The same text leads to the same endpoint while the table is unchanged. A text that may carry a
+/// secret is not kept.
 #[derive(Default)]
 pub(super) struct Known(RwLock<HashMap<String, Arc<Endpoint>>>);
 
 impl Known {
-    /// The endpoint that `text` was found to mean, or what `find` finds it to mean.
+    /// The endpoint that is kept for `text`, else the one that `find` returns.
     pub(super) fn get_or<E>(
         &self,
         method: &Method,
@@ -46,7 +46,7 @@ impl Known {
     }
 }
 
-/// Whoever changes the copy must not find what the original knew.
+/// An empty cache: a change of the copied table may invalidate the entries.
 impl Clone for Known {
     fn clone(&self) -> Self {
         Self::default()

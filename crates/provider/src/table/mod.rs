@@ -22,12 +22,12 @@ pub use self::provider::{Mount, Provider};
 pub use self::settings::ProviderSettings;
 pub(crate) use self::settings::is_header_value;
 
-/// Every provider that is known.
+/// All known providers.
 #[derive(Clone, Debug)]
 pub struct ProviderTable {
-    /// Those that are configured, then the other built-in ones.
+    /// The configured ones, then the other built-in ones.
     providers: Vec<Arc<Provider>>,
-    /// How many are configured.
+    /// The number of configured ones.
     configured: usize,
     /// Endpoints by their URLs.
     by_url: Known,
@@ -38,7 +38,7 @@ pub struct ProviderTable {
 impl ProviderTable {
     /// The built-in providers, none of them with a key.
     pub fn builtin() -> Self {
-        // A row whose URL has a name to fill in has no place to call until it is configured.
+        // A row whose URL has a name to fill in has no URL until it is configured.
         let named = |row: &&builtin::Row| row.base_url.contains('{');
         let providers = BUILTIN.iter().filter(|row| !named(row)).filter_map(|row| {
             Some(Arc::new(Provider {
@@ -65,7 +65,7 @@ impl ProviderTable {
     /// Overrides a provider of the table, or adds one, which must have `base_url` and `dialect`.
     ///
     /// # Errors
-    /// Everything that is wrong with the settings; paths start at the provider. Then the table is
+    /// All issues of the settings, with paths that start at the provider. The table is then
     /// unchanged.
     pub fn configure(&mut self, name: &str, settings: ProviderSettings) -> Result<(), Vec<Issue>> {
         let provider = Arc::new(settings.apply(name, self.get(name).map(Arc::as_ref))?);
@@ -80,7 +80,7 @@ impl ProviderTable {
         Ok(())
     }
 
-    /// The provider of a name.
+    /// The provider with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Provider>> {
         self.iter().find(|provider| provider.name == name)
     }
@@ -91,20 +91,19 @@ impl ProviderTable {
         self.providers.iter()
     }
 
-    /// Finds the provider and endpoint of `u`, which comes from the caller and is trusted in
-    /// nothing: a managed key goes wherever this function says.
+    /// Finds the provider and endpoint of `u`, which comes from the caller and is not trusted: a
+    /// managed key goes wherever this function says.
     ///
-    /// The rule behind the rules is that there must be one way to read `u`. It is parsed once; if
-    /// writing down what was understood does not give `u` again, letter by letter, it is refused
-    /// rather than repaired.
+    /// There must be one way to read `u`. It is parsed once. If the parsed URL, written again,
+    /// differs from `u` in any letter, `u` is refused, not repaired.
     ///
     /// # Errors
-    /// [`EndpointError`] says which rule it breaks, or that no provider is there.
+    /// [`EndpointError`] says which rule it breaks, or that no provider matches.
     pub fn find(&self, method: &Method, u: &str) -> Result<Arc<Endpoint>, EndpointError> {
         self.by_url.get_or(method, u, || self.resolve(method, u))
     }
 
-    /// The same as [`Provider::endpoint`], without looking for what was found before.
+    /// As [`Provider::endpoint`], with a cache for paths without a query.
     pub fn find_below(
         &self,
         provider: &Arc<Provider>,
@@ -116,19 +115,18 @@ impl ProviderTable {
         if query.is_some() {
             return found().ok().map(Arc::new);
         }
-        // No path has a space, so that no other name and path make the same text.
+        // No path has a space, so different names and paths make different texts.
         let text = format!("{} {path}", provider.name);
         self.by_path.get_or(method, &text, found).ok()
     }
 
-    /// What [`ProviderTable::find`] finds, each time anew.
+    /// As [`ProviderTable::find`], without the cache.
     ///
     /// # Errors
-    /// As there.
+    /// [`EndpointError`] says which rule it breaks, or that no provider matches.
     pub fn resolve(&self, method: &Method, u: &str) -> Result<Endpoint, EndpointError> {
         let url = &parse(u)?;
-        // Of two providers on a host the one with the longer prefix is meant, and of two with the same
-        // prefix the first.
+        // Of two providers on a host, the longer prefix wins; of equal prefixes, the first.
         let candidates = self.iter().filter_map(|provider| {
             let (mount, path) = provider.part(method, url)?;
             Some((provider, mount, path))

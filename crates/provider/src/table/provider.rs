@@ -8,18 +8,18 @@ use url::Url;
 
 use crate::dialect::{Dialect, Operation, Rows, path_matches};
 
-/// A part of a provider's API: what lies below a path of it, and how it speaks there.
+/// A part of a provider's API: a path, and the dialect below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Below the base URL; empty where there is one part only.
+    /// The path below the base URL; empty if there is only one part.
     pub path: &'static str,
-    /// How it speaks.
+    /// The dialect of the part.
     pub dialect: Dialect,
     pub(crate) rows: Rows,
 }
 
 impl Mount {
-    /// All that lies below the base URL, where the provider speaks `dialect`.
+    /// The whole API below the base URL, in one dialect.
     pub(crate) const fn whole(dialect: Dialect) -> Self {
         Self { path: "", dialect, rows: dialect.operations() }
     }
@@ -29,7 +29,7 @@ impl Mount {
         self.rows.iter().copied().flatten()
     }
 
-    /// The one of them that `path` below the mount is.
+    /// The row of `path` below the mount.
     pub(super) fn operation(&self, method: &Method, path: &str) -> Option<&'static Operation> {
         self.operations().find(|row| row.method == *method && path_matches(row.path, path))
     }
@@ -40,23 +40,23 @@ impl Mount {
 pub struct Provider {
     /// The name in the configuration, in price lists and in records.
     pub name: String,
-    /// Whose rows of the price lists are its own: its name, unless the operator says otherwise.
+    /// The provider whose price rows apply: its own name, unless the operator sets another.
     pub price_list: String,
     /// The parts of its API.
     pub mounts: Vec<Mount>,
     /// Origin and path prefix, without a slash at the end. Nothing outside is ever called.
     pub base_url: Url,
-    /// Whether it may stand at a private address, and speak plain `http`.
+    /// Whether it may have a private address, and speak plain `http`.
     pub allow_private_network: bool,
-    /// Whether a managed key may be used with handles to what the provider stores (files, earlier
-    /// responses, prompts): only where every caller may see what every other stored.
+    /// Whether a managed key may be used with handles to stored things (files, earlier responses,
+    /// prompts). This is only safe if every caller may see the stored things of all others.
     pub allow_stored_state: bool,
     /// Whether `stream_options` may be inserted into a streamed body.
     pub stream_options: bool,
-    /// Whether chat honours `max_completion_tokens` beside `max_tokens`: where it does not, that field
-    /// bounds nothing.
+    /// Whether chat honours `max_completion_tokens` beside `max_tokens`. If not, that field bounds
+    /// nothing.
     pub max_completion_tokens: bool,
-    /// Endpoints beyond those of the dialect on which the managed key may be used.
+    /// Endpoints for the managed key, beyond the endpoints of the dialect.
     pub managed_endpoints: Vec<(Method, String)>,
     pub(super) api_key: Option<String>,
 }
@@ -67,13 +67,13 @@ impl Provider {
         self.api_key.is_some()
     }
 
-    /// Whether calls may be made without a key of the caller's: the operator has configured one, or
-    /// it stands in a network of their own, where it may well want none.
+    /// Whether calls may be made without the caller's own key: the operator has configured a key,
+    /// or the provider is in a private network, where it may need none.
     pub fn takes_managed_calls(&self) -> bool {
         self.has_api_key() || self.allow_private_network
     }
 
-    /// Whether any of its endpoints takes requests of a format.
+    /// Whether any of its endpoints takes requests of this format.
     pub fn speaks(&self, shape: RequestFormat) -> bool {
         let mut rows = self.mounts.iter().flat_map(Mount::operations);
         rows.any(|row| row.api.shape() == Some(shape))

@@ -1,4 +1,4 @@
-//! What an operator configures for a provider, and the provider that this makes.
+//! The operator's settings for a provider, and the provider that they make.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,24 +14,24 @@ use super::provider::{Mount, Provider};
 use crate::address::is_public;
 use crate::dialect::Dialect;
 
-/// What an operator configures for a provider; for a built-in one, only what differs.
+/// The operator's settings for a provider; for a built-in one, only the differences.
 #[derive(Clone, Default)]
 pub struct ProviderSettings {
     /// Origin and path prefix, such as `https://api.openai.com/v1`.
     pub base_url: Option<String>,
-    /// The Azure resource, where the URL of a built-in provider has one.
+    /// The Azure resource, if the URL of a built-in provider has one.
     pub resource: Option<String>,
-    /// The region, where it has one.
+    /// The region, if the URL has one.
     pub region: Option<String>,
     /// The word of a [`Dialect`].
     pub dialect: Option<String>,
-    /// Another provider, whose prices hold for this one.
+    /// Another provider, whose prices apply to this one.
     pub price_list: Option<String>,
-    /// The key that calls without one of their own are made with.
+    /// The key for calls without a provider key of their own.
     pub api_key: Option<String>,
     /// Whether plain `http` and private addresses are accepted.
     pub allow_private_network: Option<bool>,
-    /// More endpoints for the managed key, such as `POST /files`.
+    /// Whether the managed key may be used with handles to stored things.
     pub managed_endpoints: Vec<String>,
     /// Whether the managed key may be used with what the provider stores.
     pub allow_stored_state: bool,
@@ -61,7 +61,7 @@ impl fmt::Debug for ProviderSettings {
 }
 
 impl ProviderSettings {
-    /// The provider that these settings make of `present`, or make anew.
+    /// The provider that these settings make of `present`, or a new one.
     pub(super) fn apply(
         self,
         name: &str,
@@ -124,8 +124,7 @@ impl ProviderSettings {
         })
     }
 
-    /// Where the provider is called: as configured, as before, or as the built-in row has it with
-    /// its names filled in.
+    /// The base URL: as configured, as before, or the built-in one with its names filled in.
     fn base_url(
         &self,
         name: &str,
@@ -180,15 +179,15 @@ fn is_name(name: &str) -> bool {
         && name.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
 }
 
-/// Whether a key can be sent as a header at all.
+/// Whether a key can be sent as a header.
 pub(crate) fn is_header_value(key: &str) -> bool {
     !key.is_empty()
         && key.bytes().all(|b| b.is_ascii_graphic())
         && HeaderValue::from_str(key).is_ok()
 }
 
-/// Any spelling that the parser understands is welcome here, as the operator wrote it; what is
-/// kept is the normal form, without the slash at the end.
+/// Parses a base URL. Any spelling that the parser reads is accepted; the normal form, without the
+/// slash at the end, is kept.
 fn parse_base_url(text: &str) -> Result<Url, &'static str> {
     let mut url = Url::parse(text).map_err(|_| "must be a URL such as https://host/v1")?;
     if !matches!(url.scheme(), "https" | "http") {

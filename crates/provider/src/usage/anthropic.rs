@@ -1,13 +1,13 @@
 //! Anthropic's messages.
 //!
-//! `input_tokens` leaves out what was read from and written to a cache: the prompt is the sum of
-//! the three. A stream reports the prompt in `message_start` and the answer in `message_delta`,
-//! whose figures are cumulative and supersede what came before, one by one. Where several turns or
-//! models made the answer (compaction, advisors), `iterations` has the figures of each, and the
-//! figures beside it leave some of them out: then they are billed by their own models.
+//! `input_tokens` does not contain the tokens read from and written to a cache: the prompt is the
+//! sum of the three. A stream reports the prompt in `message_start` and the answer in
+//! `message_delta`, whose figures are cumulative and replace earlier ones, one by one. If several
+//! turns or models made the answer (compaction, advisors), `iterations` has the figures of each,
+//! and the figures beside it leave some of them out. The turns are then billed by their own models.
 //!
-//! Some servers speak this format and report as their own format does: with `total_tokens`, and
-//! what was cached within the input. Those fields say so.
+//! Some servers use this format, but report as in their other format: with `total_tokens`, and with
+//! cached tokens within the input. Those fields show it.
 
 use std::sync::LazyLock;
 
@@ -18,23 +18,23 @@ use super::extractor::{EventKind, Extract, Facts, Found, MAX_PARTS, sides};
 use super::json::{Figure, Keys, part_of};
 use crate::object::Object;
 
-/// Gathers what an answer says.
+/// Gathers the usage of an answer.
 #[derive(Default)]
 pub(super) struct Anthropic {
-    /// Whether the request asked for cache entries that live an hour.
+    /// Whether the request asked for cache entries with a life of an hour.
     hour_cache: bool,
     figures: Figures,
-    /// The turns, each with the model that made it, if that is another one.
+    /// The turns, each with its model, if that is not the model of the answer.
     iterations: Vec<(Option<String>, Figures)>,
     searches: Figure,
     malformed: bool,
-    /// The answer has said why it stopped: no more will be added.
+    /// Whether the answer has stated why it stopped: no figure is added after that.
     stopped: bool,
     facts: Facts,
     text_bytes: u64,
 }
 
-/// The figures as they stand, newest first.
+/// The latest figures.
 #[derive(Clone, Copy, Default)]
 struct Figures {
     input: Figure,
@@ -44,7 +44,7 @@ struct Figures {
     cache_write: Figure,
     cache_write_5m: Figure,
     cache_write_1h: Figure,
-    /// Of servers that count what was cached within the input.
+    /// Figures of servers that count cached tokens within the input.
     cached_within: Figure,
     written_within: Figure,
     total: Figure,
@@ -84,7 +84,7 @@ impl Anthropic {
             self.iterations = iterations.iter().map(read).collect();
         }
         if let Some(tools) = usage.object("server_tool_use") {
-            // Fetching pages costs nothing beyond the tokens.
+            // Fetched pages cost nothing beyond their tokens.
             self.searches.take(tools.get("web_search_requests"));
         }
         let facts = &mut self.facts;
@@ -99,7 +99,7 @@ impl Anthropic {
         }
     }
 
-    /// What each model used, if the turns tell; else nothing.
+    /// The usage of each model, if the turns are reported.
     fn parts(&self) -> Option<Vec<Part>> {
         if self.iterations.is_empty() || !self.iterations.iter().all(|(_, turn)| turn.readable()) {
             return None;
@@ -107,10 +107,10 @@ impl Anthropic {
         let mut parts: Vec<Part> = Vec::new();
         for (model, figures) in &self.iterations {
             let model = model.clone().filter(|model| Some(model) != self.facts.model.as_ref());
-            // A turn of which a side is not told has none of it.
+            // A side that a turn does not report is 0.
             let input = figures.input(self.hour_cache).unwrap_or_default();
             let quantities = PerUnit::sum(&input, &figures.output().unwrap_or_default());
-            // What is beyond as many models as are told apart counts as the call's own.
+            // Models beyond the bound count as the call's own model.
             let model = model.filter(|model| {
                 parts.len() < MAX_PARTS
                     || parts.iter().any(|part| part.model.as_ref() == Some(model))
@@ -135,7 +135,7 @@ impl Extract for Anthropic {
         ]
     }
 
-    /// Judged by the first field that shows it. Behind an error nothing follows.
+    /// Decides by the first field that shows the end. Nothing follows an error.
     fn ends_stream(&self, name: &[u8], data: &[u8]) -> bool {
         let unnamed_end =
             name.is_empty() && memchr::memmem::find(data, b"\"message_stop\"").is_some();
@@ -165,7 +165,7 @@ impl Extract for Anthropic {
         self.text_bytes = KEYS.text_bytes(body);
         let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
         self.absorb(&answer);
-        // A body is whole, whatever it says of the reason.
+        // A body is whole, whatever reason it states.
         self.stopped = true;
         true
     }
@@ -184,7 +184,7 @@ impl Extract for Anthropic {
                 self.figures.output().filter(|_| readable),
             ),
         };
-        // One model made all of it: there is nothing to tell apart.
+        // If one model made all of it, there are no parts.
         let parts = parts.unwrap_or_default();
         let several = parts.iter().any(|part| part.model.is_some());
         Found {
@@ -256,11 +256,11 @@ impl Figures {
         Some(PerUnit { output, reasoning, ..PerUnit::default() })
     }
 
-    /// What was written to the cache for five minutes, and for an hour.
+    /// The tokens written to the cache for five minutes, and for an hour.
     ///
-    /// A later event may raise the total (the server's tools write too) and never says how it is
-    /// split. What the known split does not cover goes to five minutes, the provider's default,
-    /// unless an hour was asked for or has been seen: then to the dearer hour.
+    /// A later event may raise the total, because the server's tools write too, and never reports
+    /// the split. Tokens that the known split does not cover count as five minutes, the provider's
+    /// default. If an hour was requested or has been seen, they count as the more expensive hour.
     fn cache_writes(&self, hour_cache: bool) -> (u64, u64) {
         let (five_minutes, hour) = (self.cache_write_5m.or_zero(), self.cache_write_1h.or_zero());
         let split = five_minutes.saturating_add(hour);
@@ -272,7 +272,7 @@ impl Figures {
         }
     }
 
-    /// Whether the parts come to another total than the one stated, if one is.
+    /// Whether the sum of the parts differs from the stated total, if there is one.
     fn total_differs(&self) -> bool {
         let parts = [self.input, self.output, self.cache_read, self.cache_write];
         let sum = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.or_zero()));

@@ -1,5 +1,5 @@
-//! Bedrock's answers. `converse` has one form for all models; `invoke` hands out what the model's
-//! vendor says, with Bedrock's own count in headers, or at the end of a stream.
+//! Bedrock's answers. `converse` has one form for all models. `invoke` returns the format of the
+//! model's vendor, with Bedrock's own count in headers, or at the end of a stream.
 
 mod converse;
 mod invoke;

@@ -1,7 +1,7 @@
 //! Cohere's answers, of both versions of its API.
 //!
-//! `billed_units` is the bill. `tokens` beside it, which contains what Cohere adds to a prompt of its
-//! own, and `cached_tokens` are not.
+//! `billed_units` is the bill. `tokens` beside it, which contains Cohere's additions to the prompt,
+//! and `cached_tokens` are not billed.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use crate::object::Object;
 
 const ENDS: [&[u8]; 2] = [b"message-end", b"stream-end"];
 
-/// Gathers what an answer says.
+/// Gathers the usage of an answer.
 #[derive(Default)]
 pub(super) struct Cohere {
     input: Figure,
@@ -22,7 +22,7 @@ pub(super) struct Cohere {
     image_tokens: Figure,
     images: Figure,
     searches: Figure,
-    /// Something is billed: what is not named there costs nothing.
+    /// Whether a bill was reported. A unit that it does not name costs nothing.
     billed: bool,
     malformed: bool,
     closed: bool,
@@ -60,7 +60,7 @@ impl Cohere {
         self.searches.take(billed.get("search_units"));
     }
 
-    /// Whether a name is that of the last event, of a stream of either version.
+    /// Whether an event is the last of a stream, in either version.
     fn is_end(event: &Object<'_>) -> bool {
         ["type", "event_type"]
             .iter()
@@ -81,7 +81,7 @@ impl Extract for Cohere {
         ]
     }
 
-    /// Judged by the first field that shows it.
+    /// Decides by the first field that shows the end.
     fn ends_stream(&self, name: &[u8], data: &[u8]) -> bool {
         let unnamed =
             name.is_empty() && ENDS.iter().any(|end| memchr::memmem::find(data, end).is_some());

@@ -1,20 +1,23 @@
+//! Unpacks compressed bodies while they pass, with bounded memory.
+
 use std::io::{self, Write};
 
 use awc::http::header::{self, HeaderMap};
 
-/// One piece of a body that unpacks to more than this is a bomb, not an answer.
+/// The most bytes that one piece may unpack to. More is a bomb, not an answer.
 const MAX_PER_PIECE: usize = 16 * 1024 * 1024;
-/// So is a whole body that unpacks to more than this.
+/// The most bytes that a whole body may unpack to.
 const MAX_DECODED_BYTES: usize = 256 * 1024 * 1024;
-/// No provider packs a body more often.
+/// The most codings of a body. No provider applies more.
 const MAX_CODINGS: usize = 3;
-/// RFC 8878 asks decoders on the web for windows up to 8 MiB; larger ones only cost memory.
+/// The largest window of zstd. RFC 8878 asks decoders on the web for 8 MiB; larger windows only
+/// cost memory.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
 
 /// Unpacks a copy of a body while the body passes, piece by piece.
 pub(super) struct Decoder {
-    /// The last coding applied comes first.
+    /// The decoders, that of the last applied coding first.
     codings: Vec<Coding>,
     decoded_bytes: usize,
 }
@@ -23,17 +26,17 @@ enum Coding {
     Gzip(flate2::write::MultiGzDecoder<Sink>),
     Zlib(flate2::write::ZlibDecoder<Sink>),
     RawDeflate(flate2::write::DeflateDecoder<Sink>),
-    /// `deflate` is zlib by the standard and raw by habit; two bytes tell which.
+    /// `deflate` is zlib by the standard and often raw in practice. Two bytes decide.
     Deflate(Vec<u8>),
     Brotli(Box<brotli::DecompressorWriter<Sink>>),
     Zstd(zstd::stream::write::Decoder<'static, Sink>),
 }
 
-/// The body can no longer be read: unknown coding, broken data, or too much of it.
+/// The error of a body that cannot be read further: unknown coding, broken data, or too much of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
-/// Takes what a decoder makes of one piece, up to a bound.
+/// The output of a decoder for one piece, up to a bound.
 #[derive(Default)]
 struct Sink(Vec<u8>);
 
@@ -70,7 +73,7 @@ impl Decoder {
         Ok((!codings.is_empty()).then_some(Self { codings, decoded_bytes: 0 }))
     }
 
-    /// What `piece` unpacks to, as far as it can be told yet.
+    /// The unpacked bytes of `piece`, as far as they are known yet.
     pub(super) fn decode(&mut self, piece: &[u8]) -> Result<Vec<u8>, Unreadable> {
         let mut bytes = piece.to_vec();
         for coding in &mut self.codings {
@@ -117,7 +120,7 @@ impl Coding {
         }
         match self {
             Self::Deflate(_) => {}
-            // Flushing makes the decoders hand out what they have, which a live stream needs.
+            // A flush makes the decoders return the available bytes, which a live stream needs.
             Self::Gzip(decoder) => write_flush(decoder, piece)?,
             Self::Zlib(decoder) => write_flush(decoder, piece)?,
             Self::RawDeflate(decoder) => write_flush(decoder, piece)?,
@@ -144,7 +147,7 @@ fn write_flush(decoder: &mut impl Write, piece: &[u8]) -> io::Result<()> {
     decoder.flush()
 }
 
-/// Whether a `deflate` body has the zlib header (RFC 1950, 2.2); `None` before two bytes are there.
+/// Whether a `deflate` body has the zlib header (RFC 1950, 2.2); `None` before its two bytes.
 fn is_zlib(start: &[u8]) -> Option<bool> {
     let [first, second, ..] = start else { return None };
     let header = u16::from_be_bytes([*first, *second]);

@@ -1,5 +1,5 @@
-//! Deepgram's answers: what it heard says how long it was and on how many channels, what it read
-//! aloud states its characters in a header, and what it read says its tokens.
+//! Deepgram's answers. A transcription reports its length and channels, speech states its
+//! characters in a header, and a text analysis reports its tokens.
 
 use awc::http::header::HeaderMap;
 use tollgate_pricing::PerUnit;
@@ -10,7 +10,7 @@ use crate::number::{count, micros};
 use crate::object::Object;
 use crate::request::CallBody;
 
-/// What is billed at an endpoint.
+/// The billed operation of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Task {
     Listen,
@@ -18,13 +18,13 @@ enum Task {
     Read,
 }
 
-/// Gathers what an answer says.
+/// Gathers the usage of an answer.
 pub(super) struct Deepgram {
     task: Task,
-    /// Characters that were read aloud, as the header states them, and as they were sent.
+    /// The characters read aloud: as stated in the header, and as sent.
     stated_characters: Option<u64>,
     sent_characters: u64,
-    /// Microseconds of sound, on all channels, as the answer states them, and as it was sent.
+    /// Microseconds of sound on all channels: as stated in the answer, and as sent.
     heard: Option<u64>,
     sent: u64,
     input: Figure,
@@ -68,7 +68,7 @@ impl Deepgram {
         let channels = metadata.get("channels").map_or(Some(1), |channels| count(channels.get()));
         self.heard =
             length.zip(channels).and_then(|(length, channels)| length.checked_mul(channels.max(1)));
-        // What is found out about the text costs tokens, whether it was heard or read.
+        // Analyses of the text cost tokens, for sound and for text.
         for key in ["summary_info", "sentiment_info", "topics_info", "intents_info"] {
             if let Some(info) = metadata.object(key) {
                 self.input.add(info.get("input_tokens"));
@@ -78,7 +78,7 @@ impl Deepgram {
     }
 }
 
-/// The family of the model, if one alone served the call.
+/// The family of the model, if only one served the call.
 fn only_model(metadata: &Object<'_>) -> Option<String> {
     let models: Vec<String> = serde_json::from_str(metadata.get("models")?.get()).ok()?;
     let [model] = models.as_slice() else { return None };
@@ -86,7 +86,7 @@ fn only_model(metadata: &Object<'_>) -> Option<String> {
 }
 
 impl Extract for Deepgram {
-    /// Sound is not kept to be read.
+    /// Sound is not kept for reading.
     fn tells_text(&self) -> bool {
         self.task != Task::Speak
     }
@@ -124,7 +124,7 @@ impl Extract for Deepgram {
         let input = PerUnit { input: self.input.or_zero(), ..PerUnit::default() };
         Found {
             is_final,
-            // What was to be read is counted by its bytes where nothing is said of it.
+            // The input text is estimated by its bytes if no tokens are reported.
             input: (is_final || self.task != Task::Read).then_some(input),
             output: Some(PerUnit { output: self.output.or_zero(), ..PerUnit::default() }),
             others,

@@ -1,5 +1,5 @@
-//! ElevenLabs' answers. Speech states in a header the characters that are billed, with the model's
-//! own factor in them. What was heard says how long it was, or at least when its last word ended.
+//! ElevenLabs' answers. Speech states the billed characters in a header, with the model's factor
+//! included. A transcription states its length, or at least the end of its last word.
 
 use awc::http::header::HeaderMap;
 use tollgate_pricing::PerUnit;
@@ -10,13 +10,13 @@ use crate::number::{count, micros};
 use crate::object::Object;
 use crate::request::{CallBody, Sound};
 
-/// Gathers what an answer says.
+/// Gathers the usage of an answer.
 pub(super) struct ElevenLabs {
     hears: bool,
-    /// Characters, as the header bills them, and as they were sent.
+    /// Characters: as billed in the header, and as sent.
     billed: Option<u64>,
     characters: u64,
-    /// Microseconds of sound on all channels, as the answer states them, and as its words tell them.
+    /// Microseconds of sound on all channels: as stated in the answer, and by its last word.
     stated: Option<u64>,
     told: Option<u64>,
     sent: Sound,
@@ -41,14 +41,14 @@ impl ElevenLabs {
     }
 }
 
-/// When the last word ended.
+/// The end of the last word.
 fn last_end(answer: &Object<'_>) -> Option<u64> {
     let words = answer.objects("words");
     words.iter().filter_map(|word| micros(word.get("end")?.get())).max()
 }
 
 impl Extract for ElevenLabs {
-    /// Sound is not kept to be read, nor what stands beside it.
+    /// Sound is not kept for reading, nor the text beside it.
     fn tells_text(&self) -> bool {
         self.hears
     }
@@ -65,7 +65,7 @@ impl Extract for ElevenLabs {
         let keys = ["audio_duration_secs", "audio_duration_seconds", "audio_duration"];
         let length = answer.any(&keys).and_then(|length| micros(length.get()));
         self.stated = length.and_then(of_all);
-        // Each channel is as long as the longest.
+        // Each channel counts with the length of the longest.
         let ends = channels.iter().chain(std::iter::once(&answer)).filter_map(last_end);
         self.told = ends.max().and_then(of_all);
         true

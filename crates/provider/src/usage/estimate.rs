@@ -1,35 +1,35 @@
-//! Estimates, for when a provider reports nothing that can be read.
+//! Estimates, for answers without readable usage.
 //!
 //! A token of the common tokenizers is about three and a half bytes of English text or JSON, so
 //! tokens are bytes × 2 ÷ 7, rounded up:
-//! - **Input**: the bytes of the request body, all of it. Images and audio within it count by
-//!   their encoded bytes too, which is more than they cost.
+//! - **Input**: all bytes of the request body. Images and audio within it count by their encoded
+//!   bytes too, which is more than they cost.
 //! - **Output**: the bytes of the text that passed: the strings in which the dialect writes its
-//!   text, reasoning and tool arguments. Where they cannot be told apart (unknown dialect, unknown
-//!   or broken compression, a body beyond the bound without usage at its end), all bytes of a
-//!   textual body. What is not text (audio, images, embeddings) counts as nothing, and no estimate
-//!   is more than the maximum that the call itself names.
+//!   text, reasoning and tool arguments. If these are not known (unknown dialect, unknown or broken
+//!   compression, a body beyond the bound without usage at its end), all bytes of a textual body
+//!   count. Other content (audio, images, embeddings) counts as nothing. No estimate is more than
+//!   the maximum that the call names.
 
 use tollgate_pricing::Usage;
 
 use crate::request::CallBody;
 
-/// Tokens in so many bytes of text.
+/// The tokens in a number of bytes of text.
 pub(super) fn tokens(bytes: u64) -> u64 {
-    // In two steps, so that no product can overflow.
+    // In two steps, so that no product overflows.
     let (sevens, rest) = (bytes.div_euclid(7), bytes.rem_euclid(7));
     sevens.saturating_mul(2).saturating_add((rest.saturating_mul(2)).div_ceil(7))
 }
 
-/// What a call used that was sent and never answered: its input, by estimate. Whether the provider
-/// accepted it is not known, so it does not count as a request.
+/// The usage of a call that was sent and got no answer: its input, as an estimate. It is not known
+/// whether the provider accepted it, so it does not count as a request.
 pub fn estimate_input(request: &CallBody) -> Usage {
     Usage::tokens(tokens(request.input_bytes), 0)
 }
 
 impl CallBody {
-    /// A body of which nothing is known but the characters that it has read aloud and the
-    /// microseconds of sound in it: for answers that say less than what was sent.
+    /// A body with only the characters to be read aloud and the microseconds of sound, for answers
+    /// that report less than the request.
     pub fn of_media(characters: u64, audio_micros: u64) -> Self {
         let mut body = Self::empty();
         (body.characters, body.audio_micros) = (characters, audio_micros);

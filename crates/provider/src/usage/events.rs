@@ -1,46 +1,48 @@
+//! Server-sent events, read while they pass, with bounded memory.
+
 use memchr::memchr2;
 
 use super::excerpt::Excerpt;
 
-/// A line, or the data of one event, beyond this is passed on unread.
+/// The most bytes of a line, or of the data of one event. Longer ones pass unread.
 pub(super) const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
-/// Buffers above this are given back once their event is over.
+/// The largest buffer that is kept after its event.
 pub(super) const KEPT_CAPACITY_BYTES: usize = 64 * 1024;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What a step through the bytes came to.
+/// A step of the reader through the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A line with a field ended; `name` and `data` show the event as far as it is known.
+    /// A line with a field ended. `name` and `data` are the event as far as it is known.
     Field,
     /// An empty line ended the event.
     Event,
 }
 
-/// Reads server-sent events as the WHATWG defines them: lines end in LF, CRLF or CR, wherever the
-/// pieces are cut. Holds at most one line and one event, of at most [`MAX_EVENT_BYTES`] each.
+/// Reads server-sent events as the WHATWG defines them, however the pieces are cut. Lines end in
+/// LF, CRLF or CR. Holds at most one line and one event, of at most [`MAX_EVENT_BYTES`] each.
 #[derive(Default)]
 pub(super) struct EventReader {
-    /// The start of a line that goes on in the next piece.
+    /// The start of a line that continues in the next piece.
     line: Vec<u8>,
     name: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
-    /// The present line, where it is beyond the bound.
+    /// The current line, if it is beyond the bound.
     long_line: Option<Excerpt>,
-    /// A line of the present event that was.
+    /// A line of the current event that was beyond the bound.
     long_field: Option<Excerpt>,
-    /// The last byte was a CR: an LF that follows belongs to it.
+    /// Whether the last byte was a CR: an LF that follows belongs to it.
     after_cr: bool,
     first_line_read: bool,
-    /// How many bytes were read.
+    /// The number of bytes read.
     position: u64,
     event_start: u64,
 }
 
 impl EventReader {
-    /// Reads on to the next step; `None` when `bytes` are used up.
+    /// Reads on to the next step; `None` at the end of `bytes`.
     pub(super) fn step(&mut self, bytes: &mut &[u8]) -> Option<Step> {
         loop {
             self.swallow_line_feed(bytes);
@@ -60,7 +62,7 @@ impl EventReader {
         }
     }
 
-    /// Ends the line and the event that the end of the body left open.
+    /// Ends the line and the event that are open at the end of the body.
     pub(super) fn end(&mut self) -> Option<Step> {
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() || self.long_line.is_some() {
@@ -79,32 +81,32 @@ impl EventReader {
         &self.data
     }
 
-    /// What is left of a field of the event that was too long to be kept.
+    /// The excerpt of a field of the event that was too long to be kept.
     pub(super) fn long_field(&self) -> Option<&Excerpt> {
         self.long_field.as_ref()
     }
 
-    /// How many bytes were read.
+    /// The number of bytes read.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// Where the present event began, counted from the start of the stream.
+    /// The start of the current event, as an offset in the stream.
     pub(super) fn event_start(&self) -> u64 {
         self.event_start
     }
 
-    /// The line that is not yet ended.
+    /// The line that has not ended yet.
     pub(super) fn open_line(&self) -> &[u8] {
         &self.line
     }
 
-    /// Whether a line feed at the start of the next piece would still belong to this one.
+    /// Whether a line feed at the start of the next piece still belongs to this event.
     pub(super) fn after_cr(&self) -> bool {
         self.after_cr
     }
 
-    /// Forgets the event that ended.
+    /// Drops the event that ended.
     pub(super) fn next_event(&mut self) {
         self.name.clear();
         self.data.clear();
@@ -118,7 +120,7 @@ impl EventReader {
         self.event_start = self.position;
     }
 
-    /// How much memory the reader holds.
+    /// The memory that the reader holds, in bytes.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         let long = [&self.long_line, &self.long_field].into_iter().flatten();
@@ -144,7 +146,7 @@ impl EventReader {
         }
     }
 
-    /// Keeps the start of a line until its end comes.
+    /// Keeps the start of a line until its end.
     fn keep(&mut self, bytes: &[u8]) {
         if self.line.len().saturating_add(bytes.len()) > MAX_EVENT_BYTES {
             self.long_line = Some(Excerpt::of(&std::mem::take(&mut self.line)));

@@ -1,8 +1,8 @@
-//! Beginning and end of something that is too large to be kept: usage stands in one or the other.
+//! The beginning and end of something too large to be kept. Usage is in one of them.
 
 use super::json;
 
-/// How much of either is kept.
+/// The bytes that are kept of each.
 const KEPT_BYTES: usize = 64 * 1024;
 
 #[derive(Default)]
@@ -24,14 +24,14 @@ impl Excerpt {
         let (first, rest) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
         self.head.extend_from_slice(first);
         let last = rest.get(rest.len().saturating_sub(KEPT_BYTES)..).unwrap_or_default();
-        // Room for twice as much, so that not every small piece moves all of it.
+        // The buffer has twice the room, so that not every small piece moves all of it.
         if self.tail.len().saturating_add(last.len()) > KEPT_BYTES.saturating_mul(2) {
             self.tail.drain(..self.tail.len().saturating_sub(KEPT_BYTES));
         }
         self.tail.extend_from_slice(last);
     }
 
-    /// The object under a key that stands nearest to the end, as an object with that key alone.
+    /// The last object under a key, as an object with that key alone.
     pub(super) fn object(&self, key: &str) -> Option<String> {
         let quoted = format!("\"{key}\"");
         let found = [&self.tail, &self.head]
@@ -40,12 +40,12 @@ impl Excerpt {
         Some(format!("{{{quoted}:{found}}}"))
     }
 
-    /// Whether a text stands in it.
+    /// Whether it contains a text.
     pub(super) fn mentions(&self, text: &[u8]) -> bool {
         [&self.head, &self.tail].iter().any(|part| memchr::memmem::find(part, text).is_some())
     }
 
-    /// How much memory it holds.
+    /// The memory that it holds, in bytes.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.head.capacity() + self.tail.capacity()

@@ -1,4 +1,4 @@
-//! Which format an endpoint answers in, and so which extractor reads it.
+//! The extractor for the answers of each endpoint.
 
 use awc::http::header::HeaderMap;
 
@@ -14,7 +14,7 @@ use crate::dialect::Api;
 use crate::request::CallBody;
 use crate::table::Endpoint;
 
-/// The extractor for what an endpoint answers to a request, with these headers.
+/// The extractor for an endpoint's answer to a request, with these headers.
 pub(super) fn extractor(
     endpoint: &Endpoint,
     headers: &HeaderMap,

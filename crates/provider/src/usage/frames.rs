@@ -1,30 +1,32 @@
+//! Binary event streams (`application/vnd.amazon.eventstream`), read frame by frame.
+
 use super::events::MAX_EVENT_BYTES;
 
-/// Length and checksum before the headers of a frame: two lengths, and the checksum of them.
+/// The size of the prelude of a frame: two lengths, and their checksum.
 const PRELUDE_BYTES: usize = 12;
-/// The checksum behind the payload.
+/// The size of the checksum after the payload.
 const CHECKSUM_BYTES: usize = 4;
-/// No frame is longer by the rules of the format.
+/// The longest frame that the format allows.
 const MAX_FRAME_BYTES: usize = 24 * 1024 * 1024;
 
-/// Takes a stream of binary frames apart (`application/vnd.amazon.eventstream`), wherever the pieces
-/// are cut. Holds at most one frame, of at most [`MAX_EVENT_BYTES`]; a longer one is passed over.
+/// Reads a stream of binary frames, however the pieces are cut. Holds at most one frame, of at most
+/// [`MAX_EVENT_BYTES`]; a longer one is skipped.
 #[derive(Default)]
 pub(super) struct FrameReader {
-    /// The present frame as far as it has come.
+    /// The bytes of the current frame so far.
     frame: Vec<u8>,
-    /// How much of the present frame is still to be passed over.
+    /// The bytes of the current frame that are still to be skipped.
     skip: usize,
-    /// The last frame was read: the next byte begins another one.
+    /// Whether the last frame was read: the next byte begins another one.
     ended: bool,
-    /// Something was no frame. Nothing behind it can be told apart any more.
+    /// Whether invalid bytes came. The frames after them cannot be found.
     broken: bool,
     name: Vec<u8>,
     payload: Vec<u8>,
 }
 
 impl FrameReader {
-    /// Reads on to the end of the next frame; false when `bytes` are used up.
+    /// Reads on to the end of the next frame; false at the end of `bytes`.
     pub(super) fn step(&mut self, bytes: &mut &[u8]) -> bool {
         if std::mem::take(&mut self.ended) {
             self.frame.clear();
@@ -57,28 +59,28 @@ impl FrameReader {
         false
     }
 
-    /// What happened: the type of the event, or `error` for an exception.
+    /// The type of the event, or `error` for an exception.
     pub(super) fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// What the frame carries.
+    /// The payload of the frame.
     pub(super) fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// Whether something came that is no frame.
+    /// Whether invalid bytes came.
     pub(super) fn broken(&self) -> bool {
         self.broken
     }
 
-    /// How long the present frame is in all, once its prelude is there.
+    /// The length of the current frame, once its prelude is there.
     fn length(&self) -> Option<usize> {
         Some(self.frame.len()).filter(|length| *length >= PRELUDE_BYTES)?;
         number(&self.frame, 0)
     }
 
-    /// Refuses a prelude that is none, and passes over a frame that is too long to be kept.
+    /// Refuses an invalid prelude, and skips a frame that is too long to be kept.
     fn check_prelude(&mut self) {
         let (length, headers) = (number(&self.frame, 0), number(&self.frame, 4));
         let checked = self.frame.get(..8).map(crc32fast::hash) == word(&self.frame, 8);
@@ -95,7 +97,7 @@ impl FrameReader {
         }
     }
 
-    /// Name and payload of the frame; nothing if it is damaged.
+    /// Name and payload of the frame; `None` if it is damaged.
     fn read(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let end = self.frame.len().checked_sub(CHECKSUM_BYTES)?;
         let checked = Some(crc32fast::hash(self.frame.get(..end)?)) == word(&self.frame, end);
@@ -105,14 +107,14 @@ impl FrameReader {
         Some((name(headers)?, payload.to_vec()))
     }
 
-    /// How much memory the reader holds.
+    /// The memory that the reader holds, in bytes.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.frame.capacity() + self.name.capacity() + self.payload.capacity()
     }
 }
 
-/// Reads the headers for what says the kind of the frame.
+/// The kind of the frame, from its headers.
 fn name(mut headers: &[u8]) -> Option<Vec<u8>> {
     let (mut event, mut is_error) = (Vec::new(), false);
     while let Some((&length, rest)) = headers.split_first() {

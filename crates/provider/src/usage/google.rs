@@ -1,12 +1,12 @@
 //! Google's own answers: `generateContent`, embeddings, and `predict`, which makes images.
 //!
-//! `promptTokenCount` contains what was cached; what tools brought in stands beside it, as thoughts
-//! stand beside the candidates. A stream repeats its figures in every chunk, each time as they are
-//! by then, and ends without saying so: it is whole once a reason to finish came with figures.
+//! `promptTokenCount` contains the cached tokens. The tokens of tools are beside it, as thoughts
+//! are beside the candidates. A stream repeats its cumulative figures in every chunk, and has no
+//! last event: it is whole once a reason to finish came with figures.
 //!
 //! Grounding with a search is no token. Up to Gemini 2.5 a prompt that searched costs once, however
-//! often it searched; from Gemini 3 on each query costs. A model whose number cannot be told is
-//! counted by the newer rule.
+//! often it searched; from Gemini 3 on each query costs. A model with an unknown number is counted
+//! by the newer rule.
 
 mod figures;
 
@@ -23,21 +23,21 @@ use super::json::{Figure, Keys, header, unix_seconds};
 use crate::dialect::Api;
 use crate::object::Object;
 
-/// The first number of Gemini whose searches cost each.
+/// The first version of Gemini that bills each search.
 const EACH_SEARCH_COSTS_FROM: u32 = 3;
 
-/// Gathers what an answer says.
+/// Gathers the usage of an answer.
 pub(super) struct Google {
     api: Api,
-    /// The model that was asked for, where the answer does not name the one that served.
+    /// The requested model, for answers that do not name the one that served.
     asked: Option<String>,
-    /// How many images were asked for, where the answer is too large to be counted.
+    /// The number of requested images, for answers that are too large for a count.
     asked_images: u64,
-    /// The tier that served the call, as a header says: it may be a lower one than was asked for.
+    /// The tier that served the call, from a header. It may be lower than the requested one.
     served_tier: Option<String>,
     figures: Figures,
     malformed: bool,
-    /// Nothing will be added.
+    /// Whether nothing will be added.
     closed: bool,
     characters: Figure,
     images: Option<u64>,
@@ -86,7 +86,7 @@ impl Google {
             }
         }
         self.searches = self.searches.max(searches);
-        // A prompt that is refused has no candidates.
+        // A refused prompt has no candidates.
         self.closed |=
             answer.object("promptFeedback").is_some_and(|said| said.get("blockReason").is_some());
         if let Some(usage) = answer.get("usageMetadata") {
@@ -97,7 +97,7 @@ impl Google {
         }
         if self.api == Api::Predict && answer.get("predictions").is_some() {
             let predictions = answer.objects("predictions");
-            // What was filtered out is told in the place of an image, and costs nothing.
+            // A filtered image is reported in the place of an image, and costs nothing.
             let made = predictions.iter().filter(|image| image.get("raiFilteredReason").is_none());
             self.images = u64::try_from(made.count()).ok();
         }
@@ -134,7 +134,7 @@ impl Google {
         }
     }
 
-    /// Images that were made.
+    /// The number of made images.
     fn image(&self) -> u64 {
         match self.api {
             Api::Predict => self.images.unwrap_or(self.asked_images.max(1)),
@@ -144,7 +144,7 @@ impl Google {
 
     fn output(&self) -> Option<PerUnit<u64>> {
         match self.api {
-            // Nothing comes out that is counted in tokens.
+            // The output is not counted in tokens.
             Api::Predict | Api::EmbedContent => Some(PerUnit::default()),
             _ => self.figures.output(self.text_bytes > 0),
         }
@@ -176,7 +176,7 @@ impl Extract for Google {
 
     fn body(&mut self, body: &[u8]) -> bool {
         self.text_bytes = KEYS.text_bytes(body);
-        // A stream whose kind nothing named is a list of answers.
+        // A stream without a known content type is a list of answers.
         if body.trim_ascii_start().starts_with(b"[") {
             let Ok(answers) = serde_json::from_slice::<Vec<&RawValue>>(body) else {
                 return self.text_bytes > 0;
@@ -204,7 +204,7 @@ impl Extract for Google {
             output,
             others: PerUnit {
                 web_search: self.billed_searches(),
-                // The same text, where its tokens are stated as well.
+                // The characters are the same text, so they do not count if tokens are stated.
                 input_characters: match self.figures.input() {
                     Some(_) => 0,
                     None => self.characters.or_zero(),
@@ -219,7 +219,7 @@ impl Extract for Google {
     }
 }
 
-/// How many searches a report names; an empty query is none.
+/// The number of searches in a report, without empty queries.
 fn queries(grounding: &Object<'_>) -> u64 {
     let queries = grounding.get("webSearchQueries");
     let queries = queries.and_then(|list| serde_json::from_str::<Vec<String>>(list.get()).ok());
@@ -227,13 +227,14 @@ fn queries(grounding: &Object<'_>) -> u64 {
     u64::try_from(queries.iter().filter(|query| !query.trim().is_empty()).count()).unwrap_or(0)
 }
 
-/// The number behind `gemini-` in the name of a model.
+/// The number after `gemini-` in the name of a model.
 fn generation(model: &str) -> Option<u32> {
     let (_, version) = model.split_once("gemini-")?;
     version.split(['.', '-']).next()?.parse().ok()
 }
 
-/// The price lists' word for Google's: Vertex says how the traffic was paid for and adds the tier.
+/// The price lists' word for Google's. Vertex states how the traffic was paid for, and adds the
+/// tier.
 fn tier(word: String) -> String {
     let upper = word.to_ascii_uppercase();
     let upper = upper.strip_prefix("SERVICE_TIER_").unwrap_or(&upper);

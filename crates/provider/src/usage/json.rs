@@ -1,4 +1,4 @@
-//! Cheap looks into JSON, and the small types that providers' figures are read with.
+//! Fast searches in JSON, and small types for reading the providers' figures.
 
 use aho_corasick::packed;
 use awc::http::header::HeaderMap;
@@ -8,15 +8,15 @@ use tollgate_domain::Timestamp;
 
 use crate::number::count;
 
-/// A figure that may be reported several times: the last one that is not null holds.
+/// A figure that may be reported several times: the last value that is not null counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Figure {
     /// Never reported, or only as null.
     #[default]
     Absent,
-    /// Reported; zero is a figure too.
+    /// Reported. Zero is a figure too.
     Count(u64),
-    /// Reported as something that is no count.
+    /// Reported, but not as a count.
     Unreadable,
 }
 
@@ -28,7 +28,7 @@ impl Figure {
         }
     }
 
-    /// Adds a report of a part; one that cannot be read makes the sum unreadable.
+    /// Adds a report of a part. An unreadable one makes the sum unreadable.
     pub(super) fn add(&mut self, part: Option<&RawValue>) {
         let mut figure = Self::Absent;
         figure.take(part);
@@ -51,46 +51,46 @@ impl Figure {
     }
 }
 
-/// Takes a detail out of what remains of its total; a detail that is larger is cut, so the parts
-/// never come to more than the total that the provider bills.
+/// Subtracts a detail from the rest of its total. A larger detail is cut, so the sum of the parts
+/// is never more than the total that the provider bills.
 pub(super) fn part_of(rest: &mut u64, detail: Figure) -> u64 {
     let part = detail.or_zero().min(*rest);
     *rest = rest.saturating_sub(part);
     part
 }
 
-/// The text of a header of an answer, if it has one.
+/// The text of a header of an answer, if present.
 pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok().map(str::trim).filter(|text| !text.is_empty())
 }
 
-/// The whole seconds since 1970 of a time that is written as RFC 3339 has it.
+/// The whole seconds since 1970 of a time in RFC 3339.
 pub(super) fn unix_seconds(text: &str) -> Option<i64> {
     let at: Timestamp = text.parse().ok()?;
     Some(at.unix_micros().div_euclid(1_000_000))
 }
 
-/// What a look at a piece of JSON finds.
+/// The findings in a piece of JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Look {
-    /// How many bytes of text stand in it.
+    /// The number of bytes of text in it.
     pub(super) text_bytes: u64,
-    /// Whether it has something to tell.
+    /// Whether one of the telling keys has a value.
     pub(super) tells: bool,
 }
 
-/// Keys that are sought in JSON without taking it apart. Every event of a stream is looked through, so
-/// all of them are sought at once.
+/// Keys that are searched in JSON without parsing it. Every event of a stream is searched, so all
+/// keys are searched at once.
 pub(super) struct Keys {
-    /// With their quotes: those of texts first.
+    /// The keys with their quotes, first the keys of texts.
     quoted: Vec<memmem::Finder<'static>>,
     texts: usize,
-    /// Where the processor has what it takes.
+    /// The search for all keys at once, if the processor supports it.
     together: Option<packed::Searcher>,
 }
 
 impl Keys {
-    /// Those below which text stands, and those that have something to tell.
+    /// The keys of text, and the keys whose values are reported as telling.
     pub(super) fn new(texts: &[&str], telling: &[&str]) -> Self {
         let quoted = texts.iter().chain(telling).map(|key| format!("\"{key}\""));
         let quoted: Vec<_> = quoted.map(|key| memmem::Finder::new(&key).into_owned()).collect();
@@ -98,8 +98,8 @@ impl Keys {
         Self { quoted, texts: texts.len(), together }
     }
 
-    /// Looks for text, and for a value other than null below a key that tells something. A key in the
-    /// text of an answer is none: its quotes are escaped there.
+    /// Searches for text, and for a value other than null below a telling key. A key in the text of
+    /// an answer does not match: its quotes are escaped there.
     pub(super) fn look(&self, json: &[u8]) -> Look {
         let mut seen = Look::default();
         let mut found = |key: usize, end: usize| {
@@ -126,15 +126,16 @@ impl Keys {
         seen
     }
 
-    /// How many bytes of text stand in a piece of JSON.
+    /// The number of bytes of text in a piece of JSON.
     pub(super) fn text_bytes(&self, json: &[u8]) -> u64 {
         self.look(json).text_bytes
     }
 }
 
-/// The object that is the value of the last `quoted_key` in a piece of JSON that may begin anywhere.
+/// The value of the last `quoted_key` that is an object. The JSON may begin anywhere.
 pub(super) fn last_object<'a>(json: &'a [u8], quoted_key: &[u8]) -> Option<&'a str> {
-    // Each try may read all that follows; a piece made of beginnings must not cost its square.
+    // Each try may read the whole rest. The limit keeps a piece with many starts from quadratic
+    // time.
     const TRIES: usize = 16;
     let objects = memmem::rfind_iter(json, quoted_key).filter_map(|at| {
         let after = json.get(at..)?.strip_prefix(quoted_key)?.trim_ascii_start();
@@ -147,8 +148,8 @@ pub(super) fn last_object<'a>(json: &'a [u8], quoted_key: &[u8]) -> Option<&'a s
     })
 }
 
-/// The length of the text up to its closing quote, once its escapes are undone; `\uXXXX` counts as
-/// three bytes, as most of what is written so takes.
+/// The length of the text up to its closing quote, with escapes undone. `\uXXXX` counts as three
+/// bytes, as most text that is written so takes.
 fn string_bytes(mut rest: &[u8]) -> u64 {
     let mut bytes = 0_u64;
     loop {
@@ -167,7 +168,7 @@ fn string_bytes(mut rest: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// What is seen: the same with all keys sought at once and one after the other.
+    /// The findings, which are the same with all keys searched at once and one after the other.
     fn look(json: &str, texts: &[&str], telling: &[&str]) -> Look {
         let mut keys = Keys::new(texts, telling);
         let seen = keys.look(json.as_bytes());

@@ -1,15 +1,15 @@
-//! Answers that are kept to be read as a whole, and how much memory they may take.
+//! Answers that are kept to be read as a whole, and the bound of their memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// An answer beyond this is not kept to be read; only its beginning and end are.
+/// The largest answer that is kept. Of a larger one, only the beginning and end are.
 const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
-/// So much of an answer counts for nothing: beginning and end take as much.
+/// The bytes of an answer that do not count, because beginning and end take the same.
 const FREE_BYTES: usize = 128 * 1024;
 
-/// How much memory all answers that are kept take together, and may take.
+/// The memory of all kept answers together, and its bound.
 #[derive(Debug)]
 pub struct AnswerMemory {
     most: usize,
@@ -24,7 +24,7 @@ impl Default for AnswerMemory {
 }
 
 impl AnswerMemory {
-    /// At most so many bytes, which the first 128 KiB of each answer do not count to.
+    /// A bound in bytes. The first 128 KiB of each answer do not count.
     pub fn new(most: usize) -> Self {
         Self { most, taken: AtomicUsize::new(0) }
     }
@@ -39,7 +39,7 @@ impl AnswerMemory {
 #[derive(Default)]
 pub(super) struct Kept {
     pub(super) bytes: Vec<u8>,
-    /// What it has taken of the memory of all.
+    /// The share of the common memory that it has taken.
     room: Option<Room>,
 }
 
@@ -55,14 +55,14 @@ impl Drop for Room {
 }
 
 impl Kept {
-    /// Keeps a piece; answers whether there was room for it.
+    /// Keeps a piece; false if there is no room for it.
     pub(super) fn push(&mut self, piece: &[u8], memory: &Arc<AnswerMemory>) -> bool {
         let length = self.bytes.len().saturating_add(piece.len());
         if length > MAX_BODY_BYTES {
             return false;
         }
         if length > self.bytes.capacity() && length > FREE_BYTES {
-            // A buffer that has to grow doubles.
+            // A buffer that grows at least doubles.
             let capacity = length.max(self.bytes.capacity().saturating_mul(2));
             let room =
                 self.room.get_or_insert_with(|| Room { memory: Arc::clone(memory), bytes: 0 });

@@ -1,4 +1,4 @@
-//! Measures an answer while it passes: which bytes may go on, and what they come to.
+//! Measures an answer while it passes: which bytes may pass, and the usage that they report.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::dialect::Api;
 use crate::request::CallBody;
 use crate::table::Endpoint;
 
-/// Providers that state what a call costs. A field of that name means nothing at any other.
+/// Providers that state the cost of a call. At others, a field of that name has no meaning.
 const STATE_COSTS: [&str; 4] = ["deepinfra", "openrouter", "perplexity", "xai"];
 
 /// The longest name or id that is taken from an answer. It is kept with the record of every call.
@@ -38,56 +38,55 @@ pub struct ResponseMeter {
     unread_bytes: u64,
     status: u16,
     metered: bool,
-    /// Whether what the provider says that a call costs is what it bills.
+    /// Whether the provider bills the cost that it states.
     states_cost: bool,
     input_bytes: u64,
-    /// The most output tokens that the call can have brought, if it says so.
+    /// The most output tokens that the call can have used, if known.
     most_output: Option<u64>,
     /// Whether bytes that are not understood may be text.
     textual: bool,
-    /// Where a fault may be ordered.
+    /// The headers, in which a test may order a fault.
     #[cfg(feature = "faults")]
     headers: HeaderMap,
 }
 
-/// How a body is read.
+/// The way in which a body is read.
 enum Form {
-    /// Not at all: nothing in it is billed, or it cannot be understood.
+    /// Not read: nothing in it is billed, or it cannot be understood.
     Unread,
-    /// As a whole, when it has ended.
+    /// Read as a whole, at its end.
     Whole(Kept),
-    /// Only its beginning and end, for the usage that stands there: it turned out too large.
+    /// Only the beginning and end, for their usage: the body is too large.
     Excerpt(Excerpt),
-    /// Event by event.
+    /// Read event by event.
     Events(Box<Events>),
-    /// Object by object: a stream of JSON. No item of it says that it is the last.
+    /// Read object by object: a stream of JSON, whose last item is not marked.
     Objects(ObjectReader),
-    /// Frame by frame: a binary stream. No frame says that it is the last.
+    /// Read frame by frame: a binary stream, whose last frame is not marked.
     Frames(Box<FrameReader>),
 }
 
 #[derive(Default)]
 struct Events {
     reader: EventReader,
-    /// Remove the event that carries only usage. Only complete events are passed on then.
+    /// Whether the event that carries only usage is removed. Then only complete events pass.
     strip: bool,
-    /// Bytes whose fate is not decided: with `strip` an event that is not complete, else a line
-    /// that may yet end the stream.
+    /// Undecided bytes: with `strip` an incomplete event, else a line that may end the stream.
     open: BytesMut,
     /// The offset of the first byte of `open`, or of the next piece.
     offset: u64,
-    /// Where events stand that are to be removed.
+    /// The ranges of events to be removed.
     removed: Vec<Range<u64>>,
-    /// An event was removed that ended in a CR: an LF that follows goes with it.
+    /// Whether the removed event ended in a CR: an LF that follows is removed too.
     drop_line_feed: bool,
     end: End,
     last_event_start: u64,
 }
 
-/// How far the end of a stream has come.
+/// The progress of the end of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
-    /// Not in sight.
+    /// Not seen yet.
     #[default]
     Open,
     /// The last event has begun.
@@ -98,7 +97,7 @@ enum End {
 
 impl ResponseMeter {
     /// A meter for an answer with this status and these headers. `strip_usage_chunk` says that
-    /// usage was asked for on the client's behalf, so that the extra event is to be removed.
+    /// usage was requested on the client's behalf, so the additional event is removed.
     pub fn new(
         endpoint: &Endpoint,
         status: u16,
@@ -128,7 +127,7 @@ impl ResponseMeter {
         };
         let Ok(decoder) = Decoder::of(headers) else { return meter };
         if meter.metered {
-            // What was packed against our asking cannot be cut without packing it again.
+            // A body that is packed against the request cannot be cut without packing it again.
             let strips = strip_usage_chunk && decoder.is_none();
             meter.form = form;
             if let Form::Events(events) = &mut meter.form {
@@ -139,7 +138,7 @@ impl ResponseMeter {
         meter
     }
 
-    /// Has what it keeps of the answer count to what all answers may take together.
+    /// Counts the kept bytes of the answer against the bound of all answers together.
     #[must_use]
     pub fn within(mut self, memory: &Arc<AnswerMemory>) -> Self {
         self.memory = Arc::clone(memory);
@@ -155,7 +154,7 @@ impl ResponseMeter {
             Ok(plain) => self.feed_packed(piece, &plain),
             // All that counts was read.
             Err(_) if self.done() => Fed { pass: piece, held: None },
-            // What follows something that is held must not overtake it.
+            // Bytes after held ones must not overtake them.
             Err(_) if self.ending() => Fed { pass: Bytes::new(), held: Some(piece) },
             Err(_) => {
                 self.stop_reading(piece.len());
@@ -164,7 +163,8 @@ impl ResponseMeter {
         }
     }
 
-    /// Whether the event that ends the stream was seen whole: settle, then send what was held.
+    /// Whether the whole last event of the stream was seen: the call is settled, then the held
+    /// bytes are sent.
     pub fn done(&self) -> bool {
         matches!(&self.form, Form::Events(events) if events.end == End::Seen)
     }
@@ -174,7 +174,7 @@ impl ResponseMeter {
         matches!(&self.form, Form::Events(events) if events.end == End::Begun)
     }
 
-    /// The reading, when the body has ended.
+    /// The reading, at the end of the body.
     pub fn finish(mut self, how: Ended) -> Reading {
         #[cfg(feature = "faults")]
         panic_if(&self.headers, "panic at the end");
@@ -184,14 +184,14 @@ impl ResponseMeter {
             Form::Unread => {}
             Form::Objects(_) => {}
             Form::Frames(frames) => complete &= !frames.broken(),
-            // Neither JSON nor anything like it: all of it may be text.
+            // Not JSON, nor similar: all of it may be text.
             Form::Whole(body) if !self.extractor.body(&body.bytes) => {
                 self.unread_bytes = length(&body.bytes);
             }
             Form::Whole(_) => {}
             Form::Excerpt(excerpt) => {
                 if let Some(usage) = excerpt.object(self.extractor.usage_key()) {
-                    // All bytes were counted as they came, for if this is no usage.
+                    // All bytes are counted already, in case this is no usage.
                     self.extractor.body(usage.as_bytes());
                 }
             }
@@ -203,7 +203,7 @@ impl ResponseMeter {
             }
         }
         let found = std::mem::replace(&mut self.extractor, Box::new(Opaque)).found();
-        // A stream may end without its last event and still have said all that counts.
+        // A stream may end without its last event and still have reported all that counts.
         complete |= how == Ended::Complete && found.is_final;
         let unread = if self.textual { self.unread_bytes } else { 0 };
         let text_bytes = found.text_bytes.saturating_add(unread);
@@ -228,7 +228,7 @@ impl ResponseMeter {
         (200..300).contains(&self.status)
     }
 
-    /// The usage to be priced: what is reported, and estimates for the sides that are not.
+    /// The usage to be priced: reported figures, and estimates for a side without a report.
     fn usage(&self, found: &Found, complete: bool, text_tokens: u64) -> (Usage, UsageSource) {
         if !self.metered || (!self.accepted() && !found.is_final) {
             return (Usage::default(), UsageSource::None);
@@ -240,7 +240,7 @@ impl ResponseMeter {
         let mut output =
             found.output.unwrap_or_else(|| PerUnit { output: text_tokens, ..PerUnit::default() });
         if !found.is_final && found.output.is_some() {
-            // An interim figure; more may have passed since.
+            // An interim figure; more text may have passed since.
             output.output = output.output.max(text_tokens);
         }
         let mut quantities = PerUnit::sum(&PerUnit::sum(&input, &output), &found.others);
@@ -253,7 +253,7 @@ impl ResponseMeter {
         (Usage { quantities, provider_cost: found.cost.filter(|_| self.states_cost) }, source)
     }
 
-    /// A piece that is not packed.
+    /// Takes a piece that is not packed.
     fn feed_plain(&mut self, piece: Bytes) -> Fed {
         match &mut self.form {
             Form::Events(events) => {
@@ -269,7 +269,7 @@ impl ResponseMeter {
         }
     }
 
-    /// A packed piece and what it unpacks to: it passes whole or not at all.
+    /// Takes a packed piece and its unpacked bytes. It passes whole or not at all.
     fn feed_packed(&mut self, piece: Bytes, plain: &[u8]) -> Fed {
         match &mut self.form {
             Form::Events(events) => {
@@ -290,7 +290,7 @@ impl ResponseMeter {
         }
     }
 
-    /// Takes what passes of a body that nothing is held of: an item of it, or a part of a whole.
+    /// Takes a piece of a body of which nothing is held: an item of it, or a part of a whole.
     fn keep(&mut self, mut plain: &[u8]) {
         let tells_text = self.extractor.tells_text();
         match &mut self.form {
@@ -323,7 +323,7 @@ impl ResponseMeter {
         }
     }
 
-    /// Gives up on the body; what was read of it before still counts.
+    /// Stops reading the body. Figures that were read before still count.
     fn stop_reading(&mut self, passed_bytes: usize) {
         let mut passed = u64::try_from(passed_bytes).unwrap_or(u64::MAX);
         if let Form::Whole(body) = &self.form {
@@ -334,7 +334,7 @@ impl ResponseMeter {
         self.unread_bytes = self.unread_bytes.saturating_add(passed);
     }
 
-    /// How much memory the meter holds.
+    /// The memory that the meter holds, in bytes.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         match &self.form {
@@ -349,8 +349,8 @@ impl ResponseMeter {
 }
 
 impl Form {
-    /// How a body of this type is read. `streams` is whether one was asked for, where the answer
-    /// does not say what it is.
+    /// The way to read a body of this type. `streams` is whether a stream was requested, for
+    /// answers without a type.
     fn of(content_type: Option<&str>, api: Api, streams: bool) -> Self {
         let events = || Self::Events(Box::default());
         let kind = content_type.map(|kind| kind.split(';').next().unwrap_or_default().trim());
@@ -360,7 +360,7 @@ impl Form {
             Some("application/stream+json" | "application/x-ndjson" | "application/jsonl") => {
                 Self::Objects(ObjectReader::default())
             }
-            // Google's streams are one array in pieces, unless events are asked for.
+            // Google's streams are one array in pieces, unless events are requested.
             Some("application/json") if streams && api == Api::GenerateContent => {
                 Self::Objects(ObjectReader::default())
             }
@@ -371,8 +371,8 @@ impl Form {
 }
 
 impl Events {
-    /// Takes a piece that is not packed: what is before the last event passes, but for a line that
-    /// may yet turn out to begin it, and for the event that is to be removed.
+    /// Takes a piece that is not packed. The bytes before the last event pass, except a line that
+    /// may begin it, and the event that is to be removed.
     fn feed(&mut self, piece: Bytes, extractor: &mut dyn Extract) -> Fed {
         match self.end {
             End::Seen => return Fed { pass: piece, held: None },
@@ -399,7 +399,7 @@ impl Events {
         let pass = self.pass_until(piece, until);
         if self.end == End::Open {
             if self.open.len() > MAX_EVENT_BYTES {
-                // No event is that long; what has become of it is the client's to judge.
+                // No event is that long. The bytes pass, and the client decides about them.
                 self.strip = false;
             }
             return Fed { pass, held: None };
@@ -407,7 +407,7 @@ impl Events {
         Fed { pass, held: Some(self.open.split().freeze()) }
     }
 
-    /// Reads on, and notes where the last event begins and which events are to be removed.
+    /// Reads on, and notes the start of the last event and the events to be removed.
     fn read(&mut self, mut bytes: &[u8], extractor: &mut dyn Extract) {
         while self.end != End::Seen
             && let Some(step) = self.reader.step(&mut bytes)
@@ -447,8 +447,8 @@ impl Events {
         }
     }
 
-    /// Ends a stream that may have left its last event open. That one ends the stream only if the
-    /// provider meant to say no more.
+    /// Ends a stream that may have left its last event open. That event ends the stream only if the
+    /// provider ended the body.
     fn finish(&mut self, how: Ended, extractor: &mut dyn Extract) {
         if self.end == End::Seen || self.reader.end().is_none() {
             return;
@@ -461,8 +461,8 @@ impl Events {
         }
     }
 
-    /// Takes what is before the offset `until` out of `open` and `piece`, without what is removed;
-    /// the rest stays in `open`. Nothing is copied unless something stays or is removed.
+    /// Takes the bytes before the offset `until` out of `open` and `piece`, without the removed
+    /// ones. The rest stays in `open`. Bytes are only copied if some stay or are removed.
     fn pass_until(&mut self, mut piece: Bytes, until: u64) -> Bytes {
         let count = usize::try_from(until.saturating_sub(self.offset)).unwrap_or(usize::MAX);
         let front = if self.open.is_empty() {
@@ -496,7 +496,7 @@ fn without(bytes: Bytes, start: u64, removed: &[Range<u64>]) -> Bytes {
     kept.freeze()
 }
 
-/// A mistake in the code that measures, as the tests of crates above order it by `x-fault`.
+/// Panics, as an error in the meter would. Tests of crates above order it by `x-fault`.
 #[cfg(feature = "faults")]
 #[expect(clippy::panic, reason = "what becomes of a call whose meter panics is what is tested")]
 fn panic_if(headers: &HeaderMap, ordered: &str) {
@@ -505,8 +505,8 @@ fn panic_if(headers: &HeaderMap, ordered: &str) {
     }
 }
 
-/// The most output tokens that a call can bring, if that is known. Estimates keep to it: what comes
-/// beside the text must not be billed as text.
+/// The most output tokens of a call, if known. Estimates are limited to it, so that other content
+/// is not billed as text.
 fn most_output(api: Api, request: &CallBody) -> Option<u64> {
     let makes_no_text = matches!(
         api,
@@ -529,8 +529,8 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// The names in price lists of how a call was served; the providers' names for their standard are
-/// none.
+/// The price lists' names of how a call was served, without the providers' names for their
+/// standard.
 fn tiers(facts: &Facts) -> Vec<String> {
     const STANDARD: [&str; 6] =
         ["default", "standard", "standard_only", "on_demand", "auto", "global"];
@@ -540,7 +540,7 @@ fn tiers(facts: &Facts) -> Vec<String> {
     words.map(short).collect()
 }
 
-/// As many parts as a record keeps. What the others used counts as the call's own model's.
+/// The parts, at most the number that a record keeps. Others count as the call's own model.
 fn few(mut parts: Vec<Part>) -> Vec<Part> {
     parts.truncate(MAX_PARTS);
     for part in &mut parts {
@@ -549,7 +549,7 @@ fn few(mut parts: Vec<Part>) -> Vec<Part> {
     parts
 }
 
-/// As much of a provider's word as a record keeps.
+/// A provider's word, cut to the length that a record keeps.
 fn short(mut word: String) -> String {
     if word.len() > MAX_WORD_BYTES {
         let mut ends = (0..=MAX_WORD_BYTES).rev();
@@ -558,7 +558,7 @@ fn short(mut word: String) -> String {
     word
 }
 
-/// Whether a body of this type is made of text, so that its bytes say something of its tokens.
+/// Whether a body of this type is text, so that its bytes give an estimate of its tokens.
 fn is_textual(content_type: &str) -> bool {
     let kind = content_type.split(';').next().unwrap_or_default().trim();
     kind.starts_with("text/") || kind.contains("json") || kind.contains("xml")

@@ -1,9 +1,9 @@
-//! What a call used, read from the answer while it passes.
+//! The usage of a call, read from the answer while it passes.
 //!
-//! [`ResponseMeter`] is fed every piece of a body as it comes. It says what may go to the client at
-//! once and what waits for the settlement, keeps bounded memory, never changes a byte it was not
-//! told to remove, and in the end gives a [`Reading`] that is honest about where its figures come
-//! from.
+//! [`ResponseMeter`] takes every piece of a body as it comes. It decides which bytes go to the
+//! client at once and which wait for the settlement, keeps bounded memory, and changes no bytes
+//! except for an event that it is set to remove. At the end it returns a [`Reading`], which states
+//! the source of its figures.
 
 mod anthropic;
 mod bedrock;

@@ -1,22 +1,24 @@
+//! Streams of JSON objects, read while they pass, with bounded memory.
+
 use super::events::MAX_EVENT_BYTES;
 use super::excerpt::Excerpt;
 
-/// Takes a stream of JSON apart that comes as one array or as one object a line, wherever the pieces
-/// are cut: each object outside all others is an item. Holds at most one item, of at most
-/// [`MAX_EVENT_BYTES`]; a longer one is passed over.
+/// Reads a stream of JSON objects, as one array or as one object a line, however the pieces are
+/// cut: each object outside all others is an item. Holds at most one item, of at most
+/// [`MAX_EVENT_BYTES`]; a longer one is skipped.
 #[derive(Default)]
 pub(super) struct ObjectReader {
     item: Vec<u8>,
-    /// Braces and brackets that are open within the item; none between items.
+    /// The number of open braces and brackets within the item; 0 between items.
     depth: usize,
     in_string: bool,
     after_backslash: bool,
-    /// The present item, where it is beyond the bound.
+    /// The current item, if it is beyond the bound.
     long: Option<Excerpt>,
 }
 
 impl ObjectReader {
-    /// Reads on to the end of the next item; false when `bytes` are used up.
+    /// Reads on to the end of the next item; false at the end of `bytes`.
     pub(super) fn step(&mut self, bytes: &mut &[u8]) -> bool {
         if self.depth == 0 {
             self.item.clear();
@@ -67,7 +69,7 @@ impl ObjectReader {
         &self.item
     }
 
-    /// What is left of it where it was too long.
+    /// The excerpt of the item, if it was too long.
     pub(super) fn long_item(&self) -> Option<&Excerpt> {
         self.long.as_ref()
     }
@@ -82,7 +84,7 @@ impl ObjectReader {
         }
     }
 
-    /// How much memory the reader holds.
+    /// The memory that the reader holds, in bytes.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.item.capacity() + self.long.as_ref().map_or(0, Excerpt::capacity)

@@ -1,10 +1,10 @@
-//! OpenAI's answers, and those that are shaped like them.
+//! OpenAI's answers, and others of the same form.
 //!
-//! Chat, completions and embeddings say `prompt_tokens` and `completion_tokens`, responses and the
-//! rest say `input_tokens` and `output_tokens`; both contain their details, so what is cached,
-//! audio or reasoning is taken out of the total before the rest is called text. Other providers
-//! speak the same format with fields of their own; each is read wherever it stands, for no two mean
-//! different things by one name.
+//! Chat, completions and embeddings have `prompt_tokens` and `completion_tokens`; responses and the
+//! rest have `input_tokens` and `output_tokens`. Both contain their details, so cached, audio and
+//! reasoning tokens are subtracted from the total before the rest counts as text. Other providers
+//! use the same format with fields of their own. Each field is read wherever it occurs, because no
+//! two providers use one name for different things.
 
 mod figures;
 mod media;

@@ -1,4 +1,4 @@
-//! The corpus of recorded answers, and how one is replayed.
+//! The corpus of recorded answers, and their replay.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,16 +17,17 @@ use tollgate_provider::{
     CallBody, Ended, Endpoint, Fed, ProviderSettings, ProviderTable, Reading, ResponseMeter,
 };
 
-/// What is expected of an answer.
+/// The expected reading of an answer.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Expected {
-    /// Below the base URL of the provider that begins the file's name; or the whole `url`.
+    /// The path below the base URL of the provider that begins the file's name, or `url` as a
+    /// whole.
     #[serde(default)]
     path: String,
     #[serde(default)]
     url: Option<String>,
-    /// Where the file's ending does not tell it.
+    /// The content type, if the file's ending does not imply it.
     #[serde(default)]
     content_type: Option<String>,
     #[serde(default)]
@@ -60,7 +61,7 @@ struct Expected {
     held: Option<String>,
 }
 
-/// What is known of the request that was answered.
+/// The known facts of the answered request.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Request {
@@ -172,7 +173,7 @@ impl Case {
         Replayed { passed: out.passed, held: out.held, reading }
     }
 
-    /// The body as a client gets it that did not ask for usage.
+    /// The body for a client that did not request usage.
     pub(crate) fn without_usage_event(&self) -> Vec<u8> {
         let text = String::from_utf8_lossy(&self.body);
         let line_end = ["\r\n", "\n", "\r"].into_iter().find(|end| text.contains(end));
@@ -183,7 +184,7 @@ impl Case {
         kept.collect::<String>().into_bytes()
     }
 
-    /// The reading is what the file beside the answer says.
+    /// Checks that the reading is as stated in the file beside the answer.
     pub(crate) fn check(&self, reading: &Reading) {
         let expected = &self.expected;
         self.check_usage(reading);
@@ -198,7 +199,7 @@ impl Case {
         assert_eq!(reading.total_differs, expected.total_differs, "{name}");
     }
 
-    /// The usage is what the file beside the answer says.
+    /// Checks that the usage is as stated in the file beside the answer.
     pub(crate) fn check_usage(&self, reading: &Reading) {
         assert_eq!(reading.usage.quantities, self.expected.quantities, "{}", self.name);
         assert_eq!(reading.usage.provider_cost, self.expected.cost, "{}", self.name);
@@ -206,7 +207,7 @@ impl Case {
     }
 }
 
-/// Every built-in provider, with a place to call.
+/// Every built-in provider, with a URL.
 pub(crate) static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
     let mut table = ProviderTable::builtin();
     let resource = Some("res".to_owned());
@@ -220,13 +221,13 @@ pub(crate) static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
     table
 });
 
-/// Where a POST to a URL leads.
+/// The endpoint of a POST to a URL.
 pub(crate) fn endpoint(url: &str) -> Endpoint {
     let endpoint = TABLE.resolve(&Method::POST, url);
     endpoint.unwrap_or_else(|error| unreachable!("{url}: {error}"))
 }
 
-/// What came out of a meter.
+/// The output of a meter.
 #[derive(Default)]
 pub(crate) struct Out {
     pub(crate) passed: Vec<u8>,
@@ -234,12 +235,12 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    /// Everything that the client gets in the end.
+    /// All bytes that the client gets.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         [self.passed.as_slice(), self.held.as_slice()].concat()
     }
 
-    /// Adds what was kept back to the end.
+    /// Adds the bytes that were kept back until the end.
     pub(crate) fn add_rest(&mut self, reading: &Reading) {
         if self.held.is_empty() {
             self.passed.extend_from_slice(&reading.rest);
@@ -249,7 +250,7 @@ impl Out {
     }
 }
 
-/// Feeds pieces, and checks that nothing overtakes what is held.
+/// Feeds pieces, and checks that no bytes overtake held ones.
 pub(crate) fn feed(meter: &mut ResponseMeter, pieces: impl IntoIterator<Item = Bytes>) -> Out {
     let mut out = Out::default();
     for piece in pieces {
@@ -257,7 +258,7 @@ pub(crate) fn feed(meter: &mut ResponseMeter, pieces: impl IntoIterator<Item = B
         let Fed { pass, held } = meter.feed(piece);
         if settled {
             assert!(held.is_none(), "all is held that will be");
-            // By now the client has what was held.
+            // By now the client has the held bytes.
             out.held.extend_from_slice(&pass);
             continue;
         }
@@ -268,7 +269,7 @@ pub(crate) fn feed(meter: &mut ResponseMeter, pieces: impl IntoIterator<Item = B
     out
 }
 
-/// A whole replay.
+/// The result of a replay.
 pub(crate) struct Replayed {
     pub(crate) passed: Vec<u8>,
     pub(crate) held: Vec<u8>,
@@ -276,7 +277,7 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// Everything that the client gets in the end.
+    /// All bytes that the client gets.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         [self.passed.as_slice(), self.held.as_slice()].concat()
     }
@@ -314,7 +315,7 @@ fn pack(coding: &str, body: &[u8]) -> Vec<u8> {
         "zstd" => zstd::encode_all(body, 3),
         _ => {
             let mut packed = Vec::new();
-            // The best quality takes most of the time of these tests.
+            // The best quality would take most of the time of these tests.
             let parameters = brotli::enc::BrotliEncoderParams { quality: 4, ..Default::default() };
             brotli::BrotliCompress(&mut &*body, &mut packed, &parameters).map(|_| packed)
         }

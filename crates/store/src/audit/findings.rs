@@ -1,4 +1,4 @@
-//! What an audit finds, and whose it is.
+//! The findings of an audit, and the names of their owners.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,32 +11,32 @@ use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::schema::{connections, merchants, spend_keys};
 
-/// How many rows are read at a time.
+/// The number of rows that are read at once.
 pub(super) const CHUNK: i64 = 5_000;
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
-    /// How many wallets were recomputed.
+    /// The number of recalculated wallets.
     pub wallets: usize,
-    /// How many movements they rest on.
+    /// The number of ledger lines read.
     pub transactions: usize,
-    /// How many records were read.
+    /// The number of calls read.
     pub requests: usize,
-    /// How many of them are on their way.
+    /// The number of those calls that are in flight.
     pub pending: usize,
-    /// What does not agree.
+    /// The differences found.
     pub differences: Vec<Difference>,
 }
 
-/// Something kept that is not what the ledger says. Amounts in units of 10⁻¹⁰ USD.
+/// A stored value that differs from the recalculated one. Amounts are in units of 10⁻¹⁰ USD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What was compared, such as `wallet wal_… balance`.
+    /// The compared value, such as `wallet wal_… balance`.
     pub what: String,
-    /// What is kept.
+    /// The stored value.
     pub kept: i64,
-    /// What the ledger says.
+    /// The value recalculated from the ledger.
     pub recomputed: i64,
 }
 
@@ -69,7 +69,7 @@ impl Audit {
         }
     }
 
-    /// The number of a record is none of its wallet, or another's.
+    /// Adds a record whose number is out of the range of its wallet, or is taken.
     pub(super) fn number_is_wrong(&mut self, request_id: Id<RequestId>, kept: i64) {
         let what = format!("number of {request_id} on its wallet");
         self.differences.push(Difference { what, kept, recomputed: 0 });
@@ -82,7 +82,7 @@ impl Audit {
     }
 }
 
-/// The ids of merchants, connections and spend keys with their kinds, which counters and series do not have.
+/// The names of merchants, connections and spend keys by id. Counters and series store ids without a kind.
 pub(super) struct Owners(HashMap<Id<AnyId>, String>);
 
 impl Owners {

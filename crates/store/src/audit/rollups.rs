@@ -1,5 +1,5 @@
-//! The roll-ups against the records: those of merchants, connections and spend keys row by row, those by
-//! metadata, and by what else a call is, for each pair as a whole.
+//! The audit of the roll-ups. Series of merchants, customers and spend keys are compared row by row. Series by metadata
+//! and by traits are compared by the total of each pair.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,10 +16,10 @@ use crate::rollups::{
 use crate::rows::{RollupRow, SeriesRow, TagRow, time};
 use crate::schema::{usage_rollups, usage_series, usage_tags};
 
-/// A merchant or connection, and a pair of metadata.
+/// A merchant or customer, and a pair of metadata.
 type PairKey = (Id<AnyId>, String, String);
 
-/// What is kept, and what records say.
+/// The stored and the recalculated sums.
 #[derive(Default)]
 pub(super) struct Recomputed {
     rows: BTreeMap<RollupKey, [Sums; 2]>,
@@ -94,7 +94,7 @@ pub(super) fn compare(
     loop {
         use usage_rollups::{meter_id, series_id, slot, width};
         let (last_series, last_width, last_slot, last_meter) = after;
-        // As `(a, b, …) > (x, y, …)`, which diesel cannot say.
+        // This is `(a, b, …) > (x, y, …)`, which diesel cannot express.
         let beyond = slot.gt(last_slot).or(slot.eq(last_slot).and(meter_id.gt(last_meter)));
         let rows: Vec<RollupRow> = usage_rollups::table
             .filter(series_id.ge(last_series))
@@ -130,7 +130,7 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// For which pairs, of whom, each series by metadata is asked.
+/// The pairs that a query finds each series by, with their owners.
 fn pairs_by_series(
     conn: &mut Conn,
     unfolded: Rollups,

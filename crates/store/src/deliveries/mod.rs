@@ -1,10 +1,9 @@
-//! Deliveries: from an event that waits in the outbox to the answers of the webhooks that want it.
+//! Deliveries: from an event in the outbox to the answers of its webhooks.
 //!
-//! Several nodes work on the same deliveries. What they share is the turn: one transaction that
-//! books how attempts ended, finds the webhooks of new events, and claims what is due. A claim is a
-//! lease: it moves the time of the next attempt behind the end of this one, so that what a node
-//! takes with it when it dies is due again by itself. An attempt has a number, and only the last one
-//! that was claimed can be booked.
+//! Several nodes work on the same deliveries. They share the turn: one transaction that books the ends of attempts,
+//! finds the webhooks of new events, and claims the deliveries that are due. A claim is a lease: it sets the time of
+//! the next attempt to a time after the end of this one. So the deliveries of a node that dies become due again.
+//! Attempts are numbered, and only the end of the last claimed attempt is booked.
 
 mod queue;
 mod retention;

@@ -1,4 +1,4 @@
-//! The deliveries of a webhook, which wait for their turn.
+//! The queue of a webhook: its deliveries.
 
 use diesel::dsl::IsNull;
 use diesel::prelude::*;
@@ -15,7 +15,7 @@ use crate::rows::{DeliveryRow, EventRow, PENDING, WAITING, WebhookRow, from_word
 use crate::schema::{deliveries, events as event_rows};
 use crate::tables::webhooks;
 
-/// As the domain has it, beside a column.
+/// The number of failures after which a delivery is overtaken, as in the domain, in the type of the column.
 pub(super) const OVERTAKEN: i32 = 4;
 const _: () = assert!(OVERTAKEN.unsigned_abs() == tollgate_domain::OVERTAKEN_AFTER);
 
@@ -76,8 +76,8 @@ impl DeliveryRow {
         })
     }
 
-    /// Whether an attempt has begun and not ended, as far as is known. One that is due all the same was
-    /// cut off: its lease has run out.
+    /// Whether an attempt has begun and its end is not known. If the delivery is due again, the attempt was cut off:
+    /// its lease has expired.
     pub(super) fn is_under_way(&self) -> bool {
         self.is_pending() && self.failures > 0 && self.duration_ms.is_none()
     }
@@ -91,7 +91,7 @@ impl DeliveryRow {
         Ok(())
     }
 
-    /// It is not tried any more.
+    /// Gives the delivery up, so that it is not tried again.
     pub(super) fn give_up(&mut self) {
         let Self { delivery_id, webhook_id, attempts, .. } = &*self;
         log::warn!("{delivery_id} to {webhook_id} is given up after {attempts} attempts");
@@ -99,7 +99,7 @@ impl DeliveryRow {
         self.next_attempt_at = None;
     }
 
-    /// Books how an attempt has ended.
+    /// Books the end of an attempt.
     pub(super) fn end(&mut self, attempt: &Attempt, now: Timestamp) {
         self.response_status = attempt.response_status.map(i32::from);
         self.response_body.clone_from(&attempt.response_body);
@@ -116,13 +116,13 @@ impl DeliveryRow {
         }
     }
 
-    /// Whether later ones of its resource wait for it.
+    /// Whether later deliveries of its resource wait for it.
     pub(super) fn holds_others_up(&self) -> bool {
         self.is_pending() && self.failures < OVERTAKEN
     }
 }
 
-/// Makes the next delivery of the same resource due, unless another still holds it up.
+/// Makes the next delivery of the same resource due, unless it still waits for another one.
 pub(super) fn let_next_go(
     conn: &mut Conn,
     ended: &DeliveryRow,
@@ -150,8 +150,8 @@ pub(super) fn let_next_go(
     Ok(())
 }
 
-/// Which of those that are not done others wait for: until it has failed so often, or while the
-/// attempt is under way that could be the last of those.
+/// Selects the unfinished deliveries that others wait for: those with fewer failures than [`OVERTAKEN`], or with an
+/// attempt under way that could be the last of these failures.
 #[diesel::dsl::auto_type(no_type_alias)]
 pub(super) fn holds_others_up() -> _ {
     let overtaken: i32 = OVERTAKEN;
@@ -159,8 +159,8 @@ pub(super) fn holds_others_up() -> _ {
     deliveries::failures.lt(overtaken).or(deliveries::failures.eq(overtaken).and(is_under_way))
 }
 
-/// When the first delivery of a webhook is due. What is overdue counts as of now: whoever has just
-/// had a turn, however long its backlog, comes behind those who wait for theirs.
+/// The time at which the first delivery of a webhook is due, not earlier than now. So a webhook that has just had a
+/// turn comes after the webhooks that wait for one, even with a long backlog.
 pub(super) fn next_due(
     conn: &mut Conn,
     webhook_id: Id<WebhookId>,
@@ -174,17 +174,17 @@ pub(super) fn next_due(
     Ok(due.map(|at| at.max(now.unix_micros())))
 }
 
-/// Which deliveries are asked for.
+/// A filter for deliveries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeliveryFilter {
-    /// Only those that stand so.
+    /// Only deliveries with this status.
     pub status: Option<DeliveryStatus>,
 }
 
-/// The deliveries of a merchant's webhook, newest first; `None` when it has no such webhook.
+/// Returns the deliveries of a merchant's webhook, newest first, or `None` when it has no such webhook.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -216,10 +216,10 @@ pub fn list(
     found.map(Some)
 }
 
-/// A delivery of a merchant's webhook.
+/// Returns a delivery of a merchant's webhook.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -233,7 +233,7 @@ pub fn find(
     found.map(|(row, kind)| row.delivery(&kind)).transpose()
 }
 
-/// A delivery with the kind of its event.
+/// Returns a delivery with the kind of its event.
 pub(super) fn find_row(
     conn: &mut Conn,
     webhook_id: WebhookId,
@@ -249,11 +249,11 @@ pub(super) fn find_row(
     Ok(found)
 }
 
-/// Sends a delivery again, at once and as if it had never been tried, whatever became of it; `None`
-/// when there is no such one. Call it in a write transaction.
+/// Sends a delivery again at once, whatever its status, and resets its failures. Returns `None` when it does not exist.
+/// Must be called in a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn redeliver(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -275,7 +275,7 @@ pub fn redeliver(
     row.delivery(&kind).map(Some)
 }
 
-/// Makes due what waits for its next attempt, for it will be made at another place.
+/// Makes the deliveries of a webhook that wait for their next attempt due, because its URL has changed.
 pub(crate) fn hasten(
     conn: &mut Conn,
     webhook: &mut WebhookRow,
@@ -290,11 +290,11 @@ pub(crate) fn hasten(
     Ok(())
 }
 
-/// Sends a test event to a webhook, whatever events it asks for; `None` when there is no such one.
-/// Call it in a write transaction.
+/// Sends a test event to a webhook, whatever events it wants. Returns `None` when it does not exist. Must be called in
+/// a write transaction.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn test(
     conn: &mut Conn,
     merchant_id: MerchantId,

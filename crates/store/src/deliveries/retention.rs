@@ -1,4 +1,4 @@
-//! What is given up and forgotten, so that nothing piles up.
+//! The retention of deliveries: late ones are given up, and old events are deleted.
 
 use std::collections::HashSet;
 
@@ -15,20 +15,20 @@ use crate::rows::{DeliveryRow, PENDING, WAITING};
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
 use crate::store::Store;
 
-/// How long it is tried at most, in milliseconds: longer than all attempts take. What waits longer
-/// than that for a receiver that is too slow for what it is told is given up, or it would pile up.
+/// The time after which a waiting delivery is given up, in milliseconds. It is longer than all attempts take. Without
+/// it, the deliveries of a slow receiver would accumulate.
 const TRIED_MILLIS: i64 = 48 * 60 * 60 * 1_000;
-/// How many are given up in one transaction.
+/// The number of deliveries that are given up in one transaction.
 const GIVEN_UP_AT_ONCE: i64 = 500;
-/// How long events and their deliveries are kept, in milliseconds.
+/// The time for which events and their deliveries are kept, in milliseconds.
 const KEPT_MILLIS: i64 = 30 * 24 * 60 * 60 * 1_000;
 
 impl Store {
-    /// Gives deliveries up that wait for more than two days, and deletes events that are older than 30
-    /// days, with their deliveries; a handful at a time.
+    /// Gives up late deliveries and deletes old events with their deliveries. Deliveries may wait for two days, and
+    /// events are kept for 30. Each transaction handles a limited number.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub async fn forget_deliveries(&self) -> Result<(), StoreError> {
         let now = self.0.context.clock.now();
         for webhook_id in self.read(with_pending).await? {
@@ -40,13 +40,13 @@ impl Store {
     }
 }
 
-/// The webhooks that something may wait for.
+/// The webhooks that may have waiting deliveries.
 fn with_pending(conn: &mut Conn) -> Result<Vec<Id<WebhookId>>, StoreError> {
     let waiting = webhook_rows::table.filter(webhook_rows::due_at.is_not_null());
     Ok(waiting.select(webhook_rows::webhook_id).load(conn)?)
 }
 
-/// Gives a handful of a webhook's deliveries up that have waited too long; whether there may be more.
+/// Gives up a limited number of a webhook's late deliveries. Returns whether there may be more.
 fn give_up_old(
     conn: &mut Conn,
     webhook_id: Id<WebhookId>,
@@ -75,8 +75,8 @@ fn give_up_old(
     Ok(i64::try_from(old.len()).unwrap_or(0) == GIVEN_UP_AT_ONCE)
 }
 
-/// Deletes a handful of events that were dispatched before an instant, with their deliveries; how
-/// many. What is still on its way stays, for others may wait for it.
+/// Deletes a limited number of old events with their deliveries, and returns the number. Events with a pending delivery
+/// are kept, because other deliveries may wait for it.
 fn forget(conn: &mut Conn, before: Timestamp) -> Result<usize, StoreError> {
     let mut old = events::dispatched_before(conn, before)?;
     let on_their_way: HashSet<Id<EventId>> = deliveries::table

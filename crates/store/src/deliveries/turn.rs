@@ -1,4 +1,4 @@
-//! The turn: one transaction of the delivery loop.
+//! The turn: one transaction of the dispatcher.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,40 +19,40 @@ use crate::rows::{DeliveryRow, EventRow, PENDING, WAITING, WebhookRow, from_word
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
 use crate::store::Store;
 
-// How much is done in one turn: where there is one writer, everybody else waits for it meanwhile.
+// These limits bound the work of one turn: on SQLite all other writes wait for it.
 
-/// Of so many merchants events are taken up.
+/// The number of merchants whose events are dispatched.
 const MERCHANTS_AT_ONCE: usize = 8;
-/// So many of each.
+/// The number of events of each merchant.
 const EVENTS_OF_ONE: i64 = 20;
-/// For which so many places in queues are given out, each merchant's last event with all of its own.
+/// The number of deliveries after which no more events of a merchant are dispatched. An event is never split.
 const PLACES_OF_ONE: usize = 50;
 const PLACES_AT_ONCE: usize = 100;
-/// So many attempts are begun.
+/// The number of attempts that are begun.
 const CLAIMS_AT_ONCE: usize = 32;
-/// How many ended attempts one turn should book.
+/// The number of ended attempts that one turn should book.
 pub const ENDED_AT_ONCE: usize = 32;
-/// Of how many webhooks deliveries are claimed in one turn.
+/// The number of webhooks that are locked at once to claim deliveries.
 const WEBHOOKS_AT_ONCE: i64 = 16;
-/// When an attempt is taken for lost, in milliseconds: well after the time it may take.
+/// The time after which an attempt counts as lost, in milliseconds. It is well above the longest attempt.
 const LEASE_MILLIS: i64 = 30_000;
 
-/// An attempt that is to be made.
+/// An attempt to be made.
 #[derive(Clone, Debug)]
 pub struct Claimed {
-    /// Of which delivery.
+    /// The delivery.
     pub delivery_id: DeliveryId,
-    /// To which webhook.
+    /// The webhook.
     pub webhook_id: WebhookId,
-    /// Its number, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// Where to.
+    /// The URL of the webhook.
     pub url: String,
-    /// What to sign it with.
+    /// The secrets that sign the message.
     pub secrets: WebhookSecrets,
     /// The delivery's number at this webhook.
     pub sequence: u64,
-    /// What to tell.
+    /// The event to send.
     pub event: Event,
 }
 
@@ -71,37 +71,36 @@ impl DeliveryRow {
     }
 }
 
-/// How an attempt has ended.
+/// An ended attempt.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Of which delivery.
+    /// The delivery.
     pub delivery_id: DeliveryId,
-    /// To which webhook.
+    /// The webhook.
     pub webhook_id: WebhookId,
-    /// Its number.
+    /// The number of the attempt.
     pub attempt: u32,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Attempt,
 }
 
-/// How many attempts this node can make at once. An attempt that is claimed must begin and end within
-/// 30 seconds.
+/// The number of attempts that this node can make at once. A claimed attempt must begin and end within 30 seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
-    /// In all.
+    /// In total.
     pub free: usize,
-    /// At each webhook.
+    /// For each webhook.
     pub webhooks: Share<WebhookId>,
-    /// At the webhooks of each merchant together.
+    /// For the webhooks of each merchant together.
     pub merchants: Share<MerchantId>,
 }
 
-/// How much room each has.
+/// The free attempts of each webhook or merchant.
 #[derive(Clone, Debug)]
 pub struct Share<T> {
-    /// Who has nothing under way.
+    /// The attempts when none is under way.
     pub each: usize,
-    /// Those that have less.
+    /// The ids with fewer free attempts.
     pub less: BTreeMap<T, usize>,
 }
 
@@ -116,33 +115,31 @@ impl<T: Ord + Copy> Share<T> {
         self.less.get(id).copied().unwrap_or(self.each)
     }
 
-    /// Leaves so much less of it.
+    /// Reduces the free attempts of `id` by `count`.
     pub fn take(&mut self, id: T, count: usize) {
         let left = self.of(&id).saturating_sub(count);
         self.less.insert(id, left);
     }
 
-    /// Who has none left.
+    /// The ids without free attempts.
     fn full(&self) -> Vec<Id<T>> {
         self.less.iter().filter(|(_, room)| **room == 0).map(|(id, _)| Id(*id)).collect()
     }
 }
 impl Store {
-    /// Whether a turn would find events that wait, or deliveries that are due and have room: a look
-    /// that costs next to nothing.
+    /// Whether a turn would find waiting events, or due deliveries for which there is room. It is a cheap read.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`StoreError`] when the database fails.
     pub async fn has_deliveries_due(&self, room: Room) -> Result<bool, StoreError> {
         let now = self.0.context.clock.now();
         self.read(move |conn| Ok(events::any_waits(conn)? || is_due(conn, &room, now)?)).await
     }
 
-    /// Books how attempts have ended, takes up new events, and claims what is due, as far as there
-    /// is room for it.
+    /// Books the ends of attempts, dispatches new events, and claims due deliveries as far as there is room.
     ///
     /// # Errors
-    /// Those of the store: nothing was booked then.
+    /// [`StoreError`] when the database fails; nothing was booked then.
     pub async fn turn_deliveries(
         &self,
         ended: Vec<Ended>,
@@ -164,14 +161,14 @@ fn is_due(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<bool, StoreErr
     Ok(diesel::select(diesel::dsl::exists(due)).get_result(conn)?)
 }
 
-/// One transaction of the delivery loop.
+/// Runs one turn.
 fn turn(
     conn: &mut Conn,
     ended: &[Ended],
     room: &Room,
     now: Timestamp,
 ) -> Result<Vec<Claimed>, StoreError> {
-    // One node at a time takes events from the outbox, so that each webhook gets them in their order.
+    // One node at a time takes events from the outbox, so that each webhook gets them in order.
     let waiting = match dialect::try_lock_outbox(conn)? {
         true => waiting_events(conn, now)?,
         false => Vec::new(),
@@ -185,8 +182,8 @@ fn turn(
     claim(conn, room, now)
 }
 
-/// Some of the events that wait, with their numbers: those of a merchant in their order. Which merchants
-/// come first is drawn by lot in every turn, so that nobody's backlog keeps others' events waiting.
+/// Returns some of the waiting events, with their numbers, in order for each merchant. The order of merchants is random
+/// in every turn, so that the backlog of one merchant does not delay the others.
 fn waiting_events(conn: &mut Conn, now: Timestamp) -> Result<Vec<(i64, EventRow)>, StoreError> {
     let mut merchants = events::merchants_waiting(conn)?;
     merchants.sort_by_cached_key(|merchant_id| {
@@ -201,15 +198,14 @@ fn waiting_events(conn: &mut Conn, now: Timestamp) -> Result<Vec<(i64, EventRow)
     Ok(waiting)
 }
 
-/// The queues that a turn may change: webhooks under lock.
+/// The webhooks that a turn may change, under lock.
 struct Queues {
     webhooks: BTreeMap<Id<WebhookId>, WebhookRow>,
     changed: BTreeSet<Id<WebhookId>>,
 }
 
 impl Queues {
-    /// Locks, in the order of their ids, the webhooks of merchants to whom something happened and
-    /// those where an attempt has ended.
+    /// Locks the webhooks of new events and of ended attempts, in the order of their ids.
     fn lock(
         conn: &mut Conn,
         waiting: &[(i64, EventRow)],
@@ -235,8 +231,8 @@ impl Queues {
         })
     }
 
-    /// Books how an attempt has ended, unless a later one has begun or is asked for, and lets the
-    /// next one of its resource go.
+    /// Books the end of an attempt and releases the next delivery of its resource. Does nothing when a later attempt
+    /// has begun or was requested.
     fn end(&mut self, conn: &mut Conn, ended: &Ended, now: Timestamp) -> Result<(), StoreError> {
         if !self.webhooks.contains_key(&Id(ended.webhook_id)) {
             return Ok(());
@@ -246,7 +242,7 @@ impl Queues {
             .select(DeliveryRow::as_select())
             .first(conn)
             .optional()?;
-        // Sent anew while the attempt was under way, it counts none yet and is due.
+        // A delivery that was sent again during the attempt has no failures and is due.
         let is_last = |row: &DeliveryRow| {
             let is_newest = row.attempts.unsigned_abs() == ended.attempt && row.failures > 0;
             row.is_pending() && is_newest
@@ -261,7 +257,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Gives each event a place in the queue of every webhook that wants it, so far as a turn goes.
+    /// Creates the deliveries of each event, one for every webhook that wants it, up to the limits of a turn.
     fn dispatch(
         &mut self,
         conn: &mut Conn,
@@ -273,7 +269,7 @@ impl Queues {
         }
         let mut wanting: HashMap<Id<MerchantId>, Vec<(&mut WebhookRow, Webhook)>> = HashMap::new();
         for row in self.webhooks.values_mut() {
-            // One that cannot be read must not stand before those that can.
+            // A webhook that cannot be read must not block the others.
             match row.webhook() {
                 Ok(webhook) => {
                     wanting.entry(row.merchant_id).or_default().push((row, webhook));
@@ -306,14 +302,14 @@ impl Queues {
         let mut places = Vec::new();
         for (number, event, kind) in taken {
             for (row, webhook) in wanting.get_mut(&event.merchant_id).into_iter().flatten() {
-                // What waited already when a webhook was made happened before it.
+                // Events that waited when a webhook was created happened before it.
                 let is_earlier = number <= row.events_before || row.wants_later(kind, event);
                 if !webhook.wants(kind) || is_earlier {
                     continue;
                 }
                 row.sequence = row.sequence.saturating_add(1);
                 self.changed.insert(row.webhook_id);
-                // Later ones of the same resource wait for this one.
+                // Later deliveries of the same resource wait for this one.
                 let is_first = held_up.insert((row.webhook_id, event.resource.clone()));
                 let due_at = is_first.then(|| now.unix_micros());
                 places.push(DeliveryRow::new(row, event, due_at, now));
@@ -323,7 +319,7 @@ impl Queues {
         events::mark_dispatched(conn, &done, now)
     }
 
-    /// Writes the webhooks back that have changed, with when they are due.
+    /// Writes the changed webhooks, with the times at which they are due.
     fn save(mut self, conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         for row in self.changed.iter().filter_map(|id| self.webhooks.remove(id)) {
             let mut row = row;
@@ -334,7 +330,7 @@ impl Queues {
     }
 }
 
-/// Of these webhooks and resources, the pairs of which a delivery is pending that others wait for.
+/// Returns the pairs of these webhooks and resources with a pending delivery that others wait for.
 fn held_up(
     conn: &mut Conn,
     webhook_ids: Vec<Id<WebhookId>>,
@@ -351,8 +347,7 @@ fn held_up(
     Ok(pairs.into_iter().collect())
 }
 
-/// Claims deliveries that are due, of webhooks that no other node is busy with: those first that wait
-/// for their turn longest.
+/// Claims due deliveries of webhooks that no other node has locked, longest waiting first.
 fn claim(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<Vec<Claimed>, StoreError> {
     let mut claimed = Vec::new();
     let mut room = Room { free: room.free.min(CLAIMS_AT_ONCE), ..room.clone() };
@@ -360,7 +355,7 @@ fn claim(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<Vec<Claimed>, S
         if room.free == 0 {
             break;
         }
-        // Asked again, it leaves out whoever has no room left, so that others are reached behind them.
+        // The next query omits webhooks and merchants without room, so that it reaches the ones behind them.
         let full = (room.webhooks.full(), room.merchants.full());
         let due = dialect::lock_due_webhooks(conn, now.unix_micros(), full, WEBHOOKS_AT_ONCE)?;
         if due.is_empty() {
@@ -373,7 +368,7 @@ fn claim(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<Vec<Claimed>, S
     Ok(claimed)
 }
 
-/// Claims what is due of a webhook, unless there is no room for it: then it keeps its turn.
+/// Claims the due deliveries of a webhook. Without room for any, the webhook stays due.
 fn claim_of(
     conn: &mut Conn,
     mut webhook: WebhookRow,
@@ -397,7 +392,7 @@ fn claim_of(
     room.free = room.free.saturating_sub(found.len());
     room.webhooks.take(webhook_id, found.len());
     room.merchants.take(merchant_id, found.len());
-    // One that was cut off is no failure of the receiver's, and counts once with that which follows.
+    // An attempt that was cut off is not a failure of the receiver. It counts once, with the attempt that follows.
     let (cut_off, others) = found.iter().map(|(row, _)| row).partition(|row| row.is_under_way());
     begin(conn, cut_off, 0, now)?;
     begin(conn, others, 1, now)?;
@@ -406,7 +401,7 @@ fn claim_of(
         match row.claimed(&webhook, event) {
             Ok(attempt) => claimed.push(attempt),
             Err(cause) => {
-                // It must not stand before those that can be read.
+                // A delivery that cannot be read must not block the others.
                 log::error!("{} is given up: {cause}", row.delivery_id);
                 row.fault = Some(word(&DeliveryFault::EventLost));
                 row.duration_ms = Some(0);
@@ -421,8 +416,8 @@ fn claim_of(
     Ok(claimed)
 }
 
-/// Begins attempts: until the lease has run out they are nobody else's. Each adds so much to the
-/// failures of its delivery, should it fail.
+/// Begins attempts. No other node claims them until the lease has expired. `failures` is added to the failures of each
+/// delivery in advance.
 fn begin(
     conn: &mut Conn,
     rows: Vec<&DeliveryRow>,
@@ -448,7 +443,8 @@ fn begin(
     Ok(())
 }
 
-/// Makes what a dead process had claimed due at once: for who has the store to himself.
+/// Makes the claimed deliveries of a dead process due at once. Must be called only by a process that is alone on the
+/// store.
 pub(crate) fn release_all(conn: &mut Conn) -> Result<(), StoreError> {
     let claimed = deliveries::table
         .filter(deliveries::next_attempt_at.is_not_null())
@@ -457,7 +453,7 @@ pub(crate) fn release_all(conn: &mut Conn) -> Result<(), StoreError> {
     diesel::update(claimed)
         .set(deliveries::next_attempt_at.eq(deliveries::last_attempt_at))
         .execute(conn)?;
-    // A look finds out what is really due.
+    // The next claim computes the real times.
     diesel::update(webhook_rows::table.filter(webhook_rows::due_at.is_not_null()))
         .set(webhook_rows::due_at.eq(0))
         .execute(conn)?;

@@ -1,5 +1,5 @@
-//! What a group of calls takes of the database, and what it gives back: on PostgreSQL one statement each,
-//! because a round trip costs more than what is done in it.
+//! The load and the write of a group. On PostgreSQL each is one statement, because a round trip costs more than the
+//! work in it.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -28,14 +28,14 @@ use crate::statements::{
     InsertTransactions, LockCounters, QueueCalls, SaveCounters, SaveCountersOfKeys, SaveWallets,
 };
 
-/// What a group needs; ids ascend.
+/// The rows that a group needs. Their ids ascend.
 #[derive(Debug, Default)]
 pub(crate) struct Needed {
-    /// Calls that end. Only where rows are locked: elsewhere only this process ends them.
+    /// Calls to be settled. Empty without row locks, because only this process then settles them.
     pub(crate) open_calls: Vec<Id<RequestId>>,
     pub(crate) spend_keys: Vec<Id<SpendKeyId>>,
     pub(crate) wallets: Vec<Id<WalletId>>,
-    /// Tier counters, as they are made if they are missing.
+    /// Tier counters, with the values of new ones.
     pub(crate) counters: Vec<TierCounterRow>,
 }
 
@@ -47,20 +47,20 @@ impl Needed {
     }
 }
 
-/// How these rows stand.
+/// The rows that were found.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// How many of the open calls are there.
+    /// The number of the open calls that exist.
     pub(crate) open_calls: usize,
     pub(crate) spend_counters: Vec<SpendCountersRow>,
     pub(crate) wallets: Vec<WalletRow>,
     pub(crate) counters: Vec<TierCounterRow>,
-    /// What the rows of the [`Basis`] are marked with now.
+    /// The current marks of the rows of the [`Basis`].
     pub(crate) marks: BTreeSet<String>,
 }
 
-/// The configurations that a group is decided by: which merchants, and marks that name each with the version of its
-/// configuration. Empty where nobody else can change them.
+/// The configurations by which a group is decided: the merchants, and marks with each merchant's id and configuration
+/// version. Empty where no other process can change them.
 #[derive(Debug, Default)]
 pub(crate) struct Basis {
     merchants: Vec<Id<MerchantId>>,
@@ -72,7 +72,7 @@ impl Basis {
         let mut basis = Self::default();
         for (id, version) in versions {
             basis.merchants.push(Id(id));
-            // A configuration that was never changed has no row.
+            // A configuration without changes has no row.
             if version > 0 {
                 basis.marks.insert(format!("{} {version}", Id(id).of_any()));
             }
@@ -80,13 +80,13 @@ impl Basis {
         basis
     }
 
-    /// Whether no configuration has to be compared.
+    /// Whether there is no configuration to compare.
     pub(crate) const fn is_empty(&self) -> bool {
         self.merchants.is_empty()
     }
 }
 
-/// How often the configurations of these merchants have been changed. Those that never were are not among them.
+/// The number of configuration changes of these merchants. Merchants without changes are omitted.
 pub(crate) fn config_versions(
     conn: &mut Conn,
     ids: &[Id<MerchantId>],
@@ -106,7 +106,7 @@ pub(crate) fn config_versions(
     Ok(rows.into_iter().map(|row| (row.merchant_id, row.version)).collect())
 }
 
-/// What a group has changed, but for what few groups do; rows of each table ascend.
+/// The changes of a group, without the rare ones. The rows of each table ascend.
 pub(crate) struct Group<'a> {
     pub(crate) opened: &'a [OpenCallRow],
     /// The ids of open calls that are settled.
@@ -120,11 +120,11 @@ pub(crate) struct Group<'a> {
     pub(crate) queued: &'a [QueueRow],
 }
 
-/// Reads what a group needs, and locks it if `lock`, table by table in the order of [`Needed`], rows by
-/// id. Counters are read only to be locked.
+/// Reads the rows that a group needs, under `lock`: table by table in the order of [`Needed`], rows in the order of
+/// their ids. Counters are read only under a lock.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub(crate) fn read(
     conn: &mut Conn,
     needed: &Needed,
@@ -139,7 +139,7 @@ pub(crate) fn read(
                     .select(TierCounterRow::as_select())
                     .get_result(sqlite)
             })?;
-            // Who reads is alone, so that this locks nothing.
+            // A SQLite writer is alone, so this locks nothing.
             let spend_counters = lock_spend_counters(conn, &needed.spend_keys)?;
             let wallets = wallets(conn, &needed.wallets, lock)?;
             Ok(Found { spend_counters, wallets, counters, ..Found::default() })
@@ -168,8 +168,7 @@ pub(crate) fn read(
     }
 }
 
-/// Writes what a group has changed; answers what the rows of its basis are marked with now, that its rows
-/// are locked.
+/// Writes the changes of a group. Returns the current marks of its basis, while the group's rows are locked.
 pub(crate) fn write(
     conn: &mut Conn,
     group: &Group<'_>,
@@ -222,15 +221,15 @@ fn write_on_postgres(
     Ok(marks.into_iter().map(|(_, mark)| mark).collect())
 }
 
-/// Which kind of row a line of [`ReadGroup`] is.
+/// The kinds of rows in the result of [`ReadGroup`].
 const OPEN_CALL: &str = "open_call";
 const SPEND_COUNTERS: &str = "spend_counters";
 const WALLET: &str = "wallet";
 const COUNTER: &str = "counter";
 const MARK: &str = "mark";
 
-/// Reads what a group needs, each row as a line of its kind and its JSON. The parts of such a union are
-/// run one after the other, so tables are locked in the order of the text.
+/// Reads the rows that a group needs, each as its kind and its JSON. The parts of the union run in order, so tables are
+/// locked in the order of the text.
 struct ReadGroup<'a, const LOCKED: bool> {
     needed: &'a Needed,
     basis: &'a Basis,
@@ -254,7 +253,7 @@ impl<const LOCKED: bool> QueryFragment<Pg> for ReadGroup<'_, LOCKED> {
             self.counters.walk_ast(out.reborrow())?;
             out.push_sql(") ");
         }
-        // An open call is as it was admitted.
+        // An open call does not change, so only its existence is read.
         out.push_sql(
             "SELECT 'open_call', '' FROM (SELECT request_id FROM open_calls \
              WHERE request_id = ANY(",
@@ -282,7 +281,7 @@ impl<const LOCKED: bool> QueryFragment<Pg> for ReadGroup<'_, LOCKED> {
 
 impl<const LOCKED: bool> RunQueryDsl<diesel::PgConnection> for ReadGroup<'_, LOCKED> {}
 
-/// Ids, what follows them, and the lock. Locks are `FOR NO KEY UPDATE`, so inserts that refer to a row need
+/// Pushes ids, the text after them, and the lock. Locks are `FOR NO KEY UPDATE`, so inserts that refer to a row need
 /// not wait for it.
 fn push_ids<'b, T>(
     out: &mut AstPass<'_, 'b, Pg>,
@@ -301,7 +300,7 @@ where
     Ok(())
 }
 
-/// The marks of the configurations as they are.
+/// Selects the current marks of the configurations.
 impl QueryFragment<Pg> for Basis {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
         out.push_sql(
@@ -314,8 +313,8 @@ impl QueryFragment<Pg> for Basis {
     }
 }
 
-/// Writes what a group has changed, and tells the marks of its basis. All that others may have locked is
-/// locked by the group.
+/// Writes the changes of a group and returns the marks of its basis. The group has locked all the rows that other nodes
+/// may lock.
 struct WriteGroup<'a> {
     opened: InsertOpenCalls,
     closed: &'a [Id<RequestId>],

@@ -1,4 +1,4 @@
-//! Sums over many rows, and how a database goes about a query.
+//! Sums over many rows, and the query plans of the databases.
 
 use diesel::pg::Pg;
 use diesel::prelude::*;
@@ -13,10 +13,10 @@ use crate::conn::Conn;
 use crate::ids::{AnyId, Id};
 use crate::rows::{PartSums, to_json};
 
-/// The sums of the rows of these series and this width, by day from the slot of a midnight on: of the
-/// rows within these ranges that lie in one day, and of one meter or all.
+/// The sums of the rows of these series and this width, by day. A day begins at the slot of a midnight. Only rows
+/// within these ranges and within one day count, of one meter or all.
 ///
-/// The order of the loops is forced, as the planners cannot know how few series and ranges there are.
+/// The order of the loops is forced: the planners cannot know that there are few series and ranges.
 pub(crate) struct UsageByDay<'a> {
     pub(crate) series: &'a [Id<AnyId>],
     pub(crate) width: i32,
@@ -86,7 +86,7 @@ struct PostgresStep {
     line: String,
 }
 
-/// How the database goes about a query, step by step.
+/// The query plan of the database, step by step.
 pub(crate) fn plan<Q>(conn: &mut Conn, query: Q) -> QueryResult<Vec<String>>
 where
     Q: QueryFragment<Sqlite> + QueryFragment<Pg>,
@@ -130,7 +130,7 @@ impl<Q> Query for Explained<Q> {
 
 impl<Q, C> RunQueryDsl<C> for Explained<Q> {}
 
-/// The sums of the parts of a stretch of time, for each of some series, in rows of one width.
+/// The sums of the parts of a period, for each series, in rows of one width.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsageBySeries<'a> {
     pub(crate) series: &'a [Id<AnyId>],
@@ -169,8 +169,8 @@ impl UsageBySeries<'_> {
     }
 }
 
-/// Each sum of the rows `r`, as [two numbers](PartSums): no number of rows takes one of them out of its range. On
-/// PostgreSQL sums of a bigint are more than one, until they are cast.
+/// Selects each sum of the rows `r` as [two numbers](PartSums), so that no number of rows overflows. On PostgreSQL a
+/// sum of bigints is a numeric, until it is cast.
 macro_rules! sums {
     ($cast:literal) => {
         sums!(

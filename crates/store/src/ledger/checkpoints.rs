@@ -1,9 +1,9 @@
-//! The checkpoints of SQLite's log, beside the ledger.
+//! The checkpoints of SQLite's log, made beside the ledger.
 //!
-//! SQLite would make one at the end of a commit, for which that commit's callers wait. A thread makes
-//! them instead. While it moves the pages of the log, more are written behind them, so SQLite would go on writing
-//! its log without end. When the log has [`MOST_PAGES`] and the thread has moved nearly all of them, the ledger moves
-//! the rest between two groups: then SQLite writes its log from the beginning again.
+//! SQLite would make a checkpoint at the end of a commit, and the callers of that commit would wait. A thread makes the
+//! checkpoints instead. While it moves pages, new pages are appended to the log, so the log would grow without end.
+//! When the log has [`MOST_PAGES`] and the thread has moved nearly all of them, the ledger moves the rest between two
+//! groups. SQLite then writes its log from the beginning again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,20 +17,20 @@ use crate::conn::{Conn, Manager};
 use crate::dialect::{self, Checkpoint};
 use crate::error::StoreError;
 
-/// After so many admissions, settlements and other writes the thread makes a checkpoint.
+/// The number of admissions, settlements and other writes between two checkpoints of the thread.
 const EVERY: usize = 512;
-/// From so many pages of log on the ledger moves the rest: 16 MB.
+/// The pages of log from which the ledger moves the rest itself: 16 MB.
 const MOST_PAGES: u64 = 4_096;
 
 pub(super) struct Checkpoints {
-    /// Absent when the thread is to end.
+    /// Absent when the thread must end.
     orders: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// How many pages the log had at the last checkpoint: none if SQLite writes it from the beginning again.
+    /// The pages in the log at the last checkpoint. Zero when SQLite writes the log from the beginning again.
     pages: Arc<Gauge>,
-    /// Whether the thread has made one since the ledger did.
+    /// Whether the thread has made a checkpoint since the ledger did.
     has_moved: Arc<AtomicBool>,
-    /// Admissions, settlements and other writes since the thread was last asked.
+    /// Admissions, settlements and other writes since the thread was last notified.
     since: usize,
 }
 
@@ -65,13 +65,13 @@ impl Checkpoints {
         Ok(Self { orders: Some(orders), thread: Some(thread), pages, has_moved, since: 0 })
     }
 
-    /// Call it after each group of items and each other write, with the connection that has written it.
+    /// Must be called after each group of items and each other write, with the connection that has written it.
     pub(super) fn after(&mut self, items: usize, conn: &mut Conn) {
         self.since = self.since.saturating_add(items);
         if self.pages.get() >= MOST_PAGES && self.has_moved.swap(false, Ordering::AcqRel) {
             match checkpoint(conn) {
                 Ok(Some(done)) => self.pages.set(if done.is_whole { 0 } else { done.pages }),
-                // The thread makes one. The ledger tries again after the next write.
+                // The thread is making one. The ledger tries again after the next write.
                 Ok(None) => self.has_moved.store(true, Ordering::Release),
                 Err(cause) => log::warn!("SQLite's log is not moved: {cause}"),
             }
@@ -79,7 +79,7 @@ impl Checkpoints {
             && let Some(orders) = &self.orders
         {
             self.since = 0;
-            // One that is still being made is enough.
+            // A checkpoint that is still being made is enough.
             let _ = orders.try_send(());
         }
     }

@@ -1,4 +1,4 @@
-//! What the ledger is asked for, and what it answers.
+//! The commands of the ledger and their outcomes.
 
 use std::sync::Arc;
 
@@ -11,43 +11,43 @@ use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::journal::{self, Entry};
 
-/// What became of a settlement.
+/// The outcome of a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettleOutcome {
-    /// It is booked; the record in its final state.
+    /// Booked, with the final record.
     Settled(Arc<RequestRecord>),
-    /// It is booked at nothing: what it costs is beyond all amounts.
+    /// Booked at a cost of zero: the computed cost is out of range.
     LetGo(Arc<RequestRecord>),
-    /// It had been settled before; nothing moved.
+    /// Settled before. Nothing is changed.
     AlreadySettled,
-    /// There is no such call.
+    /// No such call.
     NotFound,
-    /// The database is away; it waits in the journal.
+    /// The database is away. The settlement waits in the journal.
     Journaled,
-    /// Neither the database nor the journal took it: it waits in memory for either. If this process
-    /// ends before, the call is swept.
+    /// Neither the database nor the journal took the settlement. It waits in memory. If this
+    /// process ends first, the call is swept.
     NotSettled,
 }
 
-/// What becomes of a call that asks to be admitted.
+/// The result of an admission: a pending call or a refusal.
 pub(super) type AdmissionResult = Result<Result<Box<PendingRecord>, Refusal>, StoreError>;
 
 pub(super) enum Job {
     Admit(Box<Call>, oneshot::Sender<AdmissionResult>),
     Settle(Box<Settlement>, oneshot::Sender<Result<SettleOutcome, StoreError>>),
-    /// A settlement whose outcome nobody waits for.
+    /// A settlement without a caller that waits for its outcome.
     SettleUnheard(Box<Entry>),
     Write(Work),
 }
 
-/// What runs on a writer's connection.
+/// Work that runs on a writer's connection.
 pub(super) struct Work {
     pub(super) run: Box<dyn FnOnce(&mut Conn) + Send>,
-    /// Whether it may change what calls are decided by.
+    /// Whether the work may change the configuration of calls.
     pub(super) concerns_calls: bool,
 }
 
-/// What a group is made of.
+/// A command of a group.
 pub(super) enum Command {
     Admit(Box<Call>),
     Settle(Box<Settlement>),
@@ -71,9 +71,9 @@ impl Command {
 
 pub(super) struct Settlement {
     pub(super) request_id: RequestId,
-    /// What became of the call; `None` from the sweeper, who knows nothing.
+    /// How the call has ended. `None` from the sweeper, which does not know.
     pub(super) report: Option<Arc<Report>>,
-    /// The call, as the journal has it: for a database that does not know it.
+    /// The call from the journal, for a database that does not know it.
     pub(super) call: Option<Arc<PendingRecord>>,
 }
 
@@ -84,13 +84,13 @@ impl From<&journal::Entry> for Settlement {
     }
 }
 
-/// What becomes of a command.
+/// The outcome of a command.
 pub(super) enum Outcome {
     Admitted(Result<Box<PendingRecord>, Refusal>),
     Settled(SettleOutcome),
 }
 
-/// The end of a call that was admitted and went nowhere.
+/// The end of a call that was admitted and not sent.
 pub(super) fn not_sent(pending: &PendingRecord) -> Entry {
     let report = Report::not_sent(pending.created_at);
     Entry { request_id: pending.request_id, report, call: None }

@@ -1,9 +1,9 @@
-//! The configuration that calls are decided by and do not change: keys, connections, meters, and whether a merchant's
-//! own wallet has a limit.
+//! The configuration by which calls are decided and which calls do not change: keys, connections, meters, and whether a
+//! merchant's own wallet has a limit.
 //!
 //! It changes rarely, so it is kept from group to group. On PostgreSQL another node may change it. Triggers count its
-//! changes for each merchant in `config_versions`; the statement that writes a group reads the count, and a group that
-//! was decided by an older configuration is decided again.
+//! changes for each merchant in `config_versions`. The statement that writes a group reads the count. A group that was
+//! decided by an older configuration is decided again.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,25 +17,25 @@ use crate::dialect::group::Basis;
 use crate::meters::Version;
 use crate::rows::SpendKeyRow;
 
-/// The configurations that are known.
+/// The known configurations.
 #[derive(Default)]
 pub(super) struct Configs {
     pub(super) merchants: HashMap<MerchantId, Config>,
-    /// Meter versions never change, so these hold for ever.
+    /// Meter versions are immutable, so these are kept for ever.
     pub(super) versions: HashMap<MeterVersion, Version>,
 }
 
-/// What is known of a merchant's configuration.
+/// The known part of a merchant's configuration.
 #[derive(Default)]
 pub(super) struct Config {
-    /// How often it had been changed before any of it was read.
+    /// The number of changes before any of it was read.
     pub(super) version: i64,
     pub(super) secret_keys: HashMap<SecretKeyId, OwnWallet>,
     pub(super) spend_keys: HashMap<SpendKeyId, KnownKey>,
     pub(super) connections: HashMap<ConnectionId, Connection>,
-    /// The meters that spend keys name, by id.
+    /// The meters of spend keys, by id.
     pub(super) meters: HashMap<MeterId, MerchantMeter>,
-    /// The meters that credentials name, by slug.
+    /// The meters of credentials, by slug.
     pub(super) meters_by_slug: HashMap<String, MerchantMeter>,
 }
 
@@ -43,18 +43,18 @@ pub(super) struct Config {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnWallet {
     pub(super) wallet_id: WalletId,
-    /// Whether admissions have to look at it: it has a limit, or almost no room.
+    /// Whether admissions check its balance: it has a limit, or almost no room.
     pub(super) is_guarded: bool,
 }
 
 pub(super) struct KnownKey {
     pub(super) row: SpendKeyRow,
-    /// The same key, without its counters.
+    /// The key of the row, without its counters.
     pub(super) spend_key: SpendKey,
     pub(super) own_wallet: OwnWallet,
 }
 
-/// The configuration that one call names.
+/// The part of the configuration that one call names.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Named<'a> {
     /// Absent when the key is not valid.
@@ -74,15 +74,15 @@ impl Named<'_> {
         of_connection.or_else(|| self.spend_key.map(|key| key.wallet_id))
     }
 
-    /// The merchant's own wallet, if admissions have to look at it: one without a limit guards nothing, and is not
-    /// locked for them.
+    /// The merchant's own wallet, if admissions check its balance. A wallet without a limit is not checked and not
+    /// locked.
     pub(super) fn guarded_wallet_id(&self) -> Option<WalletId> {
         self.own_wallet.filter(|wallet| wallet.is_guarded).map(|wallet| wallet.wallet_id)
     }
 }
 
 impl Configs {
-    /// The configuration that a call names, as far as it is there and its merchant's.
+    /// The configuration that a call names, as far as it exists and belongs to the call's merchant.
     pub(super) fn named(&self, call: &Call) -> Named<'_> {
         self.merchants.get(&call.merchant_id).map(|config| config.named(call)).unwrap_or_default()
     }
@@ -93,18 +93,18 @@ impl Configs {
         Some(&key.spend_key)
     }
 
-    /// The version of the configuration of each of these merchants, to be compared when all is written.
+    /// The configuration versions of these merchants, compared when the group is written.
     pub(super) fn basis(&self, merchants: &BTreeSet<MerchantId>) -> Basis {
         let known = merchants.iter().filter_map(|id| Some((*id, self.merchants.get(id)?.version)));
         Basis::new(known)
     }
 
-    /// Forgets the configurations of these merchants: they have changed.
+    /// Forgets the configurations of these merchants, after a change.
     pub(super) fn forget(&mut self, merchants: &BTreeSet<MerchantId>) {
         self.merchants.retain(|id, _| !merchants.contains(id));
     }
 
-    /// How many rows are known.
+    /// The number of known rows.
     pub(super) fn len(&self) -> usize {
         self.merchants.values().map(Config::len).sum()
     }
@@ -130,7 +130,7 @@ impl Config {
         }
     }
 
-    /// The spend key of a call, if the key that was shown opens it.
+    /// The spend key of a call, if the presented key matches it.
     pub(super) fn opened_spend_key(&self, call: &Call) -> Option<&KnownKey> {
         let CallKey::Spend(id, hash) = call.key else { return None };
         self.spend_keys.get(&id).filter(|key| key.row.is_opened_by(&hash))

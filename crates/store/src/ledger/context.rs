@@ -1,4 +1,4 @@
-//! What every part of the ledger needs to know of this process.
+//! The context of the ledger: the settings and the memory that its parts share.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,26 +19,26 @@ use crate::rollups::Series;
 use crate::vitals::Vitals;
 use crate::write_set::WriteSet;
 
-/// What every writer needs to know.
+/// The settings and the memory that all writers of a process share.
 pub(crate) struct Context {
     pub(crate) node_id: NodeId,
     pub(crate) service_charge_rate: Rate,
     pub(crate) clock: Clock,
     pub(crate) series: Series,
-    /// Whether calls were settled that this process has not folded since.
+    /// Whether calls were settled that this process has not folded yet.
     pub(crate) is_queued: AtomicBool,
     pub(crate) reported_prices: ReportedPrices,
     pub(crate) journal: Option<Journal>,
-    /// What neither the database nor the journal took. No more calls than are on their way can come
-    /// to wait here: new ones are not admitted then.
+    /// The settlements that neither the database nor the journal took. Their number is bounded by
+    /// the calls in flight, because no calls are admitted in this state.
     pub(crate) unkept: Mutex<Vec<Entry>>,
     /// The calls that this process has admitted and that are not settled, on PostgreSQL.
     pub(crate) open_calls: Mutex<HashMap<RequestId, Arc<PendingRecord>>>,
-    /// The calls that were settled lately, where the database may lose what it has committed.
+    /// The calls that were settled lately, for a database that may lose committed transactions.
     pub(crate) recent: Recent,
     /// The epoch in which this process serves from a SQLite file.
     pub(crate) epoch: Option<i64>,
-    /// Whether another process has begun to serve from it since.
+    /// Whether another process has begun to serve from the file since.
     pub(crate) overtaken: watch::Sender<bool>,
     pub(crate) vitals: Vitals,
 }
@@ -48,12 +48,12 @@ impl Context {
         self.open_calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the calls of this process are decided by.
+    /// The rules by which the calls of this process are decided.
     pub(super) const fn rules<'a>(&self, configs: &'a Configs) -> Rules<'a> {
         Rules { configs, service_charge_rate: self.service_charge_rate, node_id: self.node_id }
     }
 
-    /// A group is committed: its settled calls are to be folded.
+    /// Marks the settled calls of a committed group as not folded yet.
     pub(super) fn committed(&self, changes: &WriteSet) {
         if changes.settled_calls().next().is_some() {
             self.is_queued.store(true, Ordering::Relaxed);
@@ -64,15 +64,15 @@ impl Context {
         *self.overtaken.borrow()
     }
 
-    /// Another process has begun to serve from the same SQLite file.
+    /// Records that another process has begun to serve from the same SQLite file.
     pub(super) fn set_overtaken(&self) {
         if !self.overtaken.send_replace(true) {
             log::error!("another process serves from this SQLite file: no more calls are admitted");
         }
     }
 
-    /// Keeps a settlement that cannot be booked now, in the journal or else in memory; whether it
-    /// will outlive this process.
+    /// Keeps a settlement that cannot be booked now, in the journal or else in memory. Returns
+    /// whether the journal took it.
     pub(crate) fn keep(&self, mut entry: Entry) -> bool {
         if entry.call.is_none() {
             let call = self.open_calls().get(&entry.request_id).cloned();
@@ -90,12 +90,12 @@ impl Context {
     }
 }
 
-/// Another process has begun to serve from the same SQLite file.
+/// The error when another process has begun to serve from the same SQLite file.
 pub(super) fn overtaken() -> StoreError {
     StoreError::Unavailable("another process serves from it".to_owned())
 }
 
-/// The ledger has ended, or cannot reach the database.
+/// The error when the ledger has ended or cannot reach the database.
 pub(super) fn gave_up() -> StoreError {
     StoreError::Unavailable("the ledger could not reach the database".to_owned())
 }

@@ -1,7 +1,7 @@
-//! The decision of a group of calls: which are admitted, what those that end cost, and what that changes.
+//! The decision of a group: which calls are admitted, what the settled calls cost, and the changes that follow.
 //!
-//! It is a pure function of the state. It reads no database and no clock, and does not know which database there is.
-//! Settlements come before admissions, for they free what admissions may need.
+//! It is a pure function of the state. It reads no database and no clock, and does not depend on the database in use.
+//! Settlements are decided before admissions, because they free money that admissions may need.
 
 mod settle;
 
@@ -20,20 +20,20 @@ use crate::error::StoreError;
 use crate::subscriptions;
 use crate::write_set::{LedgerWallet, WriteSet, out_of_range};
 
-/// What calls are decided by and no call changes.
+/// The inputs of a decision that calls do not change.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'a> {
     pub(super) configs: &'a Configs,
     pub(super) service_charge_rate: Rate,
-    /// The node that answers for the calls that it admits.
+    /// The node that owns the calls that it admits.
     pub(super) node_id: NodeId,
 }
 
-/// Decides a group, of which all that it needs is in `state`. The state is changed as the write set says. The outcomes
-/// are in the order of the group.
+/// Decides a group. `state` contains everything that the group needs, and is changed as the write set says. The
+/// outcomes are in the order of the group.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] when the state cannot be: then it is of no use any more.
+/// [`StoreError::Corrupt`] when the state contradicts itself. The state must not be used afterwards.
 pub(super) fn decide(
     state: &mut LedgerState,
     group: &[&Command],
@@ -59,7 +59,7 @@ pub(super) fn decide(
         });
     }
     let Decision { state, mut changes, settled, .. } = decision;
-    // Others may correct them from now on.
+    // Another node may correct these calls from now on.
     for id in settled {
         state.calls.remove(&id);
     }
@@ -67,11 +67,11 @@ pub(super) fn decide(
     Ok((outcomes, changes))
 }
 
-/// The refusal of a call, if the accounts refuse it as they are. A call that may draw on another credit by now is not
-/// refused.
+/// The refusal of a call by the accounts as they are, if any. A call is not refused here when a renewal of its credit
+/// is due.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] when an account that the call names is not there.
+/// [`StoreError::Corrupt`] when an account that the call names does not exist.
 pub(super) fn refusal(
     accounts: &Accounts,
     call: &Call,
@@ -91,11 +91,11 @@ struct Decision<'a> {
     changes: WriteSet,
     now: Timestamp,
     rules: Rules<'a>,
-    /// The settled calls that the state knows: they are forgotten at the end.
+    /// The settled calls that the state knows. They are forgotten at the end.
     settled: Vec<RequestId>,
 }
 
-/// What a call holds on a wallet.
+/// The amounts that a call holds on a wallet.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     on_balance: Amount,
@@ -111,7 +111,7 @@ impl Held {
 }
 
 impl Decision<'_> {
-    /// Admits a call or refuses it; a refusal changes nothing.
+    /// Admits a call or refuses it. A refusal changes nothing.
     fn admit(&mut self, call: &Call) -> Result<Result<Box<PendingRecord>, Refusal>, StoreError> {
         let named = self.rules.configs.named(call);
         if let Some(wallet_id) = named.wallet_id() {
@@ -160,7 +160,7 @@ impl Decision<'_> {
         Ok(())
     }
 
-    /// Brings the subscription on a wallet up to now, if its cycle has ended.
+    /// Renews the subscription of a wallet, if its cycle has ended.
     fn renew(&mut self, wallet_id: WalletId) -> Result<(), StoreError> {
         let Accounts { wallets, subscriptions, .. } = &mut self.state.accounts;
         let of_wallet = subscriptions.get_mut(&wallet_id).zip(wallets.get_mut(&wallet_id));
@@ -170,14 +170,14 @@ impl Decision<'_> {
         Ok(())
     }
 
-    /// A wallet, to change it.
+    /// Returns a wallet to be changed.
     fn change_wallet(&mut self, id: WalletId) -> Result<&mut LedgerWallet, StoreError> {
         let wallet = self.state.accounts.wallet_mut(id)?;
         self.changes.change(wallet);
         Ok(wallet)
     }
 
-    /// A spend key, to change its counters.
+    /// Returns a spend key whose counters are to be changed.
     fn change_spend_key(&mut self, id: SpendKeyId) -> Result<&mut SpendKey, StoreError> {
         let key = self.state.accounts.spend_key_mut(id)?;
         self.changes.change_key(key);
@@ -263,7 +263,7 @@ mod tests {
             }))
         }
 
-        /// Decides a group, whose write set keeps every law.
+        /// Decides a group and checks that its write set meets every law.
         fn decide(&mut self, group: &[Command]) -> (Vec<Outcome>, WriteSet) {
             let service_charge_rate = Rate::default();
             let node_id = NodeId::generate(NOW);
@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// The end of a call that cost so much.
+    /// A settlement of a call with the given cost.
     fn settle(request_id: RequestId, cost: &str) -> Command {
         let mut report = Report::not_sent(NOW);
         report.ending = Ending::Answered;
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// What a call does in a group.
+    /// A step of a group.
     #[derive(Clone, Copy)]
     enum Step {
         Admit(usize),
@@ -310,7 +310,7 @@ mod tests {
         type Row<'a> = (&'a str, &'a [&'a [Step]], &'a [&'a [&'a str]], [&'a str; 2]);
         let table: [Row<'_>; 7] = [
             ("5", &[&[Admit(0)]], &[&["admitted"]], ["5", "2"]),
-            // A call is admitted while anything is left, and holds the most that it can cost.
+            // A call is admitted while anything is available, and holds the most that it can cost.
             (
                 "4",
                 &[&[Admit(0), Admit(1), Admit(2)]],
@@ -324,7 +324,7 @@ mod tests {
                 &[&["admitted"], &["settled"]],
                 ["4.5", "0"],
             ),
-            // What a settlement frees is there for an admission of the same group, in whatever order they came.
+            // Money that a settlement frees is available to an admission of the same group, in any order.
             (
                 "2",
                 &[&[Admit(0)], &[Admit(1), Settle(0, "0.5")]],

@@ -1,7 +1,8 @@
-//! The reading of what a group needs: the only reader of the ledger.
+//! The load step of a group. No other part of the ledger reads the database.
 //!
-//! What is known is not read again. Tables are locked in one order everywhere (records that are corrected, open calls,
-//! spend keys, wallets, tier counters) and rows within a table by id, so groups of several nodes never wait for each other in a circle.
+//! Rows that are known are not read again. Tables are locked in one order everywhere (records that are corrected, open
+//! calls, spend keys, wallets, tier counters), and rows of a table in the order of their ids. So the groups of several
+//! nodes do not deadlock.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,18 +29,18 @@ use crate::rows::{CounterKey, SpendCountersRow, TierCounterRow, WalletRow, count
 use crate::write_set::LedgerWallet;
 use crate::{records, subscriptions};
 
-/// The rows that a group needs, but for its configuration.
+/// The rows that a group needs, without its configuration.
 #[derive(Default)]
 pub(super) struct Needs {
-    /// The open calls that end.
+    /// The open calls that the group settles.
     open_calls: BTreeSet<RequestId>,
     /// The settled calls that may be corrected.
     settled_calls: BTreeSet<RequestId>,
     accounts: AccountIds,
     counters: BTreeSet<CounterKey>,
-    /// The spend keys of the calls that end.
+    /// The spend keys of the settled calls.
     settled_keys: BTreeSet<(MerchantId, SpendKeyId)>,
-    /// The merchants whose configuration decides.
+    /// The merchants whose configuration the group is decided by.
     pub(super) merchants: BTreeSet<MerchantId>,
 }
 
@@ -47,7 +48,7 @@ pub(super) struct Needs {
 #[derive(Clone, Copy)]
 pub(super) struct Memory<'a> {
     pub(super) context: &'a Context,
-    /// Whether a call that is there need not be read.
+    /// Whether a call in memory is used without a read.
     pub(super) is_believed: bool,
 }
 
@@ -58,7 +59,7 @@ struct AccountIds {
 }
 
 impl AccountIds {
-    /// Those that an admission of such a call needs.
+    /// Adds the accounts that an admission needs.
     fn add(&mut self, named: &Named<'_>) {
         self.spend_keys.extend(named.spend_key.map(|key| key.spend_key_id));
         self.wallets.extend(named.wallet_id());
@@ -67,22 +68,22 @@ impl AccountIds {
 }
 
 impl Needs {
-    /// What an admission needs.
+    /// Adds the rows that an admission needs.
     pub(super) fn add_admission(&mut self, configs: &Configs, call: &Call) {
         self.accounts.add(&configs.named(call));
     }
 }
 
-/// Whether all that a group needs is known and, where rows are locked, locked.
+/// Whether all rows of a group are known and, where rows are locked, locked.
 pub(super) enum Loaded {
-    /// With the marks of the configurations as they are then.
+    /// With the configuration marks at the time of the read.
     Ready(BTreeSet<String>),
-    /// An open call was settled by another node since it was read: its settlement may need other rows.
+    /// Another node has settled an open call since it was read. Its settlement may need other rows.
     Stale,
 }
 
-/// Reads the calls that a group ends, and the configuration by which the group is decided. Answers what else the
-/// settlements need. With `memory`, calls that this process has admitted are taken from there.
+/// Reads the calls that a group settles, and the configuration by which the group is decided. Returns the other rows
+/// that it needs. With `memory`, calls that this process has admitted are taken from there.
 pub(super) fn load_calls(
     conn: &mut Conn,
     configs: &mut Configs,
@@ -102,7 +103,7 @@ pub(super) fn load_calls(
     Ok(needs)
 }
 
-/// Reads what is needed and not known, and locks it where rows are locked.
+/// Reads the rows that are needed and not known, and locks them where rows are locked.
 pub(super) fn load_accounts(
     conn: &mut Conn,
     configs: &Configs,
@@ -116,7 +117,7 @@ pub(super) fn load_accounts(
     needed.counters = unknown.map(|key| TierCounterRow::new(key, 0)).collect();
     if locks {
         needed.open_calls = needs.open_calls.iter().copied().map(Id).collect();
-        // Others may have corrected them since they were read.
+        // Another node may have corrected them since they were read.
         read_again(conn, state, &needs.settled_calls)?;
     }
     if needed.is_empty() && basis.is_empty() {
@@ -132,7 +133,7 @@ pub(super) fn load_accounts(
     Ok(Loaded::Ready(found.marks))
 }
 
-/// The accounts that these calls draw on, as they are, without a lock.
+/// The accounts that these calls draw on, read without a lock.
 pub(super) fn look<'a>(
     conn: &mut Conn,
     configs: &Configs,
@@ -143,8 +144,8 @@ pub(super) fn look<'a>(
     let found = group::read(conn, &needed(&accounts, &ids), &Basis::default(), Lock::No)?;
     know(conn, configs, &mut accounts, &found.spend_counters, &found.wallets)?;
     if !accounts.subscriptions.is_empty() {
-        // A renewal may have come between wallets and subscriptions. Wallets that are read after
-        // their subscriptions are as new as those, or the subscription is seen to be due.
+        // A renewal may be committed between the two reads. Wallets that are read after their subscriptions are at
+        // least as new, or the subscription is found to be due.
         let ids: Vec<_> = accounts.wallets.keys().copied().map(Id).collect();
         know_wallets(&mut accounts, &dialect::wallets(conn, &ids, Lock::No)?)?;
     }
@@ -152,7 +153,7 @@ pub(super) fn look<'a>(
 }
 
 impl Needs {
-    /// What the end of a call needs.
+    /// Adds the rows that a settlement needs.
     fn add_settlement(
         &mut self,
         conn: &mut Conn,
@@ -167,7 +168,7 @@ impl Needs {
                 (call, false)
             }
             Some(CallState::Unadmitted(call)) => (call, false),
-            // Only the sweeper's is corrected.
+            // Only a settlement of the sweeper is corrected.
             Some(CallState::Settled(settled)) => {
                 if !settled.record.swept || settlement.report.is_none() {
                     return Ok(());
@@ -198,7 +199,7 @@ impl Needs {
     }
 }
 
-/// Whether the merchant's own wallet has to be locked: it is a row that all its calls share.
+/// Whether the merchant's own wallet must be locked. All calls of the merchant share that row.
 fn may_touch_merchant(
     call: &PendingRecord,
     report: Option<&Report>,
@@ -215,7 +216,7 @@ fn may_touch_merchant(
         )
 }
 
-/// Reads the calls that are to be settled, as they were when they were last seen.
+/// Reads the calls to be settled, from memory or the database.
 fn read_calls(
     conn: &mut Conn,
     state: &mut LedgerState,
@@ -244,7 +245,7 @@ fn read_calls(
     let known = settlements.iter().filter_map(|one| Some((one.request_id, one.call.as_ref()?)));
     let merchants = known.map(|(id, call)| (id, call.merchant_id)).collect();
     read_settled(conn, state, &unknown, &merchants, Lock::No)?;
-    // A database that was restored, or that has taken over without its last commits, may not know a call.
+    // A database that was restored or failed over without its last commits may not know a call.
     for settlement in settlements {
         let id = settlement.request_id;
         let in_memory = || memory.context.open_calls().get(&id).cloned();
@@ -274,7 +275,7 @@ fn read_again(
     read_settled(conn, state, ids, &merchants, Lock::Rows)
 }
 
-/// Reads settled calls; of some it is known whose they are.
+/// Reads settled calls. `merchants` gives the owners of some of them.
 fn read_settled(
     conn: &mut Conn,
     state: &mut LedgerState,
@@ -307,7 +308,7 @@ fn read_settled(
     Ok(())
 }
 
-/// A meter's version, read once and remembered.
+/// Returns a meter version, read once and kept.
 fn known_version<'a>(
     conn: &mut Conn,
     configs: &'a mut Configs,
@@ -322,7 +323,7 @@ fn known_version<'a>(
     }
 }
 
-/// Reads the configuration that these calls name, and the spend keys of calls that end.
+/// Reads the configuration that these calls name, and the spend keys of settled calls.
 fn read_configs(
     conn: &mut Conn,
     configs: &mut Configs,
@@ -332,7 +333,7 @@ fn read_configs(
     let unknown = needs.merchants.iter().filter(|id| !configs.merchants.contains_key(id));
     let unknown: Vec<_> = unknown.copied().map(Id).collect();
     if !unknown.is_empty() {
-        // The versions first: a change that comes while the rest is read makes another.
+        // The versions first: a change during the reads below then gives a newer version.
         let versions = group::config_versions(conn, &unknown)?;
         for id in unknown {
             let version = versions.get(&id).copied().unwrap_or_default();
@@ -439,7 +440,7 @@ fn read_meters(conn: &mut Conn, configs: &mut Configs, calls: &[&Call]) -> Resul
     Ok(())
 }
 
-/// Those of these accounts that are not known.
+/// The accounts that are needed and not known.
 fn needed(accounts: &Accounts, ids: &AccountIds) -> Needed {
     let unknown_keys = ids.spend_keys.iter().filter(|id| !accounts.spend_keys.contains_key(*id));
     let unknown_wallets = ids.wallets.iter().filter(|id| !accounts.wallets.contains_key(*id));
@@ -450,7 +451,7 @@ fn needed(accounts: &Accounts, ids: &AccountIds) -> Needed {
     }
 }
 
-/// Takes accounts over as they were read, with the subscriptions of the wallets.
+/// Adds accounts that were read, with the subscriptions of the wallets.
 fn know(
     conn: &mut Conn,
     configs: &Configs,

@@ -1,9 +1,11 @@
-//! The ledger: every admission and settlement goes through one queue, and a writer takes all that
-//! wait, decides them under the same locks, and commits once.
+//! The ledger: a queue of admissions and settlements, and the writers that book them.
 //!
-//! A durable commit costs far more than the statements in it, so calls share it; nobody waits for
-//! a group to fill. Other writes go through the same queue, each in its own transaction: on SQLite
-//! that makes one writer per store, which never meets "database is locked".
+//! Every admission and settlement goes through one queue. A writer takes all waiting jobs, decides
+//! them under the same locks and commits once.
+//!
+//! A durable commit costs far more than the statements in it, so calls share one. No call waits for
+//! a group to fill. Other writes go through the same queue, each in its own transaction. On SQLite
+//! this makes one writer per store, which never meets "database is locked".
 
 mod checkpoints;
 mod command;
@@ -41,7 +43,7 @@ pub(crate) use reported::book as book_reported;
 pub use reported::{Reported, ReportedUsage};
 use writer::Writer;
 
-/// How many may wait for a writer; who comes then is told that the store cannot keep up.
+/// The length of the queue. A caller that meets a full queue gets [`StoreError::Unavailable`].
 const QUEUE_LENGTH: usize = 8_192;
 
 /// The sending end of the ledger's queue.
@@ -51,8 +53,8 @@ pub(crate) struct Ledger {
     context: Arc<Context>,
 }
 
-/// Waits for a decision. An admission that comes when nobody waits any more, because that took too
-/// long or because the call was dropped, is ended: it was not sent, and must not hold money.
+/// Waits for a decision. An admission whose caller has left, after a timeout or a dropped call, is
+/// ended: the call was not sent, and must not hold money.
 struct Waiting<'a> {
     ledger: &'a Ledger,
     answer: oneshot::Receiver<AdmissionResult>,
@@ -60,7 +62,7 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // From here on the writer finds that nobody listens, and ends the call itself.
+        // From here on the writer finds the channel closed, and ends the call itself.
         self.answer.close();
         if let Ok(Ok(Ok(pending))) = self.answer.try_recv() {
             self.ledger.settle_unheard(not_sent(&pending));
@@ -110,19 +112,19 @@ impl Ledger {
         let begun = Instant::now();
         let (reply, answer) = oneshot::channel();
         let settlement = Box::new(Settlement { request_id, report, call });
-        // A settlement waits for its place: it must not be lost for a full queue.
+        // A settlement waits for its place: it must not be lost because the queue is full.
         self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| gave_up())?;
         let outcome = answer.await.map_err(|_| gave_up())?;
         self.context.vitals.settlements.observe_time(begun.elapsed());
         outcome
     }
 
-    /// How many jobs wait for a writer.
+    /// The number of jobs that wait for a writer.
     pub(crate) fn queue_length(&self) -> usize {
         QUEUE_LENGTH.saturating_sub(self.jobs.capacity())
     }
 
-    /// Settles without anybody waiting for it.
+    /// Settles a call without waiting for the outcome.
     pub(crate) fn settle_unheard(&self, entry: Entry) {
         let job = Job::SettleUnheard(Box::new(entry));
         if let Err(TrySendError::Full(job) | TrySendError::Closed(job)) = self.jobs.try_send(job)
@@ -132,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// Runs `work` in a transaction of its own. It may change what calls are decided by.
+    /// Runs `work` in a transaction of its own. It may change the configuration of calls.
     pub(crate) async fn write<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
@@ -144,7 +146,7 @@ impl Ledger {
         self.run(|conn: &mut Conn| conn.write(work), true).await
     }
 
-    /// The same, for work that changes nothing by which calls are admitted.
+    /// As [`Ledger::write`], for work that does not change the configuration of calls.
     pub(crate) async fn write_apart<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
@@ -156,7 +158,7 @@ impl Ledger {
         self.run(|conn: &mut Conn| conn.write(work), false).await
     }
 
-    /// The same, for work that begins and ends its transactions itself.
+    /// As [`Ledger::write_apart`], for work that begins and ends its transactions itself.
     pub(crate) async fn run_apart<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
@@ -180,14 +182,14 @@ impl Ledger {
         let (reply, answer) = oneshot::channel();
         let run = Box::new(move |conn: &mut Conn| {
             let done = work(conn);
-            // Whoever asked may have left; the work is done all the same.
+            // The caller may have left. The work is done all the same.
             let _ = reply.send(done);
         });
         self.send(Job::Write(Work { run, concerns_calls }))?;
         answer.await.map_err(|_| gave_up())?
     }
 
-    /// Writes the event of a missing price, once a day, when a writer has time for it.
+    /// Writes the event of a missing price, once a day, while the queue is less than half full.
     pub(crate) fn report_missing_price(&self, merchant_id: MerchantId, missing: MissingPrice) {
         let (context, now) = (Arc::clone(&self.context), self.context.clock.now());
         let is_busy = self.jobs.capacity() < QUEUE_LENGTH / 2;
@@ -201,7 +203,7 @@ impl Ledger {
                 context.reported_prices.forget();
             }
         });
-        // A job that finds no room is dropped: the next day brings the next event.
+        // A job that finds no room is dropped. The next day brings the next event.
         let _ = self.jobs.try_send(Job::Write(Work { run, concerns_calls: false }));
     }
 

@@ -1,7 +1,7 @@
-//! The calls that were settled lately, kept in memory for a database that may lose what it has committed.
+//! The calls that were settled lately, kept in memory for a database that may lose committed transactions.
 //!
-//! PostgreSQL that fails over to an asynchronous standby, or is restored, comes back without its last commits. Then
-//! the calls of the last minute are booked again: each is booked once, by its id.
+//! PostgreSQL loses its last commits when it fails over to an asynchronous standby or is restored. The calls of the
+//! last minute are then booked again. Each is booked once, by its id.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_domain::settlement::Report;
 use tollgate_domain::{PendingRecord, Timestamp};
 
-/// How long they are kept.
+/// The time for which calls are kept.
 const KEPT_MS: i64 = 60_000;
 
-/// How many are kept at most.
+/// The most calls that are kept.
 const MOST_KEPT: usize = 20_000;
 
 #[derive(Default)]
 pub(crate) struct Recent(Mutex<VecDeque<(Timestamp, Settled)>>);
 
-/// A call and how it ended.
+/// A call and its end.
 pub(super) type Settled = (Arc<PendingRecord>, Arc<Report>);
 
 impl Recent {
@@ -33,7 +33,7 @@ impl Recent {
         }
     }
 
-    /// The calls that are kept, oldest first.
+    /// The kept calls, oldest first.
     pub(super) fn all(&self) -> Vec<Settled> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().map(|(_, settled)| settled.clone()).collect()

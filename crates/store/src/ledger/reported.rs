@@ -1,5 +1,5 @@
-//! Usage that did not pass through this service: a call that was never asked for admission, told
-//! when it was over. It is booked at once, by the same rules as any other.
+//! Reported usage: calls that did not pass through this service and are reported after their end. They are booked at
+//! once, by the same rules as any other call.
 
 use std::sync::Arc;
 
@@ -24,41 +24,41 @@ use crate::ids::Id;
 use crate::rows::ReportedUsageRow;
 use crate::{connections, dialect, merchants, meters, requests, subscriptions, wallets};
 
-/// What a merchant reports.
+/// The usage that a merchant reports.
 #[derive(Clone, Debug)]
 pub struct ReportedUsage {
-    /// The merchant's own id of it: what was reported under it before is not booked again.
+    /// The merchant's own id of the report. A report with a known id is not booked again.
     pub reference_id: String,
-    /// Who used it.
+    /// The customer that used it.
     pub connection_id: ConnectionId,
     /// The meter that prices it.
     pub meter_slug: String,
-    /// What was called, as far as it is known.
+    /// The call, as far as it is known.
     pub forwarded: Forwarded,
-    /// What was used, and what the provider charged for it.
+    /// The usage, and the provider's charge for it.
     pub priced: PricedUsage,
-    /// The prices that were applied.
+    /// The applied prices.
     pub applied: Vec<AppliedPrices>,
-    /// The price that it needed and no list has.
+    /// The price that the usage needed and no price list has.
     pub missing: Option<MissingPrice>,
 }
 
-/// What became of a report.
+/// The outcome of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reported {
-    /// It is booked.
+    /// Booked.
     Booked(Arc<RequestRecord>),
-    /// It had been booked before; nothing moved.
+    /// Booked before. Nothing is changed.
     Known(Box<RequestRecord>),
-    /// Something else had been reported under its reference.
+    /// Another report has used the same reference.
     ReferenceReused,
-    /// The merchant has no such connection.
+    /// The merchant has no such customer.
     ConnectionNotFound,
-    /// The connection was deleted.
+    /// The customer was deleted.
     ConnectionDisabled,
     /// The merchant has no such meter.
     MeterNotFound,
-    /// What it costs, or a balance after it, would be beyond all amounts: take the transaction back.
+    /// The cost, or a balance after it, would be out of range. The caller must roll the transaction back.
     OutOfRange,
 }
 
@@ -135,17 +135,17 @@ fn settle(
         Some(Outcome::Settled(SettleOutcome::LetGo(_))) => return Ok(Reported::OutOfRange),
         _ => return Err(not_booked()),
     };
-    // What was reported can be refused, unlike a call that was made.
+    // Reported usage can be refused, unlike a call that was made.
     if !wallet.has_room_for(record.quote.total_wallet_cost) {
         return Ok(Reported::OutOfRange);
     }
     changes.commit(conn, &Basis::default())?;
-    // Its transaction is not committed yet: a fold that comes too early leaves it to the next.
+    // The transaction is not committed yet. A fold that runs too early leaves the call to the next one.
     context.committed(&changes);
     Ok(Reported::Booked(record))
 }
 
-/// The call that was reported, as if it had been admitted and held nothing.
+/// The reported call, as if it had been admitted without a hold.
 fn call(
     reported: &ReportedUsage,
     merchant: &Merchant,
@@ -173,7 +173,7 @@ fn call(
     }
 }
 
-/// How it ended.
+/// The end of the reported call.
 fn report(reported: &ReportedUsage, now: Timestamp) -> Report {
     Report {
         ending: Ending::Answered,
@@ -188,7 +188,7 @@ fn report(reported: &ReportedUsage, now: Timestamp) -> Report {
     }
 }
 
-/// What was reported under the same reference before.
+/// The outcome of an earlier report with the same reference, if there is one.
 fn known(
     conn: &mut Conn,
     merchant_id: MerchantId,

@@ -1,8 +1,9 @@
-//! The ledger on a database that others write to as well.
+//! The ledger on a database that other nodes write to as well.
 //!
-//! A group is a transaction. The accounts that it changes are read under locks. The configuration by which it is decided
-//! is remembered from group to group; the statement that writes the group tells whether it is still in force, and if not,
-//! the group is rolled back and decided again. So no call is decided by a configuration that was changed before it came.
+//! A group is a transaction. The accounts that it changes are read under locks. The configuration by which it is
+//! decided is kept from group to group. The statement that writes the group reports whether that configuration is still
+//! current. If not, the group is rolled back and decided again. So a change of the configuration applies to every later
+//! call.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,14 +23,14 @@ use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::write_set::WriteSet;
 
-/// How often a group is decided again, because its configuration has changed.
+/// The number of times that a group is decided, while its configuration changes.
 const ATTEMPTS: usize = 5;
-/// How many rows are remembered; then they are forgotten, which costs a few reads.
+/// The number of rows that are kept. Then all are forgotten, which costs a few reads.
 const REMEMBERED: usize = 20_000;
-/// For so long after a refusal, calls are decided without a lock first: a refusal then waits for no lock.
+/// The time after a refusal for which calls are first decided without a lock: a refusal then waits for no lock.
 const WARY: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The ledger on a database with row locks.
 #[derive(Default)]
 pub(super) struct RowLocks {
     configs: Configs,
@@ -49,17 +50,17 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// How a group is decided.
+/// The settings of one attempt to decide a group.
 #[derive(Clone, Copy)]
 struct Attempt {
-    /// Whether calls are refused without a lock, as far as they can be.
+    /// Whether calls are first checked for a refusal without a lock.
     looks_first: bool,
-    /// Whether calls are read again that this process has in memory.
+    /// Whether calls that this process has in memory are read again.
     reads_again: bool,
 }
 
 impl RowLocks {
-    /// Decides and commits a group in a transaction of its own; the outcomes are in its order.
+    /// Decides and commits a group in a transaction of its own. The outcomes are in the order of the group.
     pub(super) fn book(
         &mut self,
         conn: &mut Conn,
@@ -75,7 +76,7 @@ impl RowLocks {
         for attempt in 0..ATTEMPTS {
             let attempt = Attempt { looks_first, reads_again: attempt > 0 };
             let book = |conn: &mut Conn| book(conn, &mut self.configs, group, context, attempt);
-            // Who waits for a lock may be refused without one: the lock is not waited for, for long, without a look.
+            // A call that waits for a lock may be refused without one, so the first wait is short.
             let booked = match admits && !looks_first {
                 true => conn.write_soon(book),
                 false => conn.write(book),
@@ -143,7 +144,7 @@ fn book(
     Ok((outcomes.collect(), changes))
 }
 
-/// The calls that are refused as the accounts are, without a lock.
+/// The refusals of calls by the accounts as they are, read without a lock.
 fn refusals(
     conn: &mut Conn,
     rules: Rules<'_>,
@@ -162,8 +163,8 @@ fn refusals(
     Ok(refused)
 }
 
-/// Keeps in memory what the process has to know of a group that is committed: the calls that it has admitted, and those
-/// that were settled lately.
+/// Updates the memory of the process after a committed group: the calls that it has admitted, and the calls that were
+/// settled lately.
 fn remember(group: &[Command], outcomes: &[Outcome], changes: &WriteSet, context: &Context) {
     context.committed(changes);
     let mut open_calls = context.open_calls();

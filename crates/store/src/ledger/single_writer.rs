@@ -1,12 +1,12 @@
 //! The ledger on SQLite, where one process serves from a file and writes all that calls change.
 //!
-//! A group is one transaction with `synchronous = FULL`. Its callers are answered when it is committed, so
-//! the file and SQLite's log hold every answer that was given.
+//! A group is one transaction with `synchronous = FULL`. Its callers are answered after the commit, so the file and
+//! SQLite's log hold every answer that was given.
 //!
-//! What was read for one group is kept for the next: only this connection writes it. Another connection
-//! (a subcommand, an operator) may write all the same. SQLite's `data_version` tells that, and everything is
-//! read again. The same number tells when another process has begun to serve from the file: its row in
-//! `serving` is newer. This process then admits nothing more and ends the calls that it has.
+//! The rows that were read for one group are kept for the next, because only this connection writes them. Another
+//! connection (a subcommand, an operator) may still write. SQLite's `data_version` then changes, and everything is read
+//! again. The row in `serving` is checked at the same time: when another process has begun to serve from the file, that
+//! row has a newer epoch. This process then admits no more calls and ends the calls that it has.
 
 use super::checkpoints::Checkpoints;
 use super::command::{Command, Outcome};
@@ -22,14 +22,14 @@ use crate::error::StoreError;
 use crate::serving;
 use crate::write_set::WriteSet;
 
-/// How many rows are kept; then they are forgotten, which costs a few reads.
+/// The number of rows that are kept. Then all are forgotten, which costs a few reads.
 const MOST_KEPT: usize = 200_000;
 
-/// See the module.
+/// The ledger of the one process that serves from a SQLite file.
 pub(super) struct SingleWriter {
     configs: Configs,
     state: LedgerState,
-    /// What SQLite answers this connection as long as no other has written.
+    /// The `data_version` of SQLite. It is the same until another connection writes.
     version: i32,
     checkpoints: Checkpoints,
 }
@@ -48,7 +48,7 @@ impl From<StoreError> for Failure {
 }
 
 impl SingleWriter {
-    /// Begins with nothing read.
+    /// Creates a ledger that has read nothing.
     pub(super) fn new(
         manager: &Manager,
         conn: &mut Conn,
@@ -63,9 +63,9 @@ impl SingleWriter {
         Ok(this)
     }
 
-    /// Forgets what was read, for another connection has written since.
+    /// Forgets all that was read, because another connection has written since.
     fn read_again(&mut self, conn: &mut Conn, context: &Context) -> Result<(), StoreError> {
-        // The number first: a later write then changes it again.
+        // The version first: a later write then changes it again.
         self.version = dialect::version(conn)?;
         self.configs = Configs::default();
         self.state = LedgerState::default();
@@ -81,8 +81,8 @@ impl SingleWriter {
         Ok(())
     }
 
-    /// Decides and commits a group in one transaction; the outcomes are in its order. After an error, begin
-    /// [again](Self::new).
+    /// Decides and commits a group in one transaction. The outcomes are in the order of the group. After an error, the
+    /// caller must begin [again](Self::new).
     pub(super) fn book(
         &mut self,
         conn: &mut Conn,
@@ -118,7 +118,7 @@ impl SingleWriter {
         }
     }
 
-    /// The same, by what was read before, unless another connection has written since.
+    /// As [`SingleWriter::book`], by the rows read before, unless another connection has written since.
     fn book_as_read(
         &mut self,
         conn: &mut Conn,
@@ -159,7 +159,7 @@ impl SingleWriter {
         Ok(decide::decide(state, &group, context.clock.now(), rules)?)
     }
 
-    /// Whether what was read is as the file has it.
+    /// Checks that no other connection has written since the rows were read.
     fn check_version(&self, conn: &mut Conn) -> Result<(), Failure> {
         match dialect::version(conn).map_err(StoreError::from)? {
             version if version == self.version => Ok(()),
@@ -167,7 +167,7 @@ impl SingleWriter {
         }
     }
 
-    /// This connection has written something else, which may concern calls.
+    /// Must be called after another write of this connection, which may concern calls.
     pub(super) fn wrote_beside_groups(&mut self, conn: &mut Conn, concerns_calls: bool) {
         if concerns_calls {
             self.forget();
@@ -175,7 +175,7 @@ impl SingleWriter {
         self.checkpoints.after(1, conn);
     }
 
-    /// Forgets what was read.
+    /// Forgets the configuration and all rows but the open calls.
     fn forget(&mut self) {
         self.configs = Configs::default();
         self.state.forget();

@@ -1,4 +1,4 @@
-//! The state that the ledger decides by: a snapshot, in memory, of the rows that a group of calls needs.
+//! The state by which the ledger decides: a snapshot, in memory, of the rows that a group needs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::rows::CounterKey;
 use crate::settled_call::SettledCall;
 use crate::write_set::{LedgerWallet, LedgerWallets};
 
-/// See the module.
+/// The snapshot of accounts, calls and counters by which groups are decided.
 #[derive(Default)]
 pub(super) struct LedgerState {
     pub(super) accounts: Accounts,
     pub(super) calls: HashMap<RequestId, CallState>,
-    /// How far tier counters have moved.
+    /// The units of each tier counter.
     pub(super) counters: BTreeMap<CounterKey, i64>,
 }
 
@@ -28,24 +28,24 @@ pub(super) struct LedgerState {
 #[derive(Default)]
 pub(super) struct Accounts {
     pub(super) wallets: LedgerWallets,
-    /// The active subscriptions that fill the wallets' credits, by wallet.
+    /// The active subscriptions that provide the wallets' credits, by wallet.
     pub(super) subscriptions: BTreeMap<WalletId, Subscription>,
     pub(super) spend_keys: BTreeMap<SpendKeyId, SpendKey>,
 }
 
-/// A call that is known.
+/// The state of a known call.
 pub(super) enum CallState {
-    /// It is admitted and not settled.
+    /// Admitted and not settled.
     Open(Arc<PendingRecord>),
-    /// It is to be settled and is not among the open calls: it was reported afterwards, or the database has lost it.
-    /// It holds nothing.
+    /// To be settled, but not among the open calls: it was reported afterwards, or the database has lost it. It holds
+    /// nothing.
     Unadmitted(Arc<PendingRecord>),
-    /// It is settled.
+    /// Settled.
     Settled(SettledCall),
 }
 
 impl LedgerState {
-    /// How many rows are known.
+    /// The number of known rows.
     pub(super) fn len(&self) -> usize {
         let Accounts { wallets, spend_keys, .. } = &self.accounts;
         wallets.len() + spend_keys.len() + self.calls.len() + self.counters.len()
@@ -60,10 +60,10 @@ impl LedgerState {
 }
 
 impl Accounts {
-    /// Decides a call as the accounts are; nothing is changed.
+    /// Decides a call by the accounts as they are. Changes nothing.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when an account that the call names is not there.
+    /// [`StoreError::Corrupt`] when an account that the call names does not exist.
     pub(super) fn decide(
         &self,
         call: &Call,
@@ -91,7 +91,7 @@ impl Accounts {
         drawn.is_some_and(|(meter, subscription)| subscription.lets_draw(meter.meter_id))
     }
 
-    /// Whether a cycle of the credit that a call may draw on has ended, so that the credit is another.
+    /// Whether a renewal is due for the credit that a call may draw on, so that the credit is out of date.
     pub(super) fn is_due(&self, named: &Named<'_>, now: Timestamp) -> bool {
         let subscription = named.wallet_id().and_then(|id| self.subscriptions.get(&id));
         subscription.is_some_and(|subscription| subscription.is_due(now))

@@ -1,4 +1,4 @@
-//! The threads that take what waits for the ledger, book it, and answer.
+//! The writer threads: they take the jobs of the ledger's queue, book them and answer.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,9 +22,9 @@ use crate::dialect;
 use crate::error::StoreError;
 use crate::journal::Entry;
 
-/// How many share one transaction at most: beyond it grouping gains little and waits grow.
+/// The most jobs in one transaction. A larger group gains little, and its callers wait longer.
 const BATCH_SIZE: usize = 128;
-/// How often a transaction that lost a deadlock is tried again.
+/// The number of attempts of a transaction that loses deadlocks.
 const ATTEMPTS: usize = 5;
 
 pub(super) struct Writer {
@@ -32,21 +32,21 @@ pub(super) struct Writer {
     manager: Manager,
     conn: Option<Conn>,
     last_used: Instant,
-    /// Whether the database took nothing when it was last tried.
+    /// Whether the database was away at the last attempt.
     away: bool,
     context: Arc<Context>,
     database: Database,
-    /// The database that this writer has reached last, as it says of itself.
+    /// The database that this writer reached last, by the database's own identity.
     reached: Option<String>,
-    /// Calls that were settled before it was replaced by one that may not know that.
+    /// Calls settled before the database was replaced, which the new one may not know.
     again: Vec<Settled>,
 }
 
-/// How groups are booked.
+/// The way in which groups are booked.
 enum Database {
-    /// What was read for one group is kept for the next. It begins with a connection.
+    /// One process writes. The rows of one group are kept for the next. Absent until there is a connection.
     SingleWriter(Option<Box<SingleWriter>>),
-    /// Others write to the database as well.
+    /// Other nodes write to the database as well.
     RowLocks(Box<RowLocks>),
 }
 
@@ -74,7 +74,7 @@ impl Writer {
 
     pub(super) fn serve(&mut self) {
         while let Some(jobs) = self.take() {
-            // A panic costs the calls of one batch an error, not the service its ledger.
+            // After a panic, the calls of one batch get an error and the writer goes on.
             if catch_unwind(AssertUnwindSafe(|| self.process(jobs))).is_err() {
                 log::error!("the ledger failed on a batch; its connection is opened again");
                 self.disconnect();
@@ -82,7 +82,7 @@ impl Writer {
         }
     }
 
-    /// The next job and all that wait behind it; `None` when nobody can send any more.
+    /// Returns the next job and all that wait behind it, or `None` when the queue is closed.
     fn take(&self) -> Option<Vec<Job>> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let mut jobs = vec![queue.blocking_recv()?];
@@ -120,7 +120,7 @@ impl Writer {
         self.book_again();
     }
 
-    /// Settles calls once more, for a database that may not know of it.
+    /// Settles calls once more, for a database that may not know them as settled.
     fn book_again(&mut self) {
         let again = mem::take(&mut self.again);
         for calls in again.chunks(BATCH_SIZE) {
@@ -138,7 +138,7 @@ impl Writer {
         }
     }
 
-    /// After a failure, nothing in memory is believed.
+    /// Forgets all that is in memory, after a failure.
     fn distrust(&mut self) {
         match &mut self.database {
             Database::SingleWriter(writer) => *writer = None,
@@ -151,7 +151,7 @@ impl Writer {
         self.conn = None;
     }
 
-    /// Runs `work` on the connection. Without one, the work is dropped, and who asked for it learns that.
+    /// Runs `work` on the connection. Without a connection, the work is dropped, and its caller gets an error.
     fn run(&mut self, work: Work) {
         if let Err(cause) = self.connect() {
             log::debug!("a write is not done: {cause}");
@@ -159,7 +159,7 @@ impl Writer {
         }
         let Self { conn: Some(conn), database, .. } = self else { return };
         let Work { run, concerns_calls } = work;
-        // What fails here must not take the calls of the batch with it.
+        // A panic here must not affect the calls of the batch.
         let done = catch_unwind(AssertUnwindSafe(|| {
             run(conn);
             is_broken(conn)
@@ -178,8 +178,8 @@ impl Writer {
         }
     }
 
-    /// Commits `items` together; when that fails, in halves, until the poisoned one is alone and
-    /// answered with its own error.
+    /// Commits `items` together. When that fails, commits them in halves, until the item that fails is alone and gets
+    /// its own error.
     fn commit(&mut self, items: &[Command], mut replies: Vec<Reply>) {
         if items.is_empty() {
             return;
@@ -202,7 +202,7 @@ impl Writer {
                 self.commit(&items, replies);
             }
             Err(StoreError::Unavailable(why)) => {
-                // Said when it begins, not for every call in between.
+                // Logged when it begins, not for every call in between.
                 if !mem::replace(&mut self.away, true) {
                     log::error!("the ledger books nothing: {why}");
                 }
@@ -253,7 +253,7 @@ impl Writer {
                     self.disconnect();
                     return Err(cause);
                 }
-                // Even the commit may have gone through without an answer.
+                // The commit may have been done without an answer.
                 Err(_) if broken => {
                     self.disconnect();
                     return Err(StoreError::Interrupted);
@@ -264,9 +264,8 @@ impl Writer {
         }
     }
 
-    /// Makes sure of a connection, and that what is in memory is as the database has it.
-    /// A connection that was idle for a while is asked for a sign of life first: a database that was
-    /// restarted must not cost a call.
+    /// Opens a connection if there is none, and discards what is in memory after a new one. A connection that was idle
+    /// for a second is checked first: a restart of the database must not cost a call.
     fn connect(&mut self) -> Result<(), StoreError> {
         const IDLE: Duration = Duration::from_secs(1);
         let idle = self.last_used.elapsed() > IDLE;
@@ -313,8 +312,8 @@ enum Reply {
 }
 
 impl Reply {
-    /// Answers. Whoever asked may have left, and what is booked stays booked; but a call that was
-    /// admitted for nobody comes back, to be ended.
+    /// Sends an answer. The caller may have left; what is booked stays booked. A call that was admitted for a caller
+    /// that has left is returned, to be ended.
     fn send(self, answer: Outcome, context: &Context) -> Option<Box<PendingRecord>> {
         match (self, answer) {
             (Self::Admit(reply), Outcome::Admitted(decision)) => {
@@ -329,8 +328,8 @@ impl Reply {
                 context.keep(*entry);
             }
             (Self::Unheard(_), Outcome::Settled(_)) => {}
-            // Answers come in the order of their items; a mismatch is dropped, and who asked
-            // learns that the ledger gave up.
+            // Answers come in the order of their items. A mismatch is dropped, and the caller gets the error of a
+            // ledger that gave up.
             (Self::Admit(_) | Self::Settle(_) | Self::Unheard(_), _) => {
                 log::error!("an answer went astray");
             }
@@ -338,7 +337,7 @@ impl Reply {
         None
     }
 
-    /// Tells why there is no answer.
+    /// Answers with an error, or keeps the settlement if it has no caller.
     fn fail(self, cause: StoreError, context: &Context) {
         match self {
             Self::Admit(reply) => drop(reply.send(Err(cause))),

@@ -1,9 +1,9 @@
-//! The queries of filtered lists, written so that neither planner has a choice.
+//! The queries of filtered lists, written to leave the planners of both databases no choice.
 //!
-//! One condition is walked through in the order of the index, newest first, and the others are looked up
-//! there for each of its records, until the page is full. Planners would now and then rather read and sort
-//! all that meet a condition, or walk through all records of the merchant, by statistics that are of another
-//! day or of another merchant. `LIMIT 1 OFFSET 0` keeps a look-up a look-up.
+//! One condition is walked through in the order of the index, newest first. The other conditions are looked up there
+//! for each record, until the page is full. Based on old or unrepresentative statistics, a planner would sometimes read
+//! and sort all records that meet a condition, or walk through all records of the merchant. `LIMIT 1 OFFSET 0` prevents
+//! the planner from turning a look-up into a join.
 
 use diesel::backend::Backend;
 use diesel::pg::Pg;
@@ -16,26 +16,26 @@ use tollgate_domain::{MerchantId, RequestId};
 
 use crate::ids::Id;
 
-/// A pair that records have to have in their index.
+/// A pair that a record must have in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
     pub(super) key: String,
     pub(super) value: String,
 }
 
-/// The ids of a merchant's records that meet all conditions, newest first; the first condition is
-/// walked through.
+/// Selects the ids of a merchant's records that meet all conditions, newest first. The first condition is walked
+/// through.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ids<'a> {
     pub(super) merchant_id: Id<MerchantId>,
     pub(super) conditions: &'a [Condition],
     pub(super) after: Option<Id<RequestId>>,
-    /// Where the walk ends, itself included.
+    /// The last record of the walk, inclusive.
     pub(super) until: Option<Id<RequestId>>,
     pub(super) limit: i64,
 }
 
-/// The id of the record that is met after so many others of a condition, newest first.
+/// Selects the id of the record after `skip` others of a condition, newest first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nth<'a> {
     pub(super) merchant_id: Id<MerchantId>,
@@ -44,7 +44,7 @@ pub(super) struct Nth<'a> {
     pub(super) skip: i64,
 }
 
-/// A backend that takes what the conditions bind.
+/// A backend that supports the types of the bound values.
 trait Binds: Backend + HasSqlType<Text> + HasSqlType<Binary> + HasSqlType<BigInt> {}
 
 impl Binds for Sqlite {}
@@ -73,7 +73,7 @@ where
     }
 }
 
-/// Looks a condition up for the record at hand.
+/// Looks up a condition for the current record.
 fn look_up<'b, DB: Binds>(
     condition: &'b Condition,
     merchant_id: &'b Id<MerchantId>,
@@ -109,7 +109,7 @@ where
     Ok(())
 }
 
-/// Goes on where the last page ended.
+/// Continues after the last page.
 fn after<'b, DB: Binds>(
     after: Option<&'b Id<RequestId>>,
     out: &mut AstPass<'_, 'b, DB>,

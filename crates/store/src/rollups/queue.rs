@@ -1,4 +1,4 @@
-//! The calls that are settled and not in the roll-ups yet.
+//! The queue of the roll-ups: calls that are settled and not folded yet.
 
 use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -15,11 +15,11 @@ use crate::rows::{EventRow, RequestIndexRow, from_json, time};
 use crate::schema::rollup_queue;
 use crate::settled_call::SettledCall;
 
-/// The key of the index of records for connections, whose values are their ids.
+/// The key of the index of records for customers. Its values are their ids.
 pub(crate) const CONNECTION: &str = ":connection";
-/// The same for meters.
+/// The key of the index of records for meters. Its values are their ids.
 pub(crate) const METER: &str = ":meter";
-/// The pair of the index of records that those have that failed: as their tag in the roll-ups.
+/// The pair of the index of records for failed calls. It is also their tag in the roll-ups.
 pub(crate) const FAILURE: (&str, &str) = (STATUS, FAILED);
 
 /// A settled call in the queue.
@@ -35,7 +35,7 @@ pub(crate) struct QueuedCall {
     pub(crate) meter_id: Option<MeterId>,
     pub(crate) created_at: i64,
     pub(super) settled_at: i64,
-    /// See [`traits`].
+    /// The tags of the call, from [`traits`].
     pub(crate) traits: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     pub(crate) metadata: Metadata,
@@ -44,20 +44,20 @@ pub(crate) struct QueuedCall {
     stage: Stage,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_suspicious: bool,
-    /// The price that it needed and no list has.
+    /// The price that the call needed and no price list has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) missing_price: Option<MissingPrice>,
 }
 
-/// What a queued call is to the roll-ups.
+/// The role of a queued call in the roll-ups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Stage {
-    /// A call that was settled.
+    /// A settled call.
     #[default]
     Settled,
-    /// A call of the sweeper that was settled after all: as the sweeper had ended it, with sums to take away.
+    /// A swept call that is corrected, with the sweeper's sums to subtract.
     TakenBack,
-    /// The same: as it was settled.
+    /// A corrected call, as it was settled.
     Corrected,
 }
 
@@ -87,7 +87,7 @@ impl QueuedCall {
         }
     }
 
-    /// A record of the sweeper, and the one by which it is corrected.
+    /// The sweeper's record of a call, to be subtracted, and the corrected one.
     pub(crate) fn corrected(
         before: &SettledCall,
         after: &SettledCall,
@@ -98,17 +98,17 @@ impl QueuedCall {
         [Self { sums: Sums::default() - before.sums, ..before }, after]
     }
 
-    /// Whether it is taken out of the index and the sums.
+    /// Whether the call is removed from the index and the sums.
     pub(crate) fn is_taken_back(&self) -> bool {
         self.stage == Stage::TakenBack
     }
 
-    /// Whether it counts as a failure.
+    /// Whether the call counts as a failure.
     pub(crate) fn has_failed(&self) -> bool {
         self.traits.iter().any(|(key, _)| key == STATUS)
     }
 
-    /// The entries that the index of records gets, and those that it loses.
+    /// The entries that the index of records gains, and the entries that it loses.
     pub(super) fn index_rows(&self) -> [Vec<RequestIndexRow>; 2] {
         let failure = self.has_failed().then(|| (FAILURE.0.to_owned(), FAILURE.1.to_owned()));
         let rows = |pairs: &mut dyn Iterator<Item = (String, String)>| {
@@ -150,7 +150,7 @@ impl QueuedCall {
     }
 }
 
-/// The calls in the queue, oldest first.
+/// Returns the calls in the queue, oldest first.
 pub(crate) fn queued(conn: &mut Conn) -> Result<Vec<QueuedCall>, StoreError> {
     let groups: Vec<(i64, String)> = rollup_queue::table
         .order(rollup_queue::number)
@@ -159,13 +159,13 @@ pub(crate) fn queued(conn: &mut Conn) -> Result<Vec<QueuedCall>, StoreError> {
     Ok(groups.iter().filter_map(|(number, calls)| read(*number, calls)).flatten().collect())
 }
 
-/// The calls of a group. Where they cannot be read, the log says so, and the audit finds that they are missing.
+/// Parses the calls of a group. A group that cannot be read is logged, and the audit reports its calls as missing.
 pub(super) fn read(number: i64, calls: &str) -> Option<Vec<QueuedCall>> {
     let calls = from_json("rollup_queue.calls", calls);
     calls.inspect_err(|cause| log::error!("row {number} of rollup_queue: {cause:?}")).ok()
 }
 
-/// When the oldest group of calls was settled that is in the queue.
+/// The settlement time of the oldest group in the queue.
 pub(crate) fn queued_since(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
     let oldest: Option<i64> = rollup_queue::table
         .order(rollup_queue::number)

@@ -1,4 +1,4 @@
-//! What is added up of calls, and the rows in which that is kept.
+//! The sums of calls, and the keys of the rows in which they are kept.
 
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Sub};
@@ -10,28 +10,28 @@ use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::rows::{HIGH, PartSums, RollupRow, SeriesRow, from_json};
 
-/// What some calls come to. Amounts in units of 10⁻¹⁰ USD, in a range that no sum of them leaves.
+/// The sums of some calls. Amounts are in units of 10⁻¹⁰ USD, in a type that no sum overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "[i128; 7]", from = "[i128; 7]")]
 pub struct Sums {
-    /// How many.
+    /// The number of calls.
     pub requests: i128,
     /// Tokens sent and received.
     pub tokens: i128,
-    /// What the providers charge.
+    /// The charges of the providers.
     pub usage_cost: i128,
-    /// What the meters charge.
+    /// The fees of the meters.
     pub fee: i128,
-    /// What the operator charges.
+    /// The service charges of the operator.
     pub service_charge: i128,
-    /// What the wallets of the requests paid.
+    /// The costs paid by the wallets of the calls.
     pub wallet_cost: i128,
-    /// What the merchant paid.
+    /// The costs paid by the merchant.
     pub merchant_cost: i128,
 }
 
 impl Sums {
-    /// What one ended call comes to.
+    /// The sums of one ended call.
     pub fn of(record: &RequestRecord) -> Self {
         let (usage, quote) = (&record.priced.usage, &record.quote);
         let units = |amount: tollgate_pricing::Amount| i128::from(amount.units());
@@ -46,7 +46,7 @@ impl Sums {
         }
     }
 
-    /// What the calls cost, whoever paid.
+    /// The costs of the calls, of all payers.
     pub const fn request_cost(&self) -> i128 {
         self.wallet_cost + self.merchant_cost
     }
@@ -97,16 +97,15 @@ impl Sub for Sums {
     }
 }
 
-/// What a tag says of calls other than their metadata, whose keys have no colon: the provider and model,
-/// and whether they failed.
+/// The keys of tags that are not metadata, for the provider and model, and for failures. Metadata keys have no colon.
 pub(crate) const MODEL: &str = ":model";
 pub(crate) const STATUS: &str = ":status";
-/// The value of the tag of calls that failed.
+/// The value of the tag of failed calls.
 pub(crate) const FAILED: &str = "error";
-/// A longer name of a model is not told apart: whoever calls chooses it, and it stands in an index.
+/// The longest model name that has a tag of its own. Clients choose the name, and it is part of an index.
 const MODEL_BYTES: usize = 255;
 
-/// What an ended call is added up by beside its metadata: the key and value of each tag.
+/// The tags of an ended call beside its metadata: their keys and values.
 pub(crate) fn traits(record: &RequestRecord) -> impl Iterator<Item = (&'static str, String)> {
     let model = record.model.as_deref().unwrap_or_default();
     let has_name = model.len() <= MODEL_BYTES && !model.contains(char::is_control);
@@ -115,17 +114,17 @@ pub(crate) fn traits(record: &RequestRecord) -> impl Iterator<Item = (&'static s
     [Some((MODEL, model)), failed].into_iter().flatten()
 }
 
-/// Whether a tag is one of these, and not metadata.
+/// Whether a tag is a trait, and not metadata.
 pub(crate) fn is_trait(key: &str) -> bool {
     key.starts_with(':')
 }
 
-/// Quarter hours that a wide row covers: long ranges are few rows, and a day that does not begin with
-/// one has at most 11 narrow ones at each end.
+/// The quarter hours that a wide row covers. Long ranges are then few rows, and a day that does not begin with a wide
+/// row has at most 11 narrow rows at each end.
 pub(crate) const WIDE: i32 = 12;
 pub(crate) const NARROW: i32 = 1;
 
-/// The quarter hour since 1970 that an instant in microseconds lies in.
+/// The number of the quarter hour since 1970 of an instant in microseconds.
 pub(crate) const fn slot(created_at: i64) -> i64 {
     created_at.div_euclid(15 * 60 * 1_000_000)
 }
@@ -162,7 +161,7 @@ impl From<&PartSums> for Sums {
     }
 }
 
-/// Which row of the roll-ups.
+/// The key of a row of the roll-ups: merchant, series, width, slot and meter.
 pub(crate) type RollupKey = (Id<MerchantId>, Id<AnyId>, i32, i64, Id<AnyId>);
 
 impl RollupRow {

@@ -1,4 +1,4 @@
-//! Connections.
+//! The rows of customers.
 
 use diesel::prelude::*;
 use tollgate_domain::{Connection, ConnectionId, ConnectionStatus, MerchantId, Metadata, WalletId};

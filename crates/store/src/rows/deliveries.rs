@@ -1,4 +1,4 @@
-//! Deliveries.
+//! The rows of deliveries.
 
 use diesel::prelude::*;
 use tollgate_domain::{DeliveryId, EventId, MerchantId, WebhookId};
@@ -19,7 +19,7 @@ pub(crate) struct DeliveryRow {
     pub(crate) sequence: i64,
     pub(crate) status: String,
     pub(crate) attempts: i32,
-    /// Attempts since it was last sent anew, the one under way included.
+    /// Attempts since the delivery was last sent again, the one under way included.
     pub(crate) failures: i32,
     pub(crate) queued_at: i64,
     pub(crate) last_attempt_at: Option<i64>,
@@ -31,8 +31,8 @@ pub(crate) struct DeliveryRow {
     pub(crate) created_at: i64,
 }
 
-/// How a delivery stands that waits for an earlier one of its resource: pending, without a time. It is
-/// a word of its own so that an index tells those that wait from those that are waited for.
+/// The status of a delivery that waits for an earlier one of its resource: pending, without a time. It has a word of
+/// its own so that an index separates waiting deliveries from the deliveries that they wait for.
 pub(crate) const WAITING: &str = "waiting";
-/// How one stands that is due or under way.
+/// The status of a delivery that is due or under way.
 pub(crate) const PENDING: &str = "pending";

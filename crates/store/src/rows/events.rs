@@ -1,4 +1,4 @@
-//! Events.
+//! The rows of events.
 
 use diesel::prelude::*;
 use tollgate_domain::{Event, EventId, MerchantId, News, Timestamp};
@@ -14,16 +14,17 @@ pub(crate) struct EventRow {
     pub(crate) event_id: Id<EventId>,
     pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) kind: String,
-    /// The resource whose events are told in their order.
+    /// The resource whose events are sent in order.
     pub(crate) resource: String,
     pub(crate) news: String,
     pub(crate) created_at: i64,
-    /// When the webhooks that want it were found; until then it waits.
+    /// The time at which the webhooks of the event were found. Absent until then.
     pub(crate) dispatched_at: Option<i64>,
 }
 
 impl EventRow {
-    /// What took effect `at` an instant and is written down `now`: ids grow as they are written.
+    /// Creates the row of an event that took effect at `at` and is written `now`. Ids ascend in the
+    /// order of writing.
     pub(crate) fn new(merchant_id: MerchantId, news: &News, at: Timestamp, now: Timestamp) -> Self {
         Self {
             event_id: Id(EventId::generate(now)),
@@ -36,7 +37,7 @@ impl EventRow {
         }
     }
 
-    /// The same, of no concern to any webhook but one, which is told at once.
+    /// Marks the event as dispatched, for an event that only one webhook gets.
     pub(crate) fn for_one_webhook(self, now: Timestamp) -> Self {
         Self { dispatched_at: Some(now.unix_micros()), ..self }
     }

@@ -1,4 +1,4 @@
-//! Answers that are kept.
+//! The rows of answers that are kept by idempotency key.
 
 use diesel::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Merchants and their secret keys.
+//! The rows of merchants and their secret keys.
 
 use diesel::prelude::*;
 use tollgate_domain::{Merchant, MerchantId, SecretKey, SecretKeyId, WalletId};

@@ -1,4 +1,4 @@
-//! Meters and their versions.
+//! The rows of meters and their versions.
 
 use diesel::prelude::*;
 use tollgate_domain::{MerchantId, MerchantMeter, MeterId};

@@ -1,4 +1,4 @@
-//! Prices that were missing.
+//! The rows of missing prices.
 
 use diesel::prelude::*;
 use tollgate_domain::MerchantId;

@@ -1,4 +1,4 @@
-//! Calls that are admitted and not settled.
+//! The rows of open calls: calls that are admitted and not settled.
 
 use diesel::prelude::*;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::schema::open_calls;
 
-/// A call that is admitted and not settled.
+/// The row of a call that is admitted and not settled.
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = open_calls, treat_none_as_default_value = false)]
 pub(crate) struct OpenCallRow {
@@ -38,7 +38,7 @@ pub(crate) struct OpenCallRow {
 }
 
 impl OpenCallRow {
-    /// A call that is admitted by `node_id`.
+    /// Creates the row of a call that `node_id` has admitted.
     pub(crate) fn new(call: &PendingRecord, node_id: NodeId) -> Self {
         Self {
             request_id: Id(call.request_id),
@@ -92,7 +92,7 @@ impl TryFrom<&OpenCallRow> for PendingRecord {
     }
 }
 
-/// The version of the meter that prices a call.
+/// Returns the meter version that prices a call.
 pub(super) fn meter_version(
     meter_id: Option<Id<MeterId>>,
     version: Option<i32>,

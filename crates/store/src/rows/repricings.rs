@@ -1,4 +1,4 @@
-//! Repricings.
+//! The rows of repricings.
 
 use diesel::prelude::*;
 use tollgate_domain::{MerchantId, RequestId};

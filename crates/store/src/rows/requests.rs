@@ -1,4 +1,4 @@
-//! The records of settled calls, and what hangs on them.
+//! The rows of records of settled calls, and of their corrections, index entries and references.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::settled_call::SettledCall;
 
 /// The record of a settled call.
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
-// With defaults in it, an insert is another statement for every combination of what is absent.
+// With defaults, every combination of absent values would be another insert statement.
 #[diesel(table_name = requests, treat_none_as_default_value = false)]
 pub(crate) struct RequestRow {
     pub(crate) merchant_id: Id<MerchantId>,
@@ -47,7 +47,8 @@ pub(crate) struct RequestRow {
 }
 
 impl RequestRow {
-    /// The call as it is booked. `meter` is the model that priced it, if that has to be shown.
+    /// Converts the row to a settled call. `meter` is the model that priced it, if it must be
+    /// shown.
     pub(crate) fn settled_call(&self, meter: Option<&Meter>) -> Result<SettledCall, StoreError> {
         Ok(SettledCall {
             call: Arc::new(self.call()?),
@@ -59,7 +60,7 @@ impl RequestRow {
         })
     }
 
-    /// The record with a correction.
+    /// Applies a correction to the record.
     pub(crate) fn correct(&mut self, correction: CorrectionRow) {
         self.status = correction.status;
         self.wallet_cost = correction.wallet_cost;
@@ -69,12 +70,12 @@ impl RequestRow {
         self.swept = false;
     }
 
-    /// The meter version that prices the call.
+    /// Returns the meter version that prices the call.
     pub(crate) fn meter(&self) -> Option<MeterVersion> {
         meter_version(self.meter_id, self.meter_version)
     }
 
-    /// The call, which holds nothing any more.
+    /// Returns the call, without holds.
     pub(crate) fn call(&self) -> Result<PendingRecord, StoreError> {
         Ok(PendingRecord {
             request_id: self.request_id.get(),
@@ -98,7 +99,7 @@ impl RequestRow {
         })
     }
 
-    /// The record as it is shown.
+    /// Converts the row to a record of the domain.
     pub(crate) fn to_record(&self, meter: Option<&Meter>) -> Result<RequestRecord, StoreError> {
         let mut record = tollgate_domain::settlement::in_flight(&self.call()?, meter);
         from_json::<Outcome<'_>>("requests.outcome", &self.outcome)?.apply(&mut record)?;
@@ -112,7 +113,7 @@ impl RequestRow {
 impl From<&SettledCall> for RequestRow {
     fn from(settled: &SettledCall) -> Self {
         let SettledCall { call, record, .. } = settled;
-        // The estimate is for a call of which no report comes.
+        // The estimate is only needed for a call without a report.
         let estimate = PricedUsage::nothing();
         let forwarded = Forwarded { input_estimate: estimate, ..call.forwarded.clone() };
         Self {
@@ -140,7 +141,7 @@ impl From<&SettledCall> for RequestRow {
     }
 }
 
-/// The settlement of a call that the sweeper had ended.
+/// The row of the correction of a swept call.
 #[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = corrections)]
 pub(crate) struct CorrectionRow {
@@ -155,7 +156,7 @@ pub(crate) struct CorrectionRow {
 }
 
 impl CorrectionRow {
-    /// What the record of a call would be if the sweeper had not ended it.
+    /// Creates the correction of a record from the settlement of the call.
     pub(crate) fn new(settled: &SettledCall, now: Timestamp) -> Self {
         let SettledCall { call, record, .. } = settled;
         Self {
@@ -171,7 +172,7 @@ impl CorrectionRow {
     }
 }
 
-/// The merchant's own id of usage that it reported.
+/// The row of a merchant's reference of reported usage.
 #[derive(Clone, Debug, Insertable)]
 #[diesel(table_name = reported_usage)]
 pub(crate) struct ReportedUsageRow {

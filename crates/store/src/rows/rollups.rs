@@ -1,4 +1,4 @@
-//! Roll-ups, their series, and the queue of calls.
+//! The rows of roll-ups, of their series, and of the queue of calls.
 
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
@@ -8,11 +8,11 @@ use tollgate_domain::MerchantId;
 use crate::ids::{AnyId, Id};
 use crate::schema::{rollup_queue, usage_rollups, usage_series, usage_tags};
 
-/// What the high number of a sum in [`PartSums`] counts.
+/// The unit of the high number of a sum in [`PartSums`].
 pub(crate) const HIGH: i64 = 10_000_000_000;
 
-/// A row of the roll-ups, or what is to be added to one. A sum that would leave the range of its column stays at its
-/// end: 922,337,203 USD, for a quarter of an hour or three hours of a series.
+/// A row of the roll-ups, or an addition to one. A sum that would leave the range of its column is clamped: at
+/// 922,337,203 USD for a quarter of an hour or three hours of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = usage_rollups)]
 pub(crate) struct RollupRow {
@@ -20,7 +20,7 @@ pub(crate) struct RollupRow {
     pub(crate) series_id: Id<AnyId>,
     pub(crate) width: i32,
     pub(crate) slot: i64,
-    /// Zero where no meter priced the calls.
+    /// Zero when no meter priced the calls.
     pub(crate) meter_id: Id<AnyId>,
     pub(crate) requests: i64,
     pub(crate) tokens: i64,
@@ -31,8 +31,8 @@ pub(crate) struct RollupRow {
     pub(crate) merchant_cost: i64,
 }
 
-/// The sums of a day of a span, or of a part of a `usage::Window`: over any number of rows, so each is two numbers,
-/// the units below [`HIGH`] and the times of it.
+/// The sums of one day, or of one part of a `usage::Window`. They are over any number of rows, so each amount is two
+/// numbers: the sum of the remainders by [`HIGH`], and the sum of the quotients.
 #[derive(Clone, Debug, QueryableByName)]
 pub(crate) struct PartSums {
     #[diesel(sql_type = BigInt)]

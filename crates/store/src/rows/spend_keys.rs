@@ -1,4 +1,4 @@
-//! Spend keys and their counters.
+//! The rows of spend keys and their counters.
 
 use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub(crate) struct SpendKeyRow {
 }
 
 impl SpendKeyRow {
-    /// Whether a call made with the key of this hash may be admitted.
+    /// Whether the key is not deleted and has this hash.
     pub(crate) fn is_opened_by(&self, hash: &KeyHash) -> bool {
         self.deleted_at.is_none() && bool::from(self.key_hash.as_slice().ct_eq(hash.as_slice()))
     }

@@ -1,4 +1,4 @@
-//! Subscription configurations, their versions and bundles.
+//! The rows of plans, their versions and credit bundles.
 
 use diesel::prelude::*;
 use tollgate_domain::{

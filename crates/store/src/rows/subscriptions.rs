@@ -1,4 +1,4 @@
-//! Subscriptions.
+//! The rows of subscriptions.
 
 use diesel::prelude::*;
 use tollgate_domain::{

@@ -1,4 +1,4 @@
-//! Tier counters.
+//! The rows of tier counters.
 
 use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -40,11 +40,11 @@ impl TierCounterRow {
     }
 }
 
-/// Merchant, owner, meter and period of a tier counter.
+/// The key of a tier counter: merchant, owner, meter and period.
 pub(crate) type CounterKey = (Id<MerchantId>, Id<AnyId>, Id<MeterId>, String);
 
-/// The tier counter that a call moves: of its spend key, else its connection, else its merchant, in the period of
-/// its admission.
+/// Returns the key of the tier counter of a call: that of its spend key, else of its customer, else of its merchant, in
+/// the period of its admission.
 pub(crate) fn counter_key(
     call: &PendingRecord,
     meter_id: MeterId,
@@ -53,7 +53,7 @@ pub(crate) fn counter_key(
     (Id(call.merchant_id), counter_owner(call), Id(meter_id), period.key(call.created_at))
 }
 
-/// The owner of the tier counter that a call moves.
+/// Returns the owner of the tier counter of a call.
 pub(crate) fn counter_owner(call: &PendingRecord) -> Id<AnyId> {
     match (call.spend_key_id, call.connection_id) {
         (Some(id), _) => Id(id).of_any(),

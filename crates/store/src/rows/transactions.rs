@@ -1,4 +1,4 @@
-//! Ledger lines.
+//! The rows of ledger lines.
 
 use diesel::prelude::*;
 use serde::Serialize;
@@ -45,7 +45,7 @@ impl From<TransactionRow> for Transaction {
     }
 }
 
-/// What makes a ledger line happen once on its wallet.
+/// The row of an idempotency key of a ledger line, unique for its wallet.
 #[derive(Clone, Debug, Insertable)]
 #[diesel(table_name = transaction_keys)]
 pub(crate) struct TransactionKeyRow {

@@ -1,4 +1,4 @@
-//! Values of columns that are not the domain's own: JSON, words and instants.
+//! The values of columns that are stored as JSON, words or instants.
 
 use std::fmt::{self, Write};
 
@@ -7,7 +7,7 @@ use tollgate_domain::Timestamp;
 
 use crate::error::StoreError;
 
-/// A value of a domain type from its JSON.
+/// Parses a domain type from its JSON.
 pub(crate) fn from_json<'a, T: Deserialize<'a>>(
     what: &'static str,
     text: &'a str,
@@ -15,15 +15,16 @@ pub(crate) fn from_json<'a, T: Deserialize<'a>>(
     serde_json::from_str(text).map_err(|_| StoreError::Corrupt { what, value: text.to_owned() })
 }
 
-/// The JSON of a domain type. It cannot fail for ours: no map among them has keys other than text.
+/// Returns the JSON of a domain type. It does not fail for the types of this service: their maps
+/// have text keys only.
 pub(crate) fn to_json(value: &impl Serialize) -> String {
-    // What is written for every call has less than this, and is not moved while it grows.
+    // The JSON of most calls fits, so the buffer does not grow.
     let mut json = Vec::with_capacity(1_024);
     let written = serde_json::to_writer(&mut json, value);
     written.ok().and_then(|()| String::from_utf8(json).ok()).unwrap_or_default()
 }
 
-/// The word by which a domain enum is known everywhere, without quotes.
+/// Returns the word of a domain enum, as in the API, without quotes.
 pub(crate) fn word(value: &impl Serialize) -> String {
     struct Word<'a, T>(&'a T);
     impl<T: Serialize> fmt::Display for Word<'_, T> {

@@ -1,4 +1,4 @@
-//! Wallets.
+//! The rows of wallets.
 
 use diesel::prelude::*;
 use serde::{Deserialize, Serialize};

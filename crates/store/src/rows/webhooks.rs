@@ -1,4 +1,4 @@
-//! Webhooks.
+//! The rows of webhooks.
 
 use diesel::prelude::*;
 use tollgate_domain::{EventKind, MerchantId, Timestamp, Webhook, WebhookId, WebhookSecrets};
@@ -25,12 +25,12 @@ pub(crate) struct WebhookRow {
     pub(crate) created_at: i64,
     pub(crate) deleted_at: Option<i64>,
     pub(crate) requests_since: Option<i64>,
-    /// The number of the last event that it is not told of, for it happened before.
+    /// The number of the last event that the webhook does not get, because it happened before.
     pub(crate) events_before: i64,
 }
 
 impl WebhookRow {
-    /// The webhook.
+    /// Converts the row to a webhook of the domain.
     pub(crate) fn webhook(&self) -> Result<Webhook, StoreError> {
         let kinds = |text: &String| from_json("webhooks.events", text);
         Ok(Webhook {
@@ -43,7 +43,7 @@ impl WebhookRow {
         })
     }
 
-    /// What its messages are signed with.
+    /// Returns the secrets that sign the messages of the webhook.
     pub(crate) fn secrets(&self) -> Result<WebhookSecrets, StoreError> {
         serde_json::from_str(&self.secrets).map_err(|_| StoreError::Corrupt {
             what: "webhooks.secrets",
@@ -51,7 +51,7 @@ impl WebhookRow {
         })
     }
 
-    /// Takes over what a merchant has said of it.
+    /// Applies a merchant's settings of the webhook.
     pub(crate) fn set(&mut self, webhook: &Webhook, now: Timestamp) {
         self.name.clone_from(&webhook.name);
         self.url.clone_from(&webhook.url);

@@ -1,4 +1,4 @@
-//! Connections.
+//! Queries of the table of customers.
 
 use diesel::prelude::*;
 use tollgate_domain::{Connection, ConnectionId, MerchantId};
@@ -9,10 +9,10 @@ use crate::ids::Id;
 use crate::rows::ConnectionRow;
 use crate::schema::connections;
 
-/// A merchant's connection, deleted or not.
+/// Returns a merchant's connection, deleted or not.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,

@@ -1,4 +1,4 @@
-//! Deliveries.
+//! Queries of the table of deliveries.
 
 use diesel::prelude::*;
 use tollgate_domain::WebhookId;
@@ -9,9 +9,9 @@ use crate::ids::Id;
 use crate::rows::{PENDING, WAITING};
 use crate::schema::{deliveries, webhooks as webhook_rows};
 
-/// When each of the deliveries was made that are not done, of at most so many.
+/// Returns the creation times of pending deliveries, at most `limit`.
 pub(crate) fn waiting_since(conn: &mut Conn, limit: i64) -> Result<Vec<i64>, StoreError> {
-    // Those that have work, of which there are few, lead to it by an index.
+    // The few webhooks with work lead to their deliveries by an index.
     let webhooks: Vec<Id<WebhookId>> = webhook_rows::table
         .filter(webhook_rows::due_at.is_not_null())
         .select(webhook_rows::webhook_id)

@@ -1,4 +1,4 @@
-//! Repricings.
+//! Queries of the table of repricings.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::ids::Id;
 use crate::rows::RepricingRow;
 use crate::schema::repricings;
 
-/// What the repricings of a record come to.
+/// The totals of a record's repricings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Earlier {
-    /// The number of the last.
+    /// The number of the last repricing.
     pub(crate) number: i32,
     pub(crate) base: Option<i64>,
     pub(crate) wallet_delta: i64,
@@ -32,7 +32,7 @@ impl Earlier {
     }
 }
 
-/// What the repricings of these records come to, all of which are of these merchants.
+/// Returns the totals of the repricings of these records, all of which belong to these merchants.
 pub(crate) fn earlier(
     conn: &mut Conn,
     merchant_ids: impl IntoIterator<Item = Id<MerchantId>>,

@@ -1,4 +1,4 @@
-//! Subscriptions.
+//! Queries of the table of subscriptions.
 
 use diesel::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::error::StoreError;
 use crate::rows::SubscriptionRow;
 use crate::schema::subscriptions;
 
-/// Writes subscriptions back, or writes new ones.
+/// Writes subscriptions, changed or new.
 pub(crate) fn save(conn: &mut Conn, rows: &[SubscriptionRow]) -> Result<(), StoreError> {
     for row in rows {
         let known = subscriptions::table.find(row.subscription_id);

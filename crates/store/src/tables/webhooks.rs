@@ -1,4 +1,4 @@
-//! Webhooks.
+//! Queries of the table of webhooks.
 
 use std::collections::HashMap;
 
@@ -13,17 +13,17 @@ use crate::rows::WebhookRow;
 use crate::schema::webhooks;
 
 impl WebhookRow {
-    /// Writes it back. Its row is locked.
+    /// Writes a webhook whose row is locked.
     pub(crate) fn save(&self, conn: &mut Conn) -> Result<(), StoreError> {
         diesel::update(webhooks::table.find(self.webhook_id)).set(self).execute(conn)?;
         Ok(())
     }
 }
 
-/// A merchant's webhook that is not deleted.
+/// Returns a merchant's webhook that is not deleted.
 ///
 /// # Errors
-/// Those of the store.
+/// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -39,7 +39,7 @@ pub fn find(
     row.map(|row| row.webhook()).transpose()
 }
 
-/// A merchant's webhook that is not deleted, locked.
+/// Returns a merchant's webhook that is not deleted, locked.
 pub(crate) fn lock(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -51,8 +51,8 @@ pub(crate) fn lock(
     Ok(rows.into_iter().find(is_theirs))
 }
 
-/// The merchants with a webhook that wants the events of single calls, each with the instant from which it wants
-/// them, in microseconds. There are few, and most often none.
+/// The merchants with a webhook for the events of single calls, and when these begin. Instants are in microseconds.
+/// There are few merchants, and usually none.
 pub(crate) fn requests_wanted_since(
     conn: &mut Conn,
 ) -> Result<HashMap<MerchantId, i64>, StoreError> {

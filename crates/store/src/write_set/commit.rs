@@ -1,4 +1,4 @@
-//! The writing of a write set: domain types become rows, and the rows one group.
+//! The commit step: a write set becomes rows, and the rows are written as one group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,18 +38,18 @@ impl From<&Line> for TransactionRow {
 }
 
 impl WriteSet {
-    /// Checks the laws of bookkeeping and writes everything. Answers the marks of the rows of `basis` as they are
-    /// then.
+    /// Checks the laws of bookkeeping and writes everything. Returns the marks of the rows of `basis` at that time.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a law is broken: nothing is written. Else those of the store.
+    /// [`StoreError::Corrupt`] when a law is broken; nothing is written then. Another [`StoreError`] when the database
+    /// fails.
     pub(crate) fn commit(
         &self,
         conn: &mut Conn,
         basis: &Basis,
     ) -> Result<BTreeSet<String>, StoreError> {
         self.check()?;
-        // What few groups have.
+        // These rows are rare, so they have statements of their own.
         let subscriptions: Vec<_> =
             self.subscriptions.values().map(SubscriptionRow::from).collect();
         subscriptions::save(conn, &subscriptions)?;
@@ -101,7 +101,7 @@ impl WriteSet {
         self.commit(conn, &Basis::default()).map(drop)
     }
 
-    /// The settled calls, for the roll-ups.
+    /// The row that queues the settled calls for the roll-ups.
     fn queued(&self) -> Option<QueueRow> {
         let settled = self.records.iter().map(|call| QueuedCall::settled(call, self.now));
         let corrections = self.corrections.iter();
@@ -113,7 +113,7 @@ impl WriteSet {
     }
 }
 
-/// What makes a line happen once.
+/// The row of a line's idempotency key, if it has one.
 fn key_of(line: &Line) -> Option<TransactionKeyRow> {
     Some(TransactionKeyRow {
         wallet_id: Id(line.wallet_id),

@@ -1,4 +1,4 @@
-//! The laws of bookkeeping: what holds of every transaction, whatever it does.
+//! The laws of bookkeeping: the conditions that every write set meets.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,11 @@ use crate::rows::counter_owner;
 use crate::settled_call::SettledCall;
 
 impl WriteSet {
-    /// The laws of bookkeeping, of what was changed and how it is now.
+    /// Checks the laws of bookkeeping.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] says which law is broken, and for whom. Then nothing may be written.
+    /// [`StoreError::Corrupt`] names the broken law and the row that breaks it. Nothing may be
+    /// written then.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let mut moved: BTreeMap<WalletId, Moved> = BTreeMap::new();
         let mut taken: BTreeMap<RequestId, Amount> = BTreeMap::new();
@@ -92,7 +93,7 @@ impl WriteSet {
     }
 
     fn check_counters(&self) -> Result<(), StoreError> {
-        // By owner and meter: how far the counters have moved, less the units of the calls.
+        // By owner and meter: the movement of the counters, less the units of the calls.
         let mut left: BTreeMap<(Id<AnyId>, Id<MeterId>), i128> = BTreeMap::new();
         for ((_, owner, meter, _), change) in &self.counters {
             *left.entry((*owner, *meter)).or_default() +=
@@ -123,7 +124,7 @@ impl WriteSet {
             };
             let after = &key.counters;
             let is_sum = |before: Amount, more: Amount, after: Amount| {
-                // A sum that is full stays so: see `SpendCounters`.
+                // A full sum stays full: see `SpendCounters`.
                 after == Amount::MAX || before.checked_add(more) == Ok(after)
             };
             if !is_sum(before.held.total, change.held, after.held.total)
@@ -163,7 +164,7 @@ impl From<&LedgerWallet> for Moved {
 }
 
 impl Moved {
-    /// Applies a line, which must be the next one and leave what it says.
+    /// Applies a line. It must have the next number and the right balance after it.
     fn add(&mut self, line: &Line) -> Result<(), StoreError> {
         let account = match line.account {
             LedgerAccount::Balance => &mut self.balance,
@@ -180,22 +181,22 @@ impl Moved {
     }
 }
 
-/// What holds of every transaction.
+/// The laws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Law {
     /// The accounts of a wallet change by its ledger lines, which are numbered without gaps.
     LinesAreMovements,
     /// The records of a wallet are numbered without gaps.
     RecordsAreNumbered,
-    /// What a wallet holds changes by the holds of calls that are opened or have ended.
+    /// The holds on a wallet change by the holds of calls that are opened or have ended.
     HoldsAreOfOpenCalls,
     /// No hold is below zero.
     NoHoldIsNegative,
-    /// The ledger lines of a call that ends are what it takes.
+    /// The ledger lines of a call that ends sum to the amount that it takes.
     CallsPayTheirCost,
-    /// The tier counters change by the units of the calls that are settled.
+    /// The tier counters change by the units of the settled calls.
     TiersCountTheirCalls,
-    /// The counters of a spend key change by the calls of that key, and count no call less.
+    /// The counters of a spend key change by its calls, and the number of requests never falls.
     KeysCountTheirCalls,
 }
 
@@ -299,7 +300,7 @@ mod tests {
         Reason { kind, request_id, description: None, idempotency_key: None }
     }
 
-    /// Which law a change of one wallet and one key breaks.
+    /// Returns the law that a change of one wallet and one key breaks.
     fn breaks(
         change: impl FnOnce(&mut WriteSet, &mut LedgerWallet, &mut SpendKey),
     ) -> Option<&'static str> {
@@ -347,7 +348,7 @@ mod tests {
         });
         assert_eq!(twice, law, "a number is there twice");
         let other = breaks(|changes, _, _| {
-            // One that nobody has locked.
+            // A wallet that is not locked.
             changes.wallets_before.clear();
             let wallet = &mut wallet("1");
             changes.move_balance(wallet, usd("1"), reason(None)).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Wallets as the ledger changes them: with the numbers of their last line and their last record.
+//! Wallets as the ledger changes them, with the numbers of their last line and last record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::rows::WalletRow;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LedgerWallet {
     pub(crate) wallet: Wallet,
-    /// The active subscription that fills its credits.
+    /// The active subscription that provides its credits.
     pub(crate) subscription_id: Option<SubscriptionId>,
     /// The number of its last ledger line.
     pub(crate) last_number: i64,
@@ -66,7 +66,7 @@ impl From<&LedgerWallet> for WalletRow {
     }
 }
 
-/// Locks wallets, in the order of their ids; one that is not there is not in the answer.
+/// Locks wallets in the order of their ids. The result omits wallets that do not exist.
 pub(crate) fn lock_wallets(
     conn: &mut Conn,
     ids: impl IntoIterator<Item = WalletId>,

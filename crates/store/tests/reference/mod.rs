@@ -1,6 +1,7 @@
-//! What docs/SUBSCRIPTIONS.md says, as plainly as it can be written: cents and milliseconds,
-//! every cycle ended at the instant at which it ends, credit kept as what is free and what each open
-//! call has reserved of it. It shares no rule with the code that it is there to check.
+//! The reference model of docs/SUBSCRIPTIONS.md, written as plainly as possible.
+//!
+//! It counts in cents and milliseconds, and ends every cycle at its exact end. Credit is kept as the free
+//! part and the part that each open call has reserved. It shares no rule with the code that it checks.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -23,9 +24,9 @@ pub(crate) struct Config {
     pub(crate) price: i64,
     pub(crate) interval: BillingInterval,
     pub(crate) included: i64,
-    /// Whether cycle credit and bundle credit can be used on in the next cycle.
+    /// Whether cycle credit and bundle credit can be used in the next cycle.
     pub(crate) rolls_over: [bool; 2],
-    /// The meters that draw on credit; none for all.
+    /// The meters that draw on credit. If empty, all meters do.
     pub(crate) links: Vec<usize>,
     pub(crate) bundles: Vec<Bundle>,
     pub(crate) is_offered: bool,
@@ -43,25 +44,25 @@ pub(crate) struct Subscription {
     pub(crate) started_at: i64,
     pub(crate) cancelled_at: Option<i64>,
     anchor: i64,
-    /// How many cycles since the anchor have begun.
+    /// The number of cycles since the anchor that have begun.
     count: i64,
     pub(crate) cycle_start: i64,
     pub(crate) cycle_end: i64,
     pub(crate) pending: Option<Pending>,
 }
 
-/// A call on its way.
+/// A call in flight.
 #[derive(Clone, Debug)]
 struct Open {
     on_balance: i64,
     reserved: [i64; 2],
-    /// Whether what it has reserved expires when it ends.
+    /// Whether its reserved credit expires when it ends.
     is_lapsed: [bool; 2],
     may_draw: bool,
     is_billed: bool,
 }
 
-/// What became of an order.
+/// The outcome of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
@@ -77,15 +78,15 @@ pub(crate) struct Model {
     pub(crate) now: i64,
     pub(crate) configs: Vec<Config>,
     pub(crate) balance: i64,
-    /// Credit that nobody has reserved.
+    /// Credit that no call has reserved.
     free: [i64; 2],
     open: Vec<Open>,
-    /// All that there ever were; the last may be active.
+    /// All subscriptions of all time. The last may be active.
     pub(crate) subscriptions: Vec<Subscription>,
     pub(crate) is_deleted: bool,
-    /// Every movement: when, of what, why, how many cents.
+    /// Every ledger line: time, account, kind and cents.
     pub(crate) lines: Vec<String>,
-    /// Every event: when, which, how many cents the merchant has to collect.
+    /// Every event: time, kind and the cents that the merchant has to collect.
     pub(crate) told: Vec<String>,
 }
 
@@ -105,18 +106,18 @@ impl Model {
         }
     }
 
-    /// What is left of both credits.
+    /// The remainder of both credits.
     pub(crate) fn remaining(&self) -> [i64; 2] {
         let held = self.held();
         [self.free[CYCLE] + held[CYCLE], self.free[BUNDLE] + held[BUNDLE]]
     }
 
-    /// What open calls have reserved of both credits.
+    /// The reserved part of both credits.
     pub(crate) fn held(&self) -> [i64; 2] {
         [CYCLE, BUNDLE].map(|credit| self.open.iter().map(|call| call.reserved[credit]).sum())
     }
 
-    /// What open calls have reserved of the balance.
+    /// The reserved part of the balance.
     pub(crate) fn held_on_balance(&self) -> i64 {
         self.open.iter().map(|call| call.on_balance).sum()
     }
@@ -143,7 +144,7 @@ impl Model {
         self.told.push(told(self.now, kind, due));
     }
 
-    /// Time passes, and every cycle ends when it ends. Whether one did.
+    /// Lets time pass and ends every cycle at its end. Returns whether a cycle ended.
     pub(crate) fn pass(&mut self, millis: i64) -> bool {
         let until = self.now + millis;
         let mut any = false;
@@ -312,7 +313,7 @@ impl Model {
         })
     }
 
-    /// A call that costs at most `most` asks to be admitted.
+    /// Admits a call that costs at most `most`, or refuses it.
     pub(crate) fn admit(&mut self, meter: usize, most: i64, is_billed: bool) -> Outcome {
         if self.is_deleted {
             return Outcome::ConnectionDeleted;
@@ -342,7 +343,7 @@ impl Model {
         Outcome::Done
     }
 
-    /// Something was used that did not pass through the service.
+    /// Books usage that did not pass through the service.
     pub(crate) fn report(&mut self, meter: usize, cost: i64) -> Outcome {
         if self.is_deleted {
             return Outcome::ConnectionDeleted;
@@ -360,7 +361,7 @@ impl Model {
         Outcome::Done
     }
 
-    /// The call ends and costs its wallet `cost`.
+    /// Ends a call that costs its wallet `cost`.
     pub(crate) fn settle(&mut self, which: usize, cost: i64) {
         let call = self.open.remove(which);
         let mut due = if call.is_billed { cost } else { 0 };
@@ -370,7 +371,7 @@ impl Model {
                 let drawn = due.min(reserved + self.free[credit]);
                 due -= drawn;
                 self.line(CREDITS[credit], TransactionKind::Usage, -drawn);
-                // What it has reserved goes first; then what nobody has.
+                // Its reserved credit is used first, then free credit.
                 self.free[credit] -= (drawn - reserved).max(0);
                 let unused = (reserved - drawn).max(0);
                 if call.is_lapsed[credit] {
@@ -430,7 +431,7 @@ const fn days_of(year: i64) -> i64 {
     if is_leap(year) { 366 } else { 365 }
 }
 
-/// Year, month and day of a day that is counted from 1970-01-01.
+/// The year, month and day of a day that is counted from 1970-01-01.
 pub(crate) fn date_of(mut days: i64) -> (i64, i64, i64) {
     let mut year = 1970;
     while days >= days_of(year) {
@@ -445,7 +446,7 @@ pub(crate) fn date_of(mut days: i64) -> (i64, i64, i64) {
     (year, month, days + 1)
 }
 
-/// The opposite of [`date_of`].
+/// The inverse of [`date_of`].
 pub(crate) fn days_until(year: i64, month: i64, day: i64) -> i64 {
     let years: i64 = (1970..year).map(days_of).sum();
     let months: i64 = (1..month).map(|month| days_in(year, month)).sum();

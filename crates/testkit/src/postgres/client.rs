@@ -1,15 +1,17 @@
+//! A minimal client of PostgreSQL's protocol, to make and drop databases.
+
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// The server's only user, who may do everything.
+/// The server's only user, a superuser.
 pub(super) const USER: &str = "postgres";
 
-/// Version 3.0 of the protocol.
+/// Version 3.0 of PostgreSQL's protocol.
 const PROTOCOL: i32 = 196_608;
 
-/// Runs SQL and says what the server says against it: just enough of PostgreSQL's protocol to make
-/// and drop databases, because neither psql nor a linked libpq can be taken for granted here.
+/// Runs SQL and returns the server's error, if any. It implements just enough of the protocol to make and
+/// drop databases, because neither psql nor a linked libpq is sure to be installed.
 pub(super) fn execute(socket: &Path, database: &str, sql: &str) -> Result<(), String> {
     let talk = || -> io::Result<Option<String>> {
         let mut server = UnixStream::connect(socket)?;
@@ -41,13 +43,15 @@ pub(super) fn framed(kind: &[u8], body: &[u8]) -> io::Result<Vec<u8>> {
     Ok([kind, &length.to_be_bytes(), body].concat())
 }
 
-/// Reads on until the server waits for the next query, or ends; the text of its error, if any.
+/// Reads until the server waits for the next query or closes.
+///
+/// Returns the text of its error, if any.
 fn until_ready(server: &mut UnixStream) -> io::Result<Option<String>> {
     let mut error = None;
     loop {
         let mut head = [0; 5];
         match server.read_exact(&mut head) {
-            // A refused connection is closed after the reason was given.
+            // A refused connection is closed after its error.
             Err(end) if end.kind() == io::ErrorKind::UnexpectedEof && error.is_some() => {
                 return Ok(error);
             }
@@ -65,7 +69,7 @@ fn until_ready(server: &mut UnixStream) -> io::Result<Option<String>> {
     }
 }
 
-/// The human part of an error's fields.
+/// The message among the fields of an error.
 fn message(fields: &[u8]) -> String {
     let texts = fields.split(|&byte| byte == 0);
     let message = texts.filter_map(|field| field.strip_prefix(b"M")).next();

@@ -1,3 +1,5 @@
+//! A PostgreSQL server of the tests: its start, its owner, and its end.
+
 use std::env;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
@@ -11,26 +13,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::client::{self, USER};
 use super::install::Install;
 
-/// Options of a server that does not wait for its disk.
+/// The options of a server that does not wait for its disk.
 pub(super) const QUICK: &str = "-c fsync=off -c full_page_writes=off";
 
 const WATCHDOG: &str = include_str!("watchdog.sh");
 
-/// A running server, or rather where to find it.
+/// A running server, by its directory.
 #[derive(Debug)]
 pub(super) struct Cluster {
-    /// Where the socket and everything else of it is.
+    /// The directory of its socket, data and logs.
     dir: PathBuf,
 }
 
-/// With whom the server ends.
+/// The process with which the server ends.
 #[derive(Debug)]
 pub(super) struct Owner {
     process: u32,
 }
 
-/// cargo where it is the parent, so that all its test processes share a server. Otherwise this
-/// process: a parent that is a shell may live for days.
+/// The owner of this process's server.
+///
+/// It is cargo if that is the parent, so that all its test processes share a server. Otherwise it is this
+/// process, as a parent that is a shell may live for days.
 pub(super) fn owner() -> Owner {
     let parent = parent_id();
     let by_cargo = name_of(parent).is_some_and(|name| name.contains("cargo"));
@@ -48,7 +52,7 @@ fn name_of(process: u32) -> Option<String> {
 }
 
 impl Cluster {
-    /// A server of this process alone, with options of `postgres`.
+    /// A server for this process alone, with options for `postgres`.
     pub(super) fn own(install: &Install, options: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let temp = temp_dir();
@@ -58,13 +62,13 @@ impl Cluster {
         Self::start(install, options, &Owner { process: process::id() }, &temp, &lock)
     }
 
-    /// The server of this owner: that of another process if there is one, else a new one.
+    /// The server of this owner: the one that another process has started, else a new one.
     pub(super) fn join_or_start(install: &Install, owner: &Owner) -> Self {
         let temp = temp_dir();
         let lock_path = temp.join(format!("tollgate-postgres-{}.lock", owner.process));
         let mut lock = open_or_create(&lock_path).expect("the lock file can be opened");
-        // One process starts the server, the others wait here. The system takes the lock from a
-        // process that dies.
+        // One process starts the server, the others wait here. The system releases the lock of a process that
+        // dies.
         lock.lock().expect("the lock can be taken");
         let mut dir = String::new();
         lock.read_to_string(&mut dir).expect("the lock file can be read");
@@ -83,7 +87,7 @@ impl Cluster {
 
     fn start(install: &Install, options: &str, owner: &Owner, temp: &Path, lock: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("tollgate-postgres-").tempdir_in(temp);
-        // Kept: the watchdog removes it.
+        // The watchdog removes the directory.
         let dir = dir.expect("a temporary directory can be made").keep();
         let mut watchdog = Command::new("sh");
         watchdog
@@ -94,8 +98,8 @@ impl Cluster {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // What is sent to the group of a test, as nextest does on a timeout, is not for the
-            // server of all tests.
+            // Signals to the process group of a test, as nextest sends on a timeout, must not reach the server
+            // of all tests.
             .process_group(0);
         // The server refuses to run as root.
         if fs::metadata(&dir).expect("the directory is there").uid() == 0 {
@@ -110,7 +114,7 @@ impl Cluster {
         Self { dir }
     }
 
-    /// Does something once in the life of the server, whoever comes first of all processes that share it.
+    /// Runs `work` once in the life of the server, in the first process that calls this.
     pub(super) fn once(&self, what: &str, work: impl FnOnce()) {
         let mut done = open_or_create(&self.dir.join(what)).expect("the lock file can be opened");
         done.lock().expect("the lock can be taken");
@@ -134,13 +138,13 @@ impl Cluster {
         assert!(status.success(), "pg_ctl {arguments:?}:\n{}", logs(&self.dir));
     }
 
-    /// Stops it at once, as a crash would.
+    /// Stops the server at once, as a crash would.
     pub(super) fn stop(&self, install: &Install) {
         File::create(self.dir.join("stopped")).expect("the watchdog can be told");
         self.control(install, &["stop", "-m", "immediate"]);
     }
 
-    /// Starts it again, as it was started first, and waits until it takes connections.
+    /// Starts the server again with its first options, and waits until it accepts connections.
     pub(super) fn start_again(&self, install: &Install) {
         let options = fs::read_to_string(self.dir.join("data/postmaster.opts"));
         let options = options.expect("it was started before").replace('"', "");
@@ -151,12 +155,12 @@ impl Cluster {
         fs::remove_file(self.dir.join("stopped")).expect("the watchdog can be told");
     }
 
-    /// Copies its data while it is stopped.
+    /// Copies the data of the stopped server.
     pub(super) fn keep_data(&self) {
         self.replace("data", "kept");
     }
 
-    /// Takes the copy in place of its data while it is stopped.
+    /// Replaces the data of the stopped server by the copy.
     pub(super) fn lose_data(&self) {
         self.replace("kept", "data");
     }
@@ -170,7 +174,7 @@ impl Cluster {
         assert!(copied.expect("cp can be started").success());
     }
 
-    /// Signals all its processes: the one that begins others first.
+    /// Signals all processes of the server, its first process before the others.
     pub(super) fn signal(&self, signal: &str) {
         let file = fs::read_to_string(self.dir.join("data/postmaster.pid"));
         let first = file.expect("it runs").lines().next().unwrap_or_default().to_owned();
@@ -178,7 +182,7 @@ impl Cluster {
             let processes = fs::read_dir("/proc").expect("processes can be listed").flatten();
             let stats = processes.filter_map(|process| {
                 let stat = fs::read_to_string(process.path().join("stat")).ok()?;
-                // The name before may hold anything; the state and the parent follow.
+                // The name before may contain any character; the state and the parent follow.
                 let parent = stat.rsplit_once(')')?.1.split(' ').nth(2)?.to_owned();
                 (parent == first).then(|| process.file_name().into_string().ok())?
             });
@@ -203,8 +207,8 @@ impl Cluster {
     }
 }
 
-/// Opens the file, and makes it only where it is missing: to open a file in `/tmp` "or create it"
-/// is refused by Linux, even to root, if it is another user's, and the lock becomes the server's.
+/// Opens the file, and creates it only if it is missing. The lock belongs to the server's user, and Linux
+/// refuses to open another user's file in `/tmp` with "create", even to root.
 fn open_or_create(path: &Path) -> io::Result<File> {
     loop {
         let mut options = File::options();
@@ -219,7 +223,7 @@ fn open_or_create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Waits for the server to accept connections, or to fail; then lets the watchdog go its way.
+/// Waits until the server accepts connections or fails; the watchdog runs on.
 fn ready(mut watchdog: Child) -> bool {
     let mut line = String::new();
     if let Some(output) = watchdog.stdout.take() {
@@ -233,14 +237,16 @@ fn logs(dir: &Path) -> String {
     read("start.log") + &read("server.log")
 }
 
-/// A directory for temporary files that others may enter too, as the server may be another user.
+/// A directory for temporary files that other users may enter.
+///
+/// The server may run as another user.
 fn temp_dir() -> PathBuf {
     let temp = env::temp_dir();
     let open = |dir: &Path| fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 1 == 1);
     if temp.ancestors().all(open) { temp } else { PathBuf::from("/tmp") }
 }
 
-/// The ids of the user `postgres`, else of `nobody`.
+/// The user and group id of `postgres`, else of the unprivileged system user.
 fn unprivileged() -> (u32, u32) {
     let users = fs::read_to_string("/etc/passwd").expect("the list of users can be read");
     let ids = |name: &str| {
@@ -271,7 +277,7 @@ mod tests {
         let mut connection = UnixStream::connect(cluster.socket()).unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
-        // Ends when the server does.
+        // The read ends when the server does.
         drop(connection.read_to_end(&mut Vec::new()));
         let start = Instant::now();
         while cluster.dir.exists() || lock.exists() {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use super::cluster::Cluster;
 
-/// A database of one test, dropped with it.
+/// A database of one test, removed when this is dropped.
 #[derive(Debug)]
 pub struct TestDatabase {
     pub(super) cluster: &'static Cluster,
@@ -21,7 +21,7 @@ impl TestDatabase {
 
     pub(super) fn copy(cluster: &'static Cluster, template: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Processes share the server, and the system uses their numbers again.
+        // Processes share the server, and the system reuses process ids.
         let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros());
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{}_{now}_{serial}", process::id());
@@ -31,17 +31,17 @@ impl TestDatabase {
         Self { cluster, name, url }
     }
 
-    /// The URL under which libpq finds it: `postgres:///name?host=/socket/directory&user=postgres`.
+    /// The URL for libpq: `postgres:///name?host=/socket/directory&user=postgres`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its name.
+    /// The name of the database.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs SQL in it, for tests that must reach behind the back of the code that they test.
+    /// Runs SQL in the database, for tests that bypass the code under test.
     ///
     /// # Panics
     /// With the server's message if it refuses.
@@ -54,8 +54,8 @@ impl TestDatabase {
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
-        // Forced, because pools may still be connected. If it fails the watchdog removes it with
-        // all others.
+        // Forced, because pools may still be connected. If it fails, the watchdog removes the database with all
+        // others.
         let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
         drop(self.cluster.execute(&sql));
     }

@@ -1,3 +1,5 @@
+//! A proxy to a database that injects faults into statements.
+
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -11,27 +13,27 @@ use tempfile::TempDir;
 use super::client::framed;
 use super::database::TestDatabase;
 
-/// What befalls a statement on its way.
+/// A fault that a statement meets between client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The server refuses it, with this SQLSTATE and these words.
+    /// The statement is refused, with this SQLSTATE and message.
     Refused(&'static str, &'static str),
-    /// It comes late.
+    /// The statement arrives late.
     Delayed(Duration),
-    /// The connection is lost before the server has seen it.
+    /// The connection is lost before the server receives the statement.
     LostBefore,
-    /// The server does it, and the connection is lost before it can say so: whoever asked does not
-    /// know whether it was done, which matters where it was a commit.
+    /// The server runs the statement, and the connection is lost before its answer. The client does not know
+    /// whether it was done, which matters for a commit.
     LostAfter,
-    /// The connection is lost, and so much later the server does it all the same.
+    /// The connection is lost, and after this time the server runs the statement all the same.
     Late(Duration),
 }
 
-/// Says what befalls the statement of this number, if anything; they count from 1.
+/// The fault, if any, of the statement with this number, from 1.
 type Plan = Box<dyn FnMut(usize) -> Option<Fault> + Send>;
 
-/// A way to a database on which statements meet faults, as they would between two machines: it
-/// speaks the protocol, so that nothing of what is tested knows of it.
+/// A proxy to a database whose statements meet faults, as between two machines. It speaks the protocol, so
+/// that the code under test is unchanged.
 pub struct FaultyWay {
     url: String,
     shared: Arc<Shared>,
@@ -41,14 +43,14 @@ pub struct FaultyWay {
 struct Shared {
     server: PathBuf,
     plan: Mutex<Plan>,
-    /// How many statements came since the plan was made.
+    /// The number of statements since the plan was made.
     statements: AtomicUsize,
-    /// How many of them met a fault.
+    /// The number of those statements that met a fault.
     faults: AtomicUsize,
 }
 
 impl FaultyWay {
-    /// A way to `database`, without faults so far.
+    /// A proxy to `database`, without faults at first.
     pub fn to(database: &TestDatabase) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join(".s.PGSQL.5432")).unwrap();
@@ -65,19 +67,19 @@ impl FaultyWay {
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let shared = Arc::clone(&serving);
-                // A connection that breaks has ended; that is all there is to say of it.
+                // An error means that the connection has ended.
                 thread::spawn(move || drop(shared.serve(client)));
             }
         });
         Self { url, shared, _folder: folder }
     }
 
-    /// The URL of the database by this way.
+    /// The URL of the database through this proxy.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// From now on statements meet what `plan` says.
+    /// Sets the faults of all statements from now on.
     pub fn plan(&self, plan: impl FnMut(usize) -> Option<Fault> + Send + 'static) {
         let mut current = self.shared.plan.lock().unwrap_or_else(PoisonError::into_inner);
         *current = Box::new(plan);
@@ -85,12 +87,12 @@ impl FaultyWay {
         self.shared.faults.store(0, Ordering::SeqCst);
     }
 
-    /// From now on the `number`th statement meets `fault`, and no other.
+    /// Sets `fault` for the `number`th statement from now on, and for no other.
     pub fn fail(&self, number: usize, fault: Fault) {
         self.plan(move |statement| (statement == number).then_some(fault));
     }
 
-    /// No statement meets a fault any more; answers how many did under the last plan.
+    /// Ends all faults; returns the number of statements that met one under the last plan.
     pub fn heal(&self) -> usize {
         let met = self.shared.faults.load(Ordering::SeqCst);
         self.plan(|_| None);
@@ -98,7 +100,7 @@ impl FaultyWay {
     }
 }
 
-/// A message of the protocol: its kind, and all of it.
+/// A message of the protocol: its kind, and all its bytes.
 struct Message {
     kind: u8,
     bytes: Vec<u8>,
@@ -115,14 +117,14 @@ impl Message {
     }
 }
 
-/// Reads what a length announces that counts itself.
+/// Reads the rest of a message; the length includes itself.
 fn read_rest(from: &mut UnixStream, length: [u8; 4], bytes: &mut Vec<u8>) -> io::Result<()> {
     let rest = u64::from(u32::from_be_bytes(length)).saturating_sub(4);
     from.take(rest).read_to_end(bytes).map(drop)
 }
 
 impl Shared {
-    /// What befalls the next statement.
+    /// The fault of the next statement, if any.
     fn next(&self) -> Option<Fault> {
         let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
         let number = self.statements.fetch_add(1, Ordering::SeqCst) + 1;
@@ -133,7 +135,7 @@ impl Shared {
         fault
     }
 
-    /// Serves a connection until either end is gone, or a fault ends it: both are closed then.
+    /// Serves a connection until either side closes or a fault ends it; then both sides are closed.
     fn serve(&self, mut client: UnixStream) -> io::Result<()> {
         let mut server = UnixStream::connect(&self.server)?;
         let mut hello = vec![0; 4];
@@ -144,7 +146,7 @@ impl Shared {
         let mut state = relay(&mut server, Some(&mut client))?;
         loop {
             let mut statement = Vec::new();
-            // A query is one message; a prepared statement is several, up to a Sync.
+            // A query is one message; a prepared statement is several, up to a `Sync`.
             let kind = loop {
                 let Message { kind, bytes } = Message::read(&mut client)?;
                 statement.extend(bytes);
@@ -158,7 +160,7 @@ impl Shared {
             match self.next() {
                 Some(Fault::Refused(code, words)) => {
                     if statement.windows(6).any(|words| words == b"COMMIT") {
-                        // A commit that fails leaves no transaction.
+                        // A failed commit leaves no transaction.
                         server.write_all(&framed(b"Q", b"ROLLBACK\0")?)?;
                         state = relay(&mut server, None)?;
                     } else if state == b'T' {
@@ -189,7 +191,7 @@ impl Shared {
     }
 }
 
-/// Passes on what the server says until it is ready for more; answers the state it says it is in.
+/// Relays the server's messages until it is ready for more; returns its transaction state.
 fn relay(server: &mut UnixStream, mut client: Option<&mut UnixStream>) -> io::Result<u8> {
     loop {
         let Message { kind, bytes } = Message::read(server)?;

@@ -1,9 +1,11 @@
+//! The installed PostgreSQL: where its programs are.
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where PostgreSQL's programs are.
+/// The directory of PostgreSQL's programs.
 #[derive(Debug)]
 pub(super) struct Install {
     bin: PathBuf,
@@ -12,7 +14,7 @@ pub(super) struct Install {
 const PROGRAMS: [&str; 3] = ["initdb", "pg_ctl", "postgres"];
 
 impl Install {
-    /// The programs on the path, else those that packages put beside it.
+    /// The programs on the path, else in the directory of `pg_config` or of a package.
     pub(super) fn find() -> Option<Self> {
         let path = env::var_os("PATH").unwrap_or_default();
         let on_path = env::split_paths(&path).collect::<Vec<_>>();
@@ -33,7 +35,7 @@ fn pg_config() -> Option<PathBuf> {
     Some(PathBuf::from(String::from_utf8(output.stdout).ok()?.trim()))
 }
 
-/// The directories of Debian's packages, newest version first, and of Homebrew's.
+/// The directories of Debian's packages, newest version first, and of Homebrew.
 fn packaged() -> Vec<PathBuf> {
     let mut versions: Vec<_> = fs::read_dir("/usr/lib/postgresql")
         .into_iter()

@@ -1,3 +1,5 @@
+//! A TCP proxy to a database.
+
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -8,7 +10,7 @@ use std::thread;
 use super::client;
 use super::database::TestDatabase;
 
-/// A way to a database over TCP, as from another machine. It counts who comes.
+/// A TCP proxy to a database, as from another machine. It counts its connections.
 pub struct TcpWay {
     address: SocketAddr,
     url: String,
@@ -16,7 +18,7 @@ pub struct TcpWay {
 }
 
 impl TcpWay {
-    /// A way to `database`.
+    /// A proxy to `database`.
     pub fn to(database: &TestDatabase) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -27,30 +29,30 @@ impl TcpWay {
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 count.fetch_add(1, Ordering::SeqCst);
-                // Whoever cannot be served has nothing to wait for.
+                // A client without a server is disconnected.
                 let _ = UnixStream::connect(&socket).and_then(|server| join(client, server));
             }
         });
         Self { address, url, connections }
     }
 
-    /// The URL of the database by this way.
+    /// The URL of the database through this proxy.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Where it begins.
+    /// The address on which the proxy listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many connections were opened by it so far.
+    /// The number of connections to the proxy so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
 
-/// Passes on what either says until it is gone.
+/// Relays bytes in both directions until one side closes.
 fn join(client: TcpStream, server: UnixStream) -> io::Result<()> {
     client.set_nodelay(true)?;
     let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);

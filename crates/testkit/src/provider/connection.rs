@@ -1,3 +1,5 @@
+//! One connection of the scripted provider: requests in, scripted bytes out.
+
 use std::io;
 use std::sync::Arc;
 
@@ -9,8 +11,8 @@ use super::reply::{Ending, Framing, Gate, Reply};
 use super::request::{BodyFraming, RecordedRequest};
 use super::shared::Shared;
 
-/// Answers the calls of one connection. Its errors are the client's going, which is counted where
-/// it matters.
+/// Answers the calls of one connection. Its errors mean that the client left, which is counted where it
+/// matters.
 pub(super) async fn serve(socket: TcpStream, shared: Arc<Shared>) {
     drop(socket.set_nodelay(true));
     let (reader, mut writer) = socket.into_split();
@@ -24,12 +26,12 @@ pub(super) async fn serve(socket: TcpStream, shared: Arc<Shared>) {
     if let Ok(Next::Reset) = end
         && writer.as_ref().set_zero_linger().is_ok()
     {
-        // Dropped, it would say goodbye first.
+        // Dropping it would send a regular end first.
         writer.forget();
     }
 }
 
-/// What becomes of a connection after a call.
+/// The next step of a connection after a call.
 enum Next {
     Call,
     Close,
@@ -73,7 +75,7 @@ async fn one_call(
     }
     sent?;
     Ok(match (reply.ending, reply.framing) {
-        // Elsewhere the missing end shows; here only a reset tells a break from an end.
+        // With other framings the missing end is visible; here only a reset differs from an end.
         (Ending::CutInBody(_), Framing::UntilClose) => Next::Reset,
         (Ending::Complete, Framing::ContentLength | Framing::Chunked) if keeps_alive => Next::Call,
         (Ending::Kept, _) => Next::Call,
@@ -81,7 +83,7 @@ async fn one_call(
     })
 }
 
-/// The lines before the empty one; `None` if the client has nothing more to say.
+/// The lines before the empty one; `None` if the client has closed its side.
 async fn read_head(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Option<String>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -93,7 +95,7 @@ async fn read_head(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Optio
     Ok(Some(head.trim_end_matches("\r\n").to_owned()))
 }
 
-/// Reads so many bytes; what came of them is kept also if the client leaves.
+/// Reads `length` bytes into `body`, which keeps the bytes received if the client leaves.
 async fn read_exactly(
     reader: &mut (impl AsyncBufRead + Unpin),
     body: &mut Vec<u8>,
@@ -124,7 +126,7 @@ async fn read_chunks(
     }
 }
 
-/// Returns when the client has closed its side; never if it sends more, which is its next call.
+/// Returns when the client has closed its side; never if it sends its next call.
 async fn client_left(reader: &mut BufReader<OwnedReadHalf>) {
     let mut next = [0];
     if !reader.buffer().is_empty() || reader.get_mut().peek(&mut next).await.is_ok_and(|n| n > 0) {
@@ -157,7 +159,7 @@ async fn send(writer: &mut OwnedWriteHalf, reply: &Reply, is_head: bool) -> io::
             break;
         }
         pass(reply.piece_gate.as_ref()).await;
-        // A chunk that is cut was announced whole.
+        // The header of a cut chunk announces the whole chunk.
         let now = piece.get(..left).unwrap_or(piece);
         let mut bytes = Vec::with_capacity(now.len() + 16);
         if reply.framing == Framing::Chunked {

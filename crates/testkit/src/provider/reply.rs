@@ -1,3 +1,5 @@
+//! Scripted answers, and the gates that hold them back.
+
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -10,39 +12,38 @@ pub struct Reply {
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
     pub(super) framing: Framing,
-    /// Where the body is cut into pieces, ascending.
+    /// The offsets at which the body is cut into pieces, ascending.
     pub(super) edges: Vec<usize>,
     pub(super) head_gate: Option<Gate>,
     pub(super) piece_gate: Option<Gate>,
     pub(super) ending: Ending,
 }
 
-/// How the client can tell where the body ends.
+/// The way in which the client finds the end of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     ContentLength,
     Chunked,
     UntilClose,
-    /// There is no head of ours: the body is all that is written.
+    /// No head is written, only the body.
     Raw,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// As HTTP wants it.
+    /// The answer ends as HTTP requires.
     Complete,
-    /// The connection breaks after so many bytes of the body, which has no end mark.
+    /// The connection breaks after this number of bytes of the body, without an end mark.
     CutInBody(usize),
-    /// The connection breaks after so many bytes of the head.
+    /// The connection breaks after this number of bytes of the head.
     CutInHead(usize),
-    /// Not a byte comes, and the connection stays until the client leaves.
+    /// No byte is sent, and the connection stays until the client leaves.
     Silence,
-    /// The last piece of the body comes over and over until the client leaves.
+    /// The last piece of the body repeats until the client leaves.
     Endless,
-    /// Nothing comes after the pieces of the body, and the connection stays until the client
-    /// leaves.
+    /// Nothing is sent after the pieces of the body, and the connection stays until the client leaves.
     Stalled,
-    /// The next call is awaited on the connection, whatever the client makes of this answer.
+    /// The next call is read on the same connection, even if this answer has no visible end.
     Kept,
 }
 
@@ -61,7 +62,7 @@ impl Reply {
         }
     }
 
-    /// An answer with a body of some type.
+    /// An answer with a body of this content type.
     pub fn bytes(status: u16, content_type: &str, body: impl Into<Vec<u8>>) -> Self {
         let reply = Self::status(status).header("content-type", content_type);
         Self { body: body.into(), ..reply }
@@ -92,55 +93,55 @@ impl Reply {
         reply
     }
 
-    /// No answer at all: the connection stays open until the client leaves.
+    /// No answer: the connection stays open until the client leaves.
     pub fn silence() -> Self {
         Self { ending: Ending::Silence, ..Self::status(200) }
     }
 
-    /// No answer at all: the connection is closed when the request has been read.
+    /// No answer: the connection is closed after the request is read.
     pub fn hang_up() -> Self {
         Self::status(200).cut_in_head_at(0)
     }
 
-    /// These bytes in place of an answer, be they HTTP or not; then the connection is closed.
+    /// These bytes in place of an HTTP answer; then the connection is closed.
     pub fn raw(bytes: impl Into<Vec<u8>>) -> Self {
         Self { body: bytes.into(), framing: Framing::Raw, ..Self::status(200) }
     }
 
-    /// With one more header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With a body that is compressed already, by the method named.
+    /// Sets a body that is already compressed by `encoding`.
     #[must_use]
     pub fn encoded(self, encoding: &str, body: impl Into<Vec<u8>>) -> Self {
         let reply = self.header("content-encoding", encoding);
         Self { body: body.into(), edges: Vec::new(), ..reply }
     }
 
-    /// With a `content-length`; this is the default where there are no events.
+    /// Frames the body by `content-length`, the default for answers without events.
     #[must_use]
     pub fn content_length(self) -> Self {
         Self { framing: Framing::ContentLength, ..self }
     }
 
-    /// In chunks, one for each piece of the body.
+    /// Frames the body in chunks, one for each piece.
     #[must_use]
     pub fn chunked(self) -> Self {
         Self { framing: Framing::Chunked, ..self }
     }
 
-    /// With a body that ends where the connection does.
+    /// Frames the body by the end of the connection.
     #[must_use]
     pub fn until_close(self) -> Self {
         Self { framing: Framing::UntilClose, ..self }
     }
 
-    /// With a body in pieces that end at these offsets and nowhere else, each written alone. On
-    /// the wire only chunks keep their edges for certain; where it must be reads, use a [`Gate`].
+    /// Cuts the body into pieces that end at these offsets, each written alone. On the wire only chunks
+    /// keep their edges for certain; a test that needs separate reads uses a [`Gate`].
     #[must_use]
     pub fn pieces_at(self, offsets: impl IntoIterator<Item = usize>) -> Self {
         let mut edges: Vec<_> = offsets.into_iter().collect();
@@ -149,74 +150,72 @@ impl Reply {
         Self { edges, ..self }
     }
 
-    /// In chunks that end at these offsets of the body and nowhere else.
+    /// Frames the body in chunks that end at these offsets.
     #[must_use]
     pub fn chunked_at(self, offsets: impl IntoIterator<Item = usize>) -> Self {
         self.pieces_at(offsets).chunked()
     }
 
-    /// In chunks of so many bytes.
+    /// Frames the body in chunks of `bytes` bytes.
     #[must_use]
     pub fn chunked_every(self, bytes: usize) -> Self {
         let offsets = (0..self.body.len()).step_by(bytes.max(1));
         self.chunked_at(offsets)
     }
 
-    /// Each piece of the body waits until the gate lets one pass; the head does not wait.
+    /// Holds each piece of the body until the gate lets one pass. The head does not wait.
     #[must_use]
     pub fn gate(self, gate: &Gate) -> Self {
         Self { piece_gate: Some(gate.clone()), ..self }
     }
 
-    /// The head waits until the gate lets one pass.
+    /// Holds the head until the gate lets one pass.
     #[must_use]
     pub fn gate_head(self, gate: &Gate) -> Self {
         Self { head_gate: Some(gate.clone()), ..self }
     }
 
-    /// The connection breaks after the body's last byte, before its end can be known. Give body
-    /// and framing first.
+    /// Breaks the connection after the last byte of the body, without an end mark. Set body and framing
+    /// first.
     #[must_use]
     pub fn cut(self) -> Self {
         let end = self.body.len();
         self.cut_at(end)
     }
 
-    /// The connection breaks after so many bytes of the body. A `content-length` promises the
-    /// whole body, and one byte more if the cut is at its end; a body that ends with the
-    /// connection ends in a reset.
+    /// Breaks the connection after `body_bytes` bytes of the body. A `content-length` announces the whole
+    /// body, and one byte more if the cut is at its end. A body that ends with the connection ends in a
+    /// reset.
     #[must_use]
     pub fn cut_at(self, body_bytes: usize) -> Self {
         Self { ending: Ending::CutInBody(body_bytes), ..self }
     }
 
-    /// The connection breaks after so many bytes of status line and headers.
+    /// Breaks the connection after `head_bytes` bytes of status line and headers.
     #[must_use]
     pub fn cut_in_head_at(self, head_bytes: usize) -> Self {
         Self { ending: Ending::CutInHead(head_bytes), ..self }
     }
 
-    /// The last piece of the body comes again and again, and the answer never ends; the connection
-    /// does when the client leaves.
+    /// Repeats the last piece of the body until the client leaves.
     #[must_use]
     pub fn endless(self) -> Self {
         Self { ending: Ending::Endless, ..self }
     }
 
-    /// Nothing follows the pieces of the body: neither their end nor that of the connection.
+    /// Sends nothing after the pieces of the body, and keeps the connection open.
     #[must_use]
     pub fn stalled(self) -> Self {
         Self { ending: Ending::Stalled, ..self }
     }
 
-    /// With the next call awaited on the same connection, though nobody can tell where this answer
-    /// ends.
+    /// Reads the next call on the same connection, even if this answer has no visible end.
     #[must_use]
     pub fn kept(self) -> Self {
         Self { ending: Ending::Kept, ..self }
     }
 
-    /// Whether the status says that no body follows, whatever the headers say.
+    /// Whether the status excludes a body, whatever the headers say.
     pub(super) const fn has_no_body(&self) -> bool {
         matches!(self.status, 100..200 | 204 | 304)
     }
@@ -245,7 +244,7 @@ impl Reply {
         head + &framing + "\r\n"
     }
 
-    /// The pieces of the body, none of them empty.
+    /// The pieces of the body that are not empty.
     pub(super) fn pieces(&self) -> Vec<&[u8]> {
         let mut pieces = Vec::new();
         let mut start = 0;
@@ -259,7 +258,7 @@ impl Reply {
     }
 }
 
-/// What holds an answer back until the test says so.
+/// A gate that holds an answer back until the test releases it.
 #[derive(Clone, Debug)]
 pub struct Gate {
     passes: Arc<Semaphore>,
@@ -278,7 +277,7 @@ impl Gate {
         Self { passes: Arc::new(Semaphore::new(0)), arrivals: Arc::new(watch::Sender::new(0)) }
     }
 
-    /// Lets so many pass, now or when they come.
+    /// Lets `count` arrivals pass, present or future.
     pub fn pass(&self, count: usize) {
         self.passes.add_permits(count);
     }
@@ -288,12 +287,12 @@ impl Gate {
         self.passes.close();
     }
 
-    /// How many have come to the gate so far, passed or not.
+    /// The number of arrivals at the gate so far, passed or not.
     pub fn arrivals(&self) -> usize {
         *self.arrivals.borrow()
     }
 
-    /// Returns when so many have come to the gate.
+    /// Returns when there were `count` arrivals at the gate.
     pub async fn wait_for_arrivals(&self, count: usize) {
         let mut arrivals = self.arrivals.subscribe();
         let reached = arrivals.wait_for(|&arrived| arrived >= count).await;
@@ -302,7 +301,7 @@ impl Gate {
 
     pub(super) async fn wait(&self) {
         self.arrivals.send_modify(|arrivals| *arrivals += 1);
-        // An error says that the gate was opened for good.
+        // An error means that the gate was opened for all.
         if let Ok(pass) = self.passes.acquire().await {
             pass.forget();
         }

@@ -1,20 +1,22 @@
-/// A call as it arrived.
+//! Requests as they arrived at the scripted provider.
+
+/// A request as it arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedRequest {
     /// The method.
     pub method: String,
     /// Path and query, as sent.
     pub target: String,
-    /// Names as sent, and values, in the order in which they came.
+    /// The names, as sent, and values, in the order in which they arrived.
     pub headers: Vec<(String, String)>,
     /// The body's bytes, without the framing of chunks.
     pub body: Vec<u8>,
-    /// Whether the body arrived to its end.
+    /// Whether the whole body arrived.
     pub complete: bool,
 }
 
 impl RecordedRequest {
-    /// The value of a header, whatever the case of its name.
+    /// The value of a header; its name is compared without case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter();
         let found = headers.find(|(header, _)| header.eq_ignore_ascii_case(name));
@@ -61,7 +63,7 @@ impl RecordedRequest {
         BodyFraming::Length(length.unwrap_or(0))
     }
 
-    /// Whether the client waits for leave to send its body.
+    /// Whether the client waits for `100 Continue` before it sends its body.
     pub(super) fn expects_continue(&self) -> bool {
         self.header("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue"))
     }
@@ -71,7 +73,7 @@ impl RecordedRequest {
     }
 }
 
-/// How the end of a request's body is found.
+/// The way in which the end of a request's body is found.
 pub(super) enum BodyFraming {
     Length(usize),
     Chunked,

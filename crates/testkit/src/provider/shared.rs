@@ -1,4 +1,4 @@
-//! The script, and what has happened so far.
+//! The script of a provider, and the counts of its calls.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::reply::Reply;
 use super::request::RecordedRequest;
 
-/// What the provider and its connections share.
+/// The state that the provider and its connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) script: Mutex<Script>,
@@ -22,7 +22,7 @@ pub(super) struct Script {
     pub(super) requests: Vec<RecordedRequest>,
 }
 
-/// What has happened so far; tests can wait for it.
+/// The counts so far; tests can wait for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) connections: usize,
@@ -40,7 +40,7 @@ impl Shared {
         self.counts.send_modify(change);
     }
 
-    /// Records a call whose head has arrived, and what to answer.
+    /// Records a call whose head has arrived; returns its index and the answer.
     pub(super) fn begin(&self, request: RecordedRequest) -> (usize, Reply) {
         let mut script = self.script();
         let index = script.requests.len();

@@ -1,4 +1,4 @@
-//! Request records: those of forwarded calls, and of usage that was reported.
+//! Request records, of forwarded calls and of reported usage.
 
 pub(crate) mod report;
 mod view;
@@ -22,7 +22,7 @@ pub(crate) use view::{CostView, CurrentCost, ModelUsageView, RecordView};
 
 /// Read the record of a call.
 ///
-/// Of usage that was reported also by the id under which it was.
+/// Reported usage is also found by the id under which it was reported.
 #[utoipa::path(
     get,
     path = "/requests/{id}",
@@ -45,13 +45,13 @@ pub(crate) async fn get(
     Ok(HttpResponse::Ok().json(RecordView::of(&record, app.settings.shape)))
 }
 
-/// A merchant's record, by its id or by the merchant's own.
+/// A merchant's record, by its id or by the merchant's own id.
 pub(crate) fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,
     id: &str,
 ) -> Result<RequestRecord, ApiError> {
-    // No text in the database has such a letter, and PostgreSQL takes none.
+    // No text in the database has a NUL, and PostgreSQL accepts none.
     if id.contains('\0') {
         return Err(ApiError::not_found(ErrorCode::RequestNotFound, "request"));
     }
@@ -99,19 +99,19 @@ pub(crate) async fn list(
     ))
 }
 
-/// Which records are asked for, as documents have it; [`filter`] reads it.
+/// The filters of the list of records, as documents have them; [`filter`] reads them.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 pub(super) struct RecordQuery {
-    /// Only those under this meter.
+    /// Only records under this meter.
     meter_id: Option<MeterId>,
-    /// Only those with all these pairs of metadata.
+    /// Only records with all these pairs of metadata.
     #[param(inline)]
     metadata_filters: Option<MetadataFilters>,
 }
 
-/// Which records are asked for.
+/// The filters of the list of records.
 pub(super) fn filter(query: &Query, issues: &mut Vec<Issue>) -> RequestFilter {
     RequestFilter {
         connection_id: id_filter("connection_id", query, issues),
@@ -120,7 +120,7 @@ pub(super) fn filter(query: &Query, issues: &mut Vec<Issue>) -> RequestFilter {
     }
 }
 
-/// No record has more pairs of metadata.
+/// The most filters of metadata: no record has more pairs.
 const MOST_FILTERS: usize = 100;
 
 /// A JSON array of `[key, value]` pairs of strings.

@@ -23,7 +23,7 @@ use crate::tariff::Tariff;
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct ReportUsage {
-    /// Your own id of the usage: it is booked once.
+    /// Your own id of the usage. It is booked once.
     request_id: Name,
     #[schema(value_type = ConnectionId)]
     connection_id: Name,
@@ -71,7 +71,7 @@ impl ReportUsage {
         Usage { quantities, provider_cost: None }
     }
 
-    /// As it is booked: the provider has billed the merchant for it, with whichever key.
+    /// The usage as it is booked. The provider has billed the merchant for it, under any key.
     fn reported(self, tariff: &Tariff<'_>) -> Result<ReportedUsage, ApiError> {
         let usage = self.usage();
         let (provider, model) = (self.provider.map(|name| name.0), self.model.map(|name| name.0));
@@ -99,9 +99,9 @@ impl ReportUsage {
     }
 }
 
-/// Report usage that did not pass through here.
+/// Report usage that did not pass through this service.
 ///
-/// Reported again under the same `request_id`, the answer is the record that has it.
+/// A repetition with the same `request_id` answers with the record that has it.
 #[utoipa::path(
     post,
     path = "/requests",

@@ -1,4 +1,4 @@
-//! What a record looks like: one record, two views.
+//! The two views of a record, for the two shapes of the interface.
 
 use serde::Serialize;
 use tollgate_domain::{
@@ -55,21 +55,21 @@ pub(crate) struct RecordView {
     #[schema(value_type = CurrentCost)]
     cost: CostView,
     metadata: Metadata,
-    /// Anything unusual.
+    /// Unusual facts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     flags: Vec<RecordFlag>,
     created_at: Timestamp,
 }
 
-/// Something unusual about a record.
+/// An unusual fact about a record.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum RecordFlag {
-    /// The provider claimed more than a hundred times of what the call could use.
+    /// The provider claimed more than a hundred times the most that the call could use.
     SuspiciousUsage,
 }
 
-/// The customer, by the name that the shape has for it.
+/// The customer, under the name that the shape has for it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RequestCustomer)]
 struct Customer {
@@ -106,7 +106,7 @@ pub(crate) struct ModelUsageView {
     payer: Option<Payer>,
 }
 
-/// What it cost, in the words of the shape. Documents have the current one.
+/// The cost, in the fields of the shape. Documents have the current shape.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum CostView {

@@ -10,18 +10,18 @@ use crate::object::Object;
 use crate::usage::extractor::{EventKind, Extract, Facts, Found};
 use crate::usage::json::{Figure, Keys, header};
 
-/// Gathers what an answer of `converse` says.
+/// Gathers the usage of an answer of `converse`.
 #[derive(Default)]
 pub(in crate::usage) struct Converse {
     figures: Figures,
     malformed: bool,
-    /// The frame that reports usage is the last; a body is whole.
+    /// Whether the answer is whole: the frame that reports usage is the last, and a body is whole.
     closed: bool,
     facts: Facts,
     text_bytes: u64,
 }
 
-/// The figures as they stand, newest first. What is cached stands beside the input.
+/// The latest figures. Cached tokens are reported beside the input.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Figures {
     pub(super) input: Figure,
@@ -96,7 +96,7 @@ impl Figures {
         self.input.take(usage.get("inputTokens"));
         self.output.take(usage.get("outputTokens"));
         self.total.take(usage.get("totalTokens"));
-        // Each is sent under two names.
+        // Each figure is sent under two names.
         let read = ["cacheReadInputTokens", "cacheReadInputTokenCount"];
         let write = ["cacheWriteInputTokens", "cacheWriteInputTokenCount"];
         self.cache_read.take(usage.any(&read));
@@ -108,7 +108,7 @@ impl Figures {
         }
     }
 
-    /// Bedrock's own count, in a stream of `invoke`.
+    /// Takes Bedrock's own count, in a stream of `invoke`.
     pub(super) fn take_metrics(&mut self, metrics: &Object<'_>) {
         self.input.take(metrics.get("inputTokenCount"));
         self.output.take(metrics.get("outputTokenCount"));
@@ -137,7 +137,7 @@ impl Figures {
         Some(PerUnit { output: self.output.count()?, ..PerUnit::default() })
     }
 
-    /// Whether the parts come to another total than the one stated, if one is.
+    /// Whether the sum of the parts differs from the stated total, if there is one.
     fn total_differs(&self) -> bool {
         let parts = [self.input, self.output, self.cache_read, self.cache_write];
         let sum = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.or_zero()));
@@ -145,5 +145,5 @@ impl Figures {
     }
 }
 
-/// Arguments of tools stand under `input`, as text in a stream.
+/// Arguments of tools are under `input`, as text in a stream.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::new(&["text", "input"], &["usage"]));

@@ -1,4 +1,4 @@
-//! `invoke`: the body is the vendor's, and so are the events of a stream.
+//! `invoke`: the body and the events of a stream have the format of the model's vendor.
 
 use std::sync::LazyLock;
 
@@ -17,10 +17,10 @@ use crate::usage::extractor::{EventKind, Extract, Found};
 use crate::usage::json::{Figure, Keys, header};
 use crate::usage::openai::{OpenAi, Thoughts};
 
-/// Gathers what an answer of `invoke` says: each vendor's events are read as its own, and Bedrock's
-/// count takes the place of what a vendor does not say.
+/// Gathers the usage of an answer of `invoke`. Each vendor's events are read in its own format.
+/// Bedrock's count replaces figures that a vendor does not report.
 pub(in crate::usage) struct Invoke {
-    /// Who made the answer; known from its first event.
+    /// The vendor of the answer, known from its first event.
     vendor: Vendor,
     hour_cache: bool,
     /// Bedrock's own count.
@@ -36,9 +36,9 @@ enum Vendor {
     Unknown,
     Anthropic(Box<Anthropic>),
     OpenAi(Box<OpenAi>),
-    /// Nova's events are those of `converse`.
+    /// Nova's events have the format of `converse`.
     Converse(Box<Converse>),
-    /// Llama and Titan report flat, under names of their own.
+    /// Llama and Titan report flat fields, with names of their own.
     Flat(Flat),
 }
 
@@ -58,7 +58,7 @@ impl Invoke {
         let input = figure("x-amzn-bedrock-input-token-count");
         let mut output = figure("x-amzn-bedrock-output-token-count");
         if output == Figure::Absent && input.count().is_some() {
-            // Embeddings bring none.
+            // Embeddings have no output.
             output = Figure::Count(0);
         }
         let counted = Figures {
@@ -80,7 +80,7 @@ impl Invoke {
         }
     }
 
-    /// The reader for what begins like this.
+    /// Selects the reader by the first event.
     fn recognise(&mut self, answer: &Object<'_>) {
         if !matches!(self.vendor, Vendor::Unknown) {
             return;
@@ -104,7 +104,7 @@ impl Invoke {
         }
     }
 
-    /// An event as the vendor wrote it.
+    /// Reads an event in the vendor's format.
     fn vendor_event(&mut self, data: &[u8], event: &Object<'_>) {
         self.recognise(event);
         match &mut self.vendor {
@@ -163,7 +163,7 @@ impl Flat {
 }
 
 impl Extract for Invoke {
-    /// A frame holds the vendor's event, in base64.
+    /// Reads a frame, which holds the vendor's event in base64.
     fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
         self.provider_error |= name == b"error";
         let Some(frame) = Object::of(data) else { return EventKind::Content };
@@ -217,7 +217,7 @@ impl Extract for Invoke {
         }
         if self.images > 0 {
             found.others.image = self.images;
-            // Images are billed by their number: nothing else is said of them.
+            // Images are billed by their number, and no other figure is reported.
             found.is_final |= found.input.is_none() && self.closed;
             found.input = Some(found.input.unwrap_or_default());
             found.output = Some(found.output.unwrap_or_default());

@@ -1,9 +1,11 @@
+//! The token counts of Google's answers, split by kind.
+
 use tollgate_pricing::PerUnit;
 
 use crate::object::Object;
 use crate::usage::json::{Figure, part_of};
 
-/// The figures as they stand, newest first.
+/// The latest figures.
 #[derive(Default)]
 pub(super) struct Figures {
     prompt: Figure,
@@ -18,7 +20,7 @@ pub(super) struct Figures {
     output_kinds: Kinds,
 }
 
-/// What a count consists of besides text.
+/// The counts of kinds other than text.
 #[derive(Clone, Copy, Default)]
 struct Kinds {
     audio: u64,
@@ -32,7 +34,7 @@ impl Figures {
         self.prompt.take(usage.get("promptTokenCount"));
         self.tools.take(usage.get("toolUsePromptTokenCount"));
         self.cached.take(usage.get("cachedContentTokenCount"));
-        // The second is the word of the live answers.
+        // The second is the name in live answers.
         self.candidates.take(usage.any(&["candidatesTokenCount", "responseTokenCount"]));
         self.thoughts.take(usage.get("thoughtsTokenCount"));
         self.total.take(usage.get("totalTokenCount"));
@@ -53,7 +55,7 @@ impl Figures {
         let mut rest = self.prompt.count()?;
         let mut cached = part_of(&mut rest, self.cached);
         let cached_input_audio = part_of(&mut cached, Figure::Count(self.cached_kinds.audio));
-        // What kind the cached tokens were counts with them.
+        // Cached tokens of a kind are subtracted from that kind.
         let uncached = |all: u64, cached: u64| Figure::Count(all.saturating_sub(cached));
         let (all, kept) = (self.prompt_kinds, self.cached_kinds);
         let prompt = PerUnit {
@@ -76,12 +78,12 @@ impl Figures {
         Some(PerUnit::sum(&prompt, &tools))
     }
 
-    /// `answered` is whether text came back.
+    /// The output tokens. `answered` is whether text came back.
     pub(super) fn output(&self, answered: bool) -> Option<PerUnit<u64>> {
-        // Absent when there were none but thoughts, and when the prompt was refused.
+        // Absent if there were only thoughts, and if the prompt was refused.
         let mut rest = match self.candidates.count() {
             Some(candidates) => candidates,
-            // A prompt alone, or thoughts alone, are the whole of it where no text came back.
+            // Without text, a prompt alone or thoughts alone are the whole usage.
             None if self.total.count().is_none() => {
                 let thought = self.thoughts.count().is_some();
                 (thought || (self.prompt.count().is_some() && !answered)).then_some(0)?
@@ -102,7 +104,7 @@ impl Figures {
         stated.iter().fold(0, |sum: u64, figure| sum.saturating_add(figure.or_zero()))
     }
 
-    /// Whether the parts come to another total than the one stated, if one is.
+    /// Whether the sum of the parts differs from the stated total, if there is one.
     pub(super) fn total_differs(&self) -> bool {
         let sum = self.stated_without_candidates().saturating_add(self.candidates.or_zero());
         self.total.count().is_some_and(|total| total != sum)
@@ -111,7 +113,7 @@ impl Figures {
 }
 
 impl Kinds {
-    /// Takes the first of several lists that is there.
+    /// Takes the first of several lists that is present.
     fn take(&mut self, usage: &Object<'_>, keys: &[&str]) {
         let Some(key) = keys.iter().find(|key| usage.get(key).is_some()) else { return };
         *self = Self::default();

@@ -1,3 +1,5 @@
+//! Tests of bodies that are too large to be kept.
+
 use awc::http::Method;
 
 use super::*;
@@ -97,7 +99,7 @@ fn what_follows_the_end_cannot_undo_it() {
     assert_eq!(reading.usage.quantities.output, 2);
 }
 
-/// What is read of a body of nine megabytes that begins and ends like this.
+/// The reading of a body of nine megabytes with this beginning and end.
 fn read_large(path: &str, encoding: &'static str, call: &CallBody, ends: [&str; 2]) -> Reading {
     let [first, last] = ends;
     let body = format!("{first}{}{last}", "0.25,".repeat(9 * 1024 * 1024 / 5));
@@ -132,7 +134,7 @@ fn the_usage_at_the_end_of_a_body_beyond_the_bound_is_read() {
     );
 }
 
-/// What is read of Google's answer of nine megabytes that begins and ends like this.
+/// The reading of Google's answer of nine megabytes with this beginning and end.
 fn read_large_of_google(path: &str, ends: [&str; 2]) -> Reading {
     let url = format!("https://generativelanguage.googleapis.com/v1beta/models/{path}");
     let endpoint = ProviderTable::builtin().resolve(&Method::POST, &url).unwrap();
@@ -186,7 +188,8 @@ fn a_fault_comes_when_it_is_ordered() {
     ResponseMeter::new(&endpoint(), 200, &headers, &CallBody::empty(), false);
 }
 
-/// Images come as text of many megabytes, in a body, an event or an item: the usage beside them counts.
+/// Images come as text of many megabytes, in a body, an event or an item. The usage beside them
+/// counts.
 #[test]
 fn usage_beside_something_very_large_is_read() {
     let large = "A".repeat(9 * 1024 * 1024);

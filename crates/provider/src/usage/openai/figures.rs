@@ -1,11 +1,13 @@
+//! The token counts of OpenAI's format, with the variants of other hosts.
+
 use tollgate_pricing::PerUnit;
 
 use crate::dialect::Api;
 use crate::object::Object;
 use crate::usage::json::{Figure, part_of};
 
-/// The figures of an answer as they stand, newest first. Two families of names stand beside each
-/// other, and some providers report under both.
+/// The latest figures of an answer. There are two families of names, and some providers report
+/// under both.
 #[derive(Default)]
 pub(super) struct Figures {
     prompt: Figure,
@@ -22,19 +24,19 @@ pub(super) struct Figures {
     output_image: Figure,
 }
 
-/// How a host counts what was thought, where the total does not tell.
+/// The place of a host's reasoning tokens, if the total does not show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::usage) enum Thoughts {
     /// Within the answer.
     Within,
-    /// Now within it, and now beside it.
+    /// Sometimes within it, sometimes beside it.
     Either,
     /// In the total alone.
     Unsaid,
 }
 
 impl Thoughts {
-    /// How the host of a price list does.
+    /// The place at the host of a price list.
     pub(in crate::usage) fn of(price_list: &str) -> Self {
         match price_list {
             "google" => Self::Unsaid,
@@ -44,9 +46,9 @@ impl Thoughts {
     }
 }
 
-/// What providers call the tokens of the prompt that were cached, where they have no details.
-/// Mistral's `num_cached_tokens` is none of them: it counts what its servers had, at the full price.
-/// What is billed for less stands in the details.
+/// The names of the cached tokens of the prompt at providers without details. Mistral's
+/// `num_cached_tokens` is not one of them: it counts the tokens that its servers had cached, at the
+/// full price. Its tokens at a lower price are in the details.
 const CACHED: [&str; 3] = ["cached_tokens", "prompt_cache_hit_tokens", "cached_prompt_text_tokens"];
 
 impl Figures {
@@ -137,7 +139,7 @@ impl Figures {
             ..PerUnit::default()
         };
         match api {
-            // What these make is all they are billed for, unless they tell it apart.
+            // These bill only the images or the sound, unless the answer reports them apart.
             Api::Images if self.output_image == Figure::Absent => output.output_image = rest,
             Api::Speech if self.output_audio == Figure::Absent => output.output_audio = rest,
             _ => output.output = rest,
@@ -145,11 +147,11 @@ impl Figures {
         Some(output)
     }
 
-    /// Reasoning that is not among the `completion` tokens. Most providers count it there, a few
-    /// beside, and some now so and now so: the total tells.
+    /// The reasoning tokens beyond the `completion` tokens. Most providers count them within, a few
+    /// beside, and some either way: then the total decides.
     fn reasoning_beside(&self, completion: u64, thoughts: Thoughts) -> u64 {
         let reasoning = self.reasoning.or_zero();
-        // What is more than the whole answer cannot be a part of it.
+        // A count above the whole answer cannot be a part of it.
         let beyond = match thoughts {
             Thoughts::Either if reasoning > completion => reasoning,
             _ => 0,
@@ -167,7 +169,7 @@ impl Figures {
         }
     }
 
-    /// Whether the parts come to another total than the one stated, if one is.
+    /// Whether the sum of the parts differs from the stated total, if there is one.
     pub(super) fn total_differs(&self, api: Api, thoughts: Thoughts) -> bool {
         let Some(total) = self.total.count() else { return false };
         let (input, output) = (self.input(api), self.output(api, thoughts));
@@ -180,7 +182,7 @@ impl Figures {
     }
 }
 
-/// Whether tokens go in and none come out.
+/// Whether the endpoint has only input tokens.
 fn only_takes(api: Api) -> bool {
     matches!(api, Api::Embeddings | Api::Rerank)
 }

@@ -1,11 +1,11 @@
-//! Speech in, speech out, and images: OpenAI's endpoints that are billed by tokens for some models
-//! and by seconds, characters or images for others.
+//! Transcription, speech and images: OpenAI's endpoints that bill some models by tokens, and others
+//! by seconds, characters or images.
 //!
 //! | endpoint | reported | else |
 //! |---|---|---|
-//! | transcription | `usage` (tokens or seconds), `duration` | the last timestamp of subtitles, the length of the sound that was sent |
-//! | speech | `usage` in the last event of a stream | the characters that were sent |
-//! | images | `usage`, the images in the answer | how many were asked for |
+//! | transcription | `usage` (tokens or seconds), `duration` | last timestamp of subtitles, length of the sent sound |
+//! | speech | `usage` in the last event of a stream | characters that were sent |
+//! | images | `usage`, the images in the answer | number of requested images |
 
 use tollgate_pricing::PerUnit;
 
@@ -18,29 +18,29 @@ use crate::request::{CallBody, Sound};
 use crate::usage::estimate;
 use crate::usage::extractor::{EventKind, Extract, Found};
 
-/// Gathers what an answer says.
+/// Gathers the usage of an answer.
 pub(in crate::usage) struct Media {
     usage: OpenAi,
     api: Api,
-    /// Microseconds of sound, as the answer states them, and as its last timestamp tells them.
+    /// Microseconds of sound: as stated in the answer, and by its last timestamp.
     heard: Option<u64>,
     told: Option<u64>,
     images: Option<u64>,
     sent: Sound,
     characters: u64,
     asked_images: u64,
-    /// Whether the model is one that is billed by tokens, which nothing reports.
+    /// Whether the model is billed by tokens, so that another unit is not its usage.
     by_tokens: bool,
-    /// The whole answer is there.
+    /// Whether the whole answer is there.
     closed: bool,
 }
 
-/// Tokens of sound for a second of it, and for a character that is read aloud: what the prices for
-/// minutes and for tokens of the same models come to, rounded up.
+/// The tokens of a second of sound, and of a character that is read aloud: the ratio of the prices
+/// for minutes and for tokens of the same models, rounded up.
 const TOKENS_PER_SECOND_HEARD: u64 = 17;
 const TOKENS_PER_CHARACTER_READ: u64 = 2;
 const CHARACTERS_PER_TOKEN: u64 = 4;
-/// Of a square image at high quality.
+/// The tokens of a square image at high quality.
 const TOKENS_PER_IMAGE: u64 = 4_160;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
@@ -65,8 +65,8 @@ impl Media {
         matches!(name, b"transcript.text.done" | b"speech.audio.done")
     }
 
-    /// What is known without a report: a stated length or count is as good as one. The last
-    /// timestamp is not: silence may follow it, and a cut answer has another.
+    /// Adds the usage that follows without a report. A stated length or count is as good as a
+    /// report. The last timestamp is not: silence may follow it, and a cut answer has another one.
     fn unreported(&self, found: &mut Found) {
         let mut tokens = (PerUnit::default(), PerUnit::default());
         let stated = match self.api {
@@ -117,7 +117,7 @@ impl Extract for Media {
                 b"data: {\"type\":\"transcript.text.done\"",
                 b"data: {\"type\":\"speech.audio.done\"",
             ],
-            // Each image has an event of its own at its end.
+            // Each image ends with its own event.
             _ => &[],
         }
     }
@@ -133,7 +133,7 @@ impl Extract for Media {
         Self::is_last(name) || (unnamed && Object::of(data).is_some_and(says_so))
     }
 
-    /// Sound is not kept to be read.
+    /// Sound is not kept for reading.
     fn tells_text(&self) -> bool {
         self.api != Api::Speech
     }
@@ -175,7 +175,7 @@ impl Extract for Media {
         let usage = std::mem::replace(&mut self.usage, OpenAi::new(self.api, Thoughts::Within));
         let mut found = Box::new(usage).found();
         if found.input.is_none() && found.others.input_second > 0 {
-            // `usage` states seconds and nothing else.
+            // `usage` states only seconds.
             found.input = Some(PerUnit::default());
             found.output = Some(PerUnit::default());
             found.is_final = self.closed;
@@ -187,17 +187,17 @@ impl Extract for Media {
     }
 }
 
-/// A number that may stand in quotes.
+/// The text of a number that may be in quotes.
 fn text_of(json: &str) -> &str {
     json.trim_matches('"')
 }
 
-/// The end of the last line of subtitles (SRT, WebVTT), in microseconds: an arrow in what is said is
-/// none of them.
+/// The end of the last line of subtitles (SRT, WebVTT), in microseconds. Arrows in the spoken text
+/// do not count.
 fn last_timestamp(body: &[u8]) -> Option<u64> {
     let mut arrows = memchr::memmem::rfind_iter(body, b"-->");
     arrows.find_map(|at| {
-        // What does not fit a timestamp need not be looked at.
+        // A timestamp is not longer than this.
         let rest = body.get(at..)?.get(3..)?;
         let rest = rest.get(..64).unwrap_or(rest);
         timestamp(String::from_utf8_lossy(rest).split_whitespace().next()?)

@@ -1,4 +1,4 @@
-//! All answers but those of speech and images: their text, and the figures beside it.
+//! All answers except speech and images: their text, and their figures.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -14,10 +14,10 @@ use crate::object::{Inner, Object};
 use crate::usage::extractor::{EventKind, Extract, Facts, Found, sides};
 use crate::usage::json::{Figure, Keys};
 
-/// Streams say who they are in their first event; a few are looked at, not all.
+/// The number of first events that are parsed for the model. Streams name it in their first event.
 const INTRODUCTORY_EVENTS: u32 = 4;
 
-/// What is looked into wherever it stands in an answer.
+/// The keys of objects that are parsed wherever they occur in an answer.
 const LOOKED_INTO: Inner = |key| {
     matches!(
         key,
@@ -33,24 +33,24 @@ const LOOKED_INTO: Inner = |key| {
 const RESPONSE_ENDS: [&[u8]; 3] =
     [b"response.completed", b"response.incomplete", b"response.failed"];
 
-/// Gathers what an answer says.
+/// Gathers the usage of an answer.
 pub(in crate::usage) struct OpenAi {
     api: Api,
     thoughts: Thoughts,
     events: u32,
     figures: Figures,
-    /// The last usage was there and was no object.
+    /// Whether the last usage was not an object.
     malformed: bool,
-    /// Nothing will be added to the figures: some providers report in every event, so that only
-    /// what comes with or behind the end of the text is the whole.
+    /// Whether no figures are added any more. Some providers report in every event, so only the
+    /// usage at or after the end of the text is whole.
     pub(super) closed: bool,
     tools: PerUnit<u64>,
-    /// What images used that the answer made, by the model that drew them.
+    /// The usage of images in the answer, by the model that drew them.
     images: Option<Part>,
     pages: Figure,
     seconds: Option<u64>,
     cost: Option<Amount>,
-    /// What each model used, where several served the call.
+    /// The usage of each model, if several served the call.
     parts: Vec<Part>,
     facts: Facts,
     pub(super) text_bytes: u64,
@@ -77,11 +77,11 @@ impl OpenAi {
     }
 
     fn stream_keys(&self) -> &'static Keys {
-        // The events of a response repeat at its end what their deltas said.
+        // The last events of a response repeat the text of its deltas.
         if self.api == Api::Chat { &BODY_KEYS } else { &DELTA_KEYS }
     }
 
-    /// Takes what an answer says, and the usage that stands in it.
+    /// Takes the facts of an answer, and its usage.
     fn absorb(&mut self, answer: &Object<'_>, usage: Option<Stated<'_, '_>>) {
         let facts = &mut self.facts;
         answer.tell("model", &mut facts.model);
@@ -102,7 +102,7 @@ impl OpenAi {
             self.pages.take(read.get("pages_processed"));
         }
         if self.api == Api::Ocr && self.pages == Figure::Absent && answer.get("pages").is_some() {
-            // Nothing is reported beside the pages themselves.
+            // No usage is reported beside the pages.
             self.pages = Figure::Count(u64::try_from(answer.objects("pages").len()).unwrap_or(0));
         }
         if let Some(usage) = usage {
@@ -124,7 +124,7 @@ impl OpenAi {
         self.cost = cost(&usage).or(self.cost);
     }
 
-    /// What went in and what came out, as far as it is reported.
+    /// The input and the output, as far as they are reported.
     fn reported(&self) -> (Option<PerUnit<u64>>, Option<PerUnit<u64>>) {
         if !self.parts.is_empty() {
             let (input, output) = sides(&self.parts);
@@ -139,19 +139,19 @@ impl OpenAi {
         }
     }
 
-    /// Whether reading documents is all that the answer reports: it costs by the page.
+    /// Whether the answer reports only pages, by which document reading is billed.
     fn is_pages_only(&self) -> bool {
         self.api == Api::Ocr && self.pages.count().is_some()
     }
 }
 
-/// A usage, if what stands under its name is one.
+/// A usage, if the value under its key is one.
 type Stated<'o, 'a> = Result<Cow<'o, Object<'a>>, Malformed>;
 
 struct Malformed;
 
-/// Where usage stands: beside the choices, as Groq has it in a stream, or as Moonshot has it, within
-/// the choice that ends.
+/// The usage in its usual place, or where Groq and Moonshot put it in a stream. Moonshot puts it
+/// within the last choice.
 fn usage_of<'o, 'a>(answer: &'o Object<'a>) -> Option<Stated<'o, 'a>> {
     if answer.has("usage") {
         return Some(answer.object("usage").ok_or(Malformed));
@@ -164,15 +164,15 @@ fn usage_of<'o, 'a>(answer: &'o Object<'a>) -> Option<Stated<'o, 'a>> {
     of_groq.or_else(|| answer.objects("choices").iter().find_map(within))
 }
 
-/// The cost that a provider states itself: its own words for it, each with what it means.
+/// The cost that a provider states, under each provider's names.
 fn cost(usage: &Object<'_>) -> Option<Amount> {
-    // Ten decimals: a tick of xAI's is the smallest amount.
+    // The unit of xAI is the smallest amount, with ten decimals.
     if let Some(ticks) = usage.get("cost_in_usd_ticks") {
         let ticks: i64 = ticks.get().trim_matches('"').parse().ok()?;
         return Some(ticks).filter(|ticks| *ticks >= 0).map(Amount::from_units);
     }
     let stated = usage.any(&["cost", "estimated_cost"])?;
-    // Perplexity's tells its parts apart.
+    // Perplexity states the cost in parts.
     if let Some(parts) = Object::in_value(stated) {
         return amount(parts.get("total_cost")?.get());
     }
@@ -181,12 +181,12 @@ fn cost(usage: &Object<'_>) -> Option<Amount> {
     if !is_fee_only {
         return Some(own);
     }
-    // OpenRouter called with a key stored there: what it states is its fee.
+    // OpenRouter with a key stored there: the stated cost is its fee only.
     let details = usage.object("cost_details")?;
     own.checked_add(amount(details.get("upstream_inference_cost")?.get())?).ok()
 }
 
-/// One model of several, as Groq's compound systems report them.
+/// The usage of one model of several, as Groq's compound systems report it.
 fn part(entry: &Object<'_>) -> Option<Part> {
     let mut figures = Figures::default();
     figures.take(entry.object("usage")?.as_ref());
@@ -212,7 +212,7 @@ impl Extract for OpenAi {
         ]
     }
 
-    /// Judged by the first field that shows it.
+    /// Decides by the first field that shows the end.
     fn ends_stream(&self, name: &[u8], data: &[u8]) -> bool {
         if data.trim_ascii() == b"[DONE]" || RESPONSE_ENDS.contains(&name) {
             return true;
@@ -239,7 +239,7 @@ impl Extract for OpenAi {
         let event = Object::with_inner(data, LOOKED_INTO);
         let Some(event) = event else { return EventKind::Content };
         let is_empty = event.get("choices").map(is_empty_list);
-        // Without a value under that name anywhere there is none to be sought.
+        // Without a telling key, there is no usage to search for.
         let usage = seen.tells.then(|| usage_of(&event)).flatten();
         if usage.is_some() {
             self.closed = is_empty != Some(false) || FINISH.look(data).tells;
@@ -267,7 +267,7 @@ impl Extract for OpenAi {
             self.closed = true;
             self.absorb(answer, usage_of(answer));
         }
-        // What is reported in full is never estimated.
+        // A full report needs no estimate.
         if !matches!(self.reported(), (Some(_), Some(_))) {
             self.text_bytes = BODY_KEYS.text_bytes(body);
         }

@@ -1,5 +1,5 @@
-//! Calls of built-in tools in a response. They are billed beside its tokens: each, or by the tokens of
-//! images.
+//! Calls of built-in tools in a response. They are billed beside its tokens: each, or by the tokens
+//! of images.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use crate::object::Object;
 use crate::request::image_model;
 use crate::usage::json::{Figure, part_of};
 
-/// Calls that are billed each.
+/// The calls that are billed each.
 pub(super) fn calls(items: &[Object<'_>]) -> PerUnit<u64> {
     let mut calls = PerUnit::default();
     let mut containers = BTreeSet::new();
     for item in items {
         let unit = match item.text("type").as_deref() {
-            // A search that only opens or searches a page that it has found is free.
+            // A search that only opens or searches a found page is free.
             Some("web_search_call") if !is_page_visit(item) => Unit::WebSearch,
             Some("file_search_call") => Unit::FileSearch,
             // A container is billed once, however often code runs in it.
@@ -30,7 +30,7 @@ pub(super) fn calls(items: &[Object<'_>]) -> PerUnit<u64> {
     calls
 }
 
-/// The larger count of each tool: an answer may be reported more than once.
+/// The larger count of each tool. An answer may be reported more than once.
 pub(super) fn most(one: &PerUnit<u64>, other: &PerUnit<u64>) -> PerUnit<u64> {
     let mut most = *one;
     for &unit in Unit::ALL {
@@ -44,8 +44,8 @@ fn is_page_visit(item: &Object<'_>) -> bool {
     matches!(action.as_deref(), Some("open_page" | "find_in_page"))
 }
 
-/// What images used that a response made: the tokens of the model that drew them, as `tool_usage`
-/// states them, else as their sizes and qualities have them. `usage` does not contain them.
+/// The usage of images that a response made: the tokens of the model that drew them, as
+/// `tool_usage` states them, else by their sizes and qualities. `usage` does not contain them.
 pub(super) fn images(response: &Object<'_>, items: &[Object<'_>]) -> Option<Part> {
     let stated = response.object("tool_usage").and_then(|usage| stated(&usage));
     let made = || {
@@ -82,8 +82,8 @@ fn stated(tool_usage: &Object<'_>) -> Option<PerUnit<u64>> {
     Some(quantities)
 }
 
-/// The tokens of an image by its quality and size (OpenAI, "Image generation: cost and latency"); what
-/// is not stated counts as the largest.
+/// The tokens of an image by its quality and size (OpenAI, "Image generation: cost and latency").
+/// An unstated value counts as the largest.
 fn tokens_of_image(item: &Object<'_>) -> Option<u64> {
     item.text("type").filter(|kind| kind == "image_generation_call")?;
     if item.text("status").as_deref() == Some("failed") {

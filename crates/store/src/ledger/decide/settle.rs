@@ -1,4 +1,4 @@
-//! The end of a call: its cost is taken of the wallets that pay, once.
+//! Settlement: the end of a call, whose cost is taken from the wallets that pay, once.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::rows::counter_key;
 use crate::settled_call::SettledCall;
 use crate::write_set::{Reason, out_of_range};
 
-/// How a call has ended.
+/// The end of a call.
 struct End<'a> {
     report: &'a Report,
     /// Whether the sweeper ended it.
     swept: bool,
-    /// What the sweeper booked, which is corrected.
+    /// The sweeper's settlement of the call, which is corrected.
     before: Option<&'a SettledCall>,
 }
 
@@ -40,7 +40,7 @@ impl Decision<'_> {
                 self.end(&call, settlement)?
             }
             CallState::Settled(before) => {
-                // The sweeper ends only open calls; a report corrects the sweeper.
+                // The sweeper ends open calls only. A report corrects the sweeper.
                 let Some(report) = settlement.report.as_deref().filter(|_| before.record.swept)
                 else {
                     self.know_settled(before);
@@ -82,7 +82,7 @@ impl Decision<'_> {
         self.settled.push(id);
     }
 
-    /// Counts a call on its spend key that no admission has counted.
+    /// Counts a call on its spend key, for a call without an admission.
     fn count_call(&mut self, call: &PendingRecord) -> Result<(), StoreError> {
         let Some(id) = call.spend_key_id else { return Ok(()) };
         let counters = &mut self.change_spend_key(id)?.counters;
@@ -90,7 +90,7 @@ impl Decision<'_> {
         counters.admit(at, Amount::ZERO).map_err(|Overflow| out_of_range("spend key", id))
     }
 
-    /// Books the end of a call: its cost, and only the difference where it was booked before.
+    /// Books the end of a call: its cost, or the difference when it was booked before.
     fn book(
         &mut self,
         call: &Arc<PendingRecord>,
@@ -123,7 +123,7 @@ impl Decision<'_> {
                 "{request_id}: what it costs is beyond all amounts; it is booked at nothing"
             );
         }
-        // A counter that is full stays so: a call is settled whatever its units are.
+        // A full counter stays full: a call is settled whatever its units are.
         let room = i64::MAX.checked_sub(others).ok_or_else(out_of_counter)?;
         let counted_units = i64::try_from(counter_moves).unwrap_or(i64::MAX).min(room);
         let counted_units = if counter.is_some() { counted_units } else { 0 };
@@ -134,7 +134,7 @@ impl Decision<'_> {
         }
         let (wallet_paid, merchant_paid) = self.pay(call, &record, before)?;
         record.sequence = match before {
-            // Without a wallet of its own, the merchant's may have to pay, and is known.
+            // A call without a wallet may be paid by the merchant's wallet, so that wallet is known.
             None => {
                 let id = call.wallet_id.unwrap_or(call.merchant_wallet_id);
                 let wallet = self.state.accounts.wallet_mut(id)?;
@@ -158,8 +158,8 @@ impl Decision<'_> {
         Ok((settled, outcome))
     }
 
-    /// Takes the cost of a call of its wallets and counts it on its spend key, less what was booked before, and
-    /// releases the holds. Answers the sum that is booked now on the call's wallet, and on the merchant's own.
+    /// Takes the cost of a call from its wallets and counts it on its spend key, less the amounts booked before.
+    /// Releases the holds. Returns the sums now booked on the call's wallet and on the merchant's own.
     fn pay(
         &mut self,
         call: &PendingRecord,
@@ -194,9 +194,9 @@ impl Decision<'_> {
         Ok((sum(wallet_paid, of_wallet)?, sum(merchant_paid, of_merchant)?))
     }
 
-    /// Releases what a call held on a wallet and takes what is due of it, of credit before the balance, each as a
-    /// ledger line of its own. What a balance has no room for is not taken; the record keeps the whole cost. Answers how
-    /// much it took.
+    /// Releases the hold of a call on a wallet and takes the amount due: from credit first, then from the balance, each
+    /// as a ledger line of its own. An amount that would take the balance out of range is not taken; the record keeps
+    /// the whole cost. Returns the amount taken.
     fn take(
         &mut self,
         wallet_id: WalletId,
@@ -228,7 +228,7 @@ impl Decision<'_> {
                 kind,
                 request_id: Some(request_id),
                 description: None,
-                // The record of the call is written once.
+                // No key is needed: the record of the call is written once.
                 idempotency_key: None,
             };
             let amount = of_balance.checked_neg().map_err(out_of_range)?;
@@ -238,8 +238,8 @@ impl Decision<'_> {
         Ok(taken)
     }
 
-    /// Counts what a call cost on its spend key, of which `more` was not counted before, with the events of limits
-    /// that it reaches.
+    /// Counts the cost of a call on its spend key. `more` is the part not counted before. Adds the events of the limits
+    /// that the key reaches.
     fn spend(
         &mut self,
         pending: &PendingRecord,
@@ -262,12 +262,13 @@ impl Decision<'_> {
     }
 }
 
-/// The part of `due` for which a balance has room: less than all of it only where a call cost far more than it held.
+/// The part of `due` for which a balance has room. It is less than `due` only for a call that cost far more than it
+/// held.
 pub(super) fn room_for(balance: Amount, due: Amount) -> Amount {
     let edge = if due.is_positive() { Amount::from_units(i64::MIN) } else { Amount::MAX };
     match balance.checked_sub(due) {
         Ok(_) => due,
-        // A balance that `due` takes out of the range is on the side of that edge.
+        // `due` would take the balance past this edge: only the distance to the edge is taken.
         Err(Overflow) => balance.checked_sub(edge).unwrap_or_default(),
     }
 }
