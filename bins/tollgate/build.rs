@@ -1,5 +1,5 @@
-//! Says from which commit the program is built: `BUILD_COMMIT` of the environment, where there is no
-//! repository; else what git says, or where there is no git, its files; else that it is unknown.
+//! Sets the commit of the build: `BUILD_COMMIT` of the environment; else the output of git; else, without
+//! git, the files of the repository; else `unknown`.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ fn git(arguments: &[&str]) -> Option<String> {
     (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
 }
 
-/// The commit that is checked out, read where git keeps it.
+/// The commit that is checked out, read from the files of the repository.
 fn checked_out() -> Option<String> {
     let folder = Path::new("../../.git");
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
@@ -29,7 +29,7 @@ fn checked_out() -> Option<String> {
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=BUILD_COMMIT");
-    // It has a line more with each commit.
+    // This file gets a line with each commit.
     if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }

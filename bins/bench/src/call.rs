@@ -1,4 +1,4 @@
-//! The chat call that everything is measured with.
+//! The chat call of all measurements.
 
 use std::net::SocketAddr;
 
@@ -9,13 +9,13 @@ use crate::http::request;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
     pub(crate) streams: bool,
-    /// How the provider is to behave: headers of the simulator's.
+    /// The behaviour of the provider: headers of the simulator.
     pub(crate) behavior: Vec<(&'static str, String)>,
-    /// Another model than the usual.
+    /// The model, if not the default.
     pub(crate) model: Option<&'static str>,
-    /// So many bytes more are asked.
+    /// The number of bytes that are added to the question.
     pub(crate) padding: usize,
-    /// More tokens than the usual may be answered with.
+    /// The `max_tokens` of the call, if not the default.
     pub(crate) max_tokens: Option<u64>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Call {
 const CHAT: &str = "/v1/chat/completions";
 
 impl Call {
-    /// The call as a stream whose events come so far apart and say when they were sent.
+    /// The call as a stream with this time between events, each of which has the time at which it was sent.
     pub(crate) fn paced(apart_ms: u64) -> Self {
         let behavior = vec![
             ("x-simulate-chunk-delay-ms", apart_ms.to_string()),
@@ -32,13 +32,13 @@ impl Call {
         Self { streams: true, behavior, ..Self::default() }
     }
 
-    /// The call with a body of so many bytes, or the usual where that is more.
+    /// The call with a body of this size, at least that of the default.
     pub(crate) fn of_size(bytes: usize) -> Self {
         let padding = bytes.saturating_sub(Self::default().body().len());
         Self { padding, ..Self::default() }
     }
 
-    /// The call as it is sent to an address.
+    /// The bytes of the call to an address.
     pub(crate) fn to(&self, address: SocketAddr, credential: &str) -> Vec<u8> {
         let headers: Vec<_> =
             self.behavior.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -62,7 +62,7 @@ impl Call {
         });
         if let (true, Some(fields)) = (self.streams, body.as_object_mut()) {
             fields.insert("stream".to_owned(), json!(true));
-            // Asked for by the client, so that all targets carry the same bytes.
+            // The client requests the usage, so that all targets pass on the same bytes.
             fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
         }
         body.to_string()

@@ -1,5 +1,4 @@
-//! What was fast but wrong does not count: every call is looked for in the books, and what was to be
-//! spent at most is spent to its end.
+//! The checks after a measurement: every call is in the ledger, and no wallet or limit was overspent.
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -13,15 +12,15 @@ use crate::stand::{Stand, Target};
 
 const CALLERS: usize = 64;
 
-/// What a service has in its books.
+/// The counts of a service's ledger.
 struct Books {
     records: u64,
     pending: u64,
     differences: usize,
 }
 
-/// Spends a small wallet and a small limit to their ends on each service, ends them, and audits what
-/// they left. Whether nothing was lost and nothing overspent.
+/// Spends a small wallet and a small limit to their ends on each service, ends the services, and audits
+/// their stores. Returns whether no record was lost and nothing overspent.
 pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
     let (mut overspent, mut lost, mut agreed) = (0, 0, true);
     let places: Vec<_> = stand.services().map(|(place, _)| place).collect();
@@ -44,7 +43,7 @@ pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
     Ok(lost == 0 && overspent == 0 && agreed)
 }
 
-/// Ends a service and audits what it left.
+/// Ends a service and audits its store.
 async fn books(service: Service) -> anyhow::Result<Books> {
     let Service { nodes, commands, merchant, filled, .. } = service;
     let usage = merchant.ask("GET", "/usage", "").await?;
@@ -68,11 +67,11 @@ async fn books(service: Service) -> anyhow::Result<Books> {
     })
 }
 
-/// What was spent on a service beyond what might be, in units of an amount.
+/// The amount that was overspent on a service, in units.
 ///
-/// A call is admitted while anything is available, so the last one may take a wallet below zero by
-/// less than its own cost, however many calls were on their way: only what is beyond that is overspent.
-/// Under a strict key everything is that is beyond its limit.
+/// A call is admitted while anything is available, so the last one may take a wallet below zero by less
+/// than its own cost, for any number of calls in flight: only more than that is overspent. Under a strict
+/// key, any amount beyond its limit is overspent.
 async fn overspend(stand: &mut Stand, place: usize) -> anyhow::Result<i64> {
     let merchant = &stand.service(place)?.merchant;
     let poor = merchant.connection("0.5").await?;
@@ -81,7 +80,7 @@ async fn overspend(stand: &mut Stand, place: usize) -> anyhow::Result<i64> {
     let service = stand.service(place)?;
     let left = service.merchant.balance(&poor.wallet_id).await?.units();
     let spent = poor.credit.units() - left;
-    // Equal calls within one tier: a remainder means that one of them was charged otherwise.
+    // Equal calls within one tier: a remainder means that one of them had another price.
     let (cost, remainder) = (spent.checked_div(paid).context("no call was paid")?, spent % paid);
     ensure!(remainder == 0, "{paid} equal calls cost {} together", usd(spent));
     println!(
@@ -112,7 +111,7 @@ async fn overspend(stand: &mut Stand, place: usize) -> anyhow::Result<i64> {
     Ok((-rich).max(0) + (-left - cost).max(0) + beyond_limit.max(0))
 }
 
-/// Calls under a key, on all nodes, until everything is refused; how many were not.
+/// Sends calls with a key, on all nodes, until all are refused; returns the number of answered calls.
 async fn spend(stand: &mut Stand, place: usize, key: &str) -> anyhow::Result<i64> {
     let target = Target::Tollgate(place);
     let service = stand.service(place)?;

@@ -1,4 +1,4 @@
-//! Which database the service keeps its books in, and whose CPU that takes.
+//! The databases of the service, and the processes whose CPU time they take.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,36 +9,36 @@ use tokio::net::UnixStream;
 use tollgate_testkit::postgres::{self, TestDatabase, TestServer};
 use url::Url;
 
-/// Where databases come from.
+/// The source of databases.
 pub(crate) enum Server {
-    /// Files of the stand.
+    /// SQLite files in the folder of the stand.
     Sqlite,
-    /// A PostgreSQL that was started for this run. It waits for its disk.
+    /// A PostgreSQL server that was started for this run. It waits for its disk.
     Own(Box<TestServer>),
-    /// One database that is there already; it can be had once.
+    /// One existing database, which can be taken once.
     Elsewhere(Cell<Option<String>>),
 }
 
-/// A database to serve on. One of a server of our own goes with this.
+/// A database to serve on. A database of a server that was started here is dropped with this value.
 pub(crate) struct Database {
     pub(crate) url: String,
     pub(crate) host: Host,
     _own: Option<TestDatabase>,
 }
 
-/// Whose CPU a database takes.
+/// The processes whose CPU time a database takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {
-    /// The service's.
+    /// The service itself.
     Sqlite,
-    /// PostgreSQL on this machine: the process whose tree it is.
+    /// The process tree of PostgreSQL on this machine.
     Server(u32),
-    /// PostgreSQL behind an address: all processes of its name are taken for it.
+    /// PostgreSQL behind an address: all processes of its name are counted.
     Elsewhere,
 }
 
 impl Server {
-    /// `sqlite`, `postgres`, or the URL of an empty database.
+    /// Takes `sqlite`, `postgres`, or the URL of an empty database.
     pub(crate) fn start(text: &str) -> anyhow::Result<Self> {
         Ok(match text {
             "sqlite" => Self::Sqlite,
@@ -50,7 +50,7 @@ impl Server {
         })
     }
 
-    /// An empty database; a file is put into `folder` under this name.
+    /// An empty database; a file gets this name in `folder`.
     pub(crate) async fn database(&self, folder: &Path, name: &str) -> anyhow::Result<Database> {
         match self {
             Self::Sqlite => Database::at(format!("sqlite:{}", folder.join(name).display())).await,
@@ -68,7 +68,7 @@ impl Server {
 }
 
 impl Database {
-    /// The database at a URL. A server that is reached by a socket file says which process it is.
+    /// The database at a URL. For a server behind a socket file, the socket reports its process.
     pub(crate) async fn at(url: String) -> anyhow::Result<Self> {
         let host = if url.starts_with("sqlite:") {
             Host::Sqlite

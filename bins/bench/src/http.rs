@@ -1,5 +1,5 @@
-//! HTTP/1.1 as cheap as it gets: requests are bytes made beforehand, and of an answer only its
-//! status and its end are looked for.
+//! HTTP/1.1 at the lowest cost: requests are bytes made in advance, and of an answer only its status and
+//! its end are parsed.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 const READ_BYTES: usize = 16 * 1024;
 
-/// A request as it is sent.
+/// The bytes of a request.
 pub(crate) fn request(
     method: &str,
     target: &str,
@@ -35,7 +35,7 @@ pub(crate) fn request(
     format!("{text}\r\n{body}").into_bytes()
 }
 
-/// One call with a JSON answer, on a connection of its own.
+/// Makes one call with a JSON answer, on its own connection.
 pub(crate) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<Value> {
     let mut connection = Connection::open(address).await?;
     let status = connection.call(request, false).await?;
@@ -51,12 +51,12 @@ pub(crate) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<V
 pub(crate) struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
-    /// How far `received` was searched for words that say when they were sent.
+    /// The position up to which `received` was searched for times of sending.
     searched: usize,
     events_ns: Vec<u64>,
 }
 
-/// What stands before a word of a stream, and how long one is that says when it was sent.
+/// The bytes before a word of a stream, and the length of a word that is the time of its sending.
 const WORD: &[u8] = br#""content":""#;
 const STAMP_DIGITS: usize = 19;
 
@@ -68,8 +68,8 @@ impl Connection {
         Ok(Self { stream, received, searched: 0, events_ns: Vec::new() })
     }
 
-    /// Sends a request, reads the answer to its end, and returns its status. Of a stream it notes how
-    /// long each event was on its way that says when it was sent.
+    /// Sends a request, reads the answer to its end, and returns its status. Of a stream it notes the latency
+    /// of each event that has its time of sending.
     pub(crate) async fn call(&mut self, request: &[u8], streams: bool) -> anyhow::Result<u16> {
         self.received.clear();
         self.searched = 0;
@@ -87,12 +87,12 @@ impl Connection {
         Ok(head.status)
     }
 
-    /// The last answer: its head, and its body as it was framed.
+    /// The last answer: its head, and its body with its framing.
     pub(crate) fn received(&self) -> &[u8] {
         &self.received
     }
 
-    /// How long each event was on its way.
+    /// The latency of each event.
     pub(crate) fn into_events_ns(self) -> Vec<u64> {
         self.events_ns
     }
@@ -110,8 +110,8 @@ impl Connection {
     }
 }
 
-/// Notes how long before `now` each event was sent that says so; how many bytes need not be
-/// searched again.
+/// Notes the latency of each event that has its time of sending. Returns the number of bytes that need
+/// not be searched again.
 fn note_events(bytes: &[u8], now: u64, events_ns: &mut Vec<u64>) -> usize {
     let mut searched = bytes.len().saturating_sub(WORD.len() + STAMP_DIGITS - 1);
     for at in memmem::find_iter(bytes, WORD) {
@@ -128,7 +128,7 @@ fn note_events(bytes: &[u8], now: u64, events_ns: &mut Vec<u64>) -> usize {
 struct Head {
     status: u16,
     end: usize,
-    /// Of a body that is not chunked.
+    /// The length of a body that is not chunked.
     length: Option<usize>,
 }
 
@@ -153,9 +153,9 @@ impl Head {
     }
 }
 
-/// How far a body was read.
+/// The progress of reading a body.
 struct Body {
-    /// Where its content or its next chunk starts.
+    /// The position where its content or its next chunk starts.
     at: usize,
     length: Option<usize>,
 }
@@ -197,7 +197,7 @@ pub(crate) fn text_or_count(json: &Value, name: &str) -> anyhow::Result<String> 
 mod tests {
     use super::*;
 
-    /// Whether an answer has ended, after each byte of it.
+    /// After each byte of an answer, whether it has ended.
     fn ends(answer: &[u8]) -> Vec<bool> {
         let mut body: Option<Body> = None;
         let prefixes = (0..=answer.len()).map(|end| &answer[..end]);

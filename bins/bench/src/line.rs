@@ -1,5 +1,5 @@
-//! Loads that are driven beside each other in rounds, so that what else happens on the machine
-//! happens to all of them, and what came of each.
+//! Loads that are driven beside each other in rounds, so that other activity of the machine affects all
+//! of them, and their results.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::process::CpuClock;
 use crate::stand::{Stand, Target};
 
-/// A load on a target, and what came of it in each round.
+/// A load on a target, and its result in each round.
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) target: Target,
@@ -18,25 +18,25 @@ pub(crate) struct Line {
     pub(crate) rounds: Vec<Figures>,
 }
 
-/// What one target did under one load in one round; times in µs, CPU for each call.
+/// The result of one target under one load in one round; times in µs, CPU time per call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) calls_per_s: f64,
-    /// Sent and received.
+    /// The data sent and received.
     pub(crate) megabytes_per_s: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// How long events were on their way from the provider, where they say when they were sent.
+    /// The latency of events from the provider, where they have their time of sending.
     pub(crate) event_p50_us: f64,
     pub(crate) event_p99_us: f64,
     pub(crate) event_max_us: f64,
     pub(crate) cpu_us: f64,
-    /// Of that, the threads of Tollgate's that write, and those that serve.
+    /// The parts of Tollgate's threads that write, and of those that serve.
     pub(crate) ledger_us: f64,
     pub(crate) workers_us: f64,
-    /// Of PostgreSQL, for a call through Tollgate.
+    /// The CPU time of PostgreSQL for a call through Tollgate.
     pub(crate) database_us: f64,
-    /// How much of its one thread the generator took: near 1 it measures itself.
+    /// The share of its one thread that the generator used; near 1 it measures itself.
     pub(crate) generator: f64,
 }
 
@@ -49,8 +49,8 @@ impl Line {
         median(self.rounds.iter().map(of))
     }
 
-    /// The median of what each round has beside the same round of another line: only what was
-    /// measured side by side is compared.
+    /// The median of the comparisons with the same rounds of another line: only rounds that ran side by
+    /// side are compared.
     pub(crate) fn beside(
         &self,
         other: &Self,
@@ -64,7 +64,7 @@ impl Line {
 
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Drives every line in every round, in an order that changes.
+/// Drives every line in every round, in an order that changes from round to round.
 pub(crate) async fn drive(
     stand: &mut Stand,
     lines: &mut [Line],
@@ -82,7 +82,7 @@ pub(crate) async fn drive(
             eprintln!("round {round}/{}: {}, {}", options.rounds, line.name, line.target);
             measure(stand, line, options).await?;
         }
-        // Nobody is always the one who comes after the same other.
+        // So that no line always follows the same one.
         lines.rotate_left(1);
     }
     let turned = usize::try_from(options.rounds.get())?.checked_rem(lines.len()).unwrap_or(0);
@@ -90,14 +90,14 @@ pub(crate) async fn drive(
     Ok(())
 }
 
-/// One round of one line.
+/// Measures one round of one line.
 pub(crate) async fn measure(
     stand: &mut Stand,
     line: &mut Line,
     options: &Options,
 ) -> anyhow::Result<()> {
     let time = Duration::from_secs(options.seconds.get().into());
-    // One ahead, of which nothing is measured: it uses up what allows a single call.
+    // One call before the measurement uses up limits that allow a single call.
     if let (Target::Tollgate(place), Some(request)) = (line.target, line.load.requests.first()) {
         stand.send_through(place, request).await?;
     }
@@ -108,7 +108,7 @@ pub(crate) async fn measure(
     Ok(())
 }
 
-/// What has been used so far, in µs.
+/// The CPU time used so far, in µs.
 struct Reading {
     target: u64,
     ledger: u64,
@@ -141,7 +141,7 @@ impl Reading {
 impl Figures {
     fn of(driven: &Driven, before: &Reading, after: &Reading) -> Self {
         let seconds = driven.elapsed.as_secs_f64();
-        // Processes and threads may have ended in between, and taken with them what they had used.
+        // A process or thread that ended in between takes its CPU time out of the sum.
         let used = |of: fn(&Reading) -> u64| of(after).saturating_sub(of(before)) as f64;
         let per_call = |of| used(of) / driven.answered.max(1) as f64;
         let latency = |share| percentile_us(&driven.latencies_ns, share);
@@ -163,7 +163,7 @@ impl Figures {
     }
 }
 
-/// The middle one, or what lies between the two in the middle.
+/// The median; of an even number of values, the mean of the two in the middle.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

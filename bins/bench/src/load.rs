@@ -11,50 +11,50 @@ use tokio::task::JoinSet;
 
 use crate::http::Connection;
 
-/// What to send, where to, and on how many connections.
+/// The calls to send, their targets, and the number of connections.
 #[derive(Clone)]
 pub(crate) struct Load {
-    /// Connections go to them in turn.
+    /// The addresses; connections go to them in turn.
     pub(crate) addresses: Arc<[SocketAddr]>,
-    /// Sent in turn, by whichever connection is next.
+    /// The requests, sent in turn by the connection that is free next.
     pub(crate) requests: Arc<[Vec<u8>]>,
-    /// What each answer must say.
+    /// The status that each answer must have.
     pub(crate) status: u16,
     pub(crate) concurrency: usize,
-    /// How long after one connection the next begins. Callers that begin together and wait equally long come
-    /// back together, too.
+    /// The time between the starts of two connections. Callers that start together and wait equally long
+    /// return together, too.
     pub(crate) apart: Duration,
-    /// Whether the answer is a stream, which must come to its end.
+    /// Whether the answer is a stream, which must be complete.
     pub(crate) streams: bool,
 }
 
-/// When to stop sending.
+/// The condition to stop sending.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
-    /// What is on its way then is waited for. Each connection makes a call at least.
+    /// After this time. Calls in flight end, and each connection makes at least one call.
     After(Duration),
-    /// When every connection has met `402 Payment Required`.
+    /// When every connection has got `402 Payment Required`.
     Refused,
 }
 
-/// What came of it.
+/// The results of a load.
 #[derive(Default)]
 pub(crate) struct Driven {
     pub(crate) answered: u64,
     pub(crate) refused: u64,
-    /// Sent and received.
+    /// The bytes sent and received.
     pub(crate) bytes: u64,
-    /// Of the calls, the fastest first.
+    /// The latencies of calls, sorted.
     pub(crate) latencies_ns: Vec<u64>,
-    /// Of events that say when they were sent, the fastest first.
+    /// The latencies of events that have their time of sending, sorted.
     pub(crate) events_ns: Vec<u64>,
     pub(crate) elapsed: Duration,
 }
 
-/// However much money there is, it must come to an end.
+/// The time within which calls must be refused, for any amount of money.
 const REFUSED_WITHIN: Duration = Duration::from_secs(120);
 
-/// Drives a target. A call that is answered otherwise than it should be is an error.
+/// Drives a target. A call with an unexpected answer is an error.
 pub(crate) async fn drive(load: &Load, until: Until) -> anyhow::Result<Driven> {
     let mut connections = Vec::with_capacity(load.concurrency);
     for address in load.addresses.iter().cycle().take(load.concurrency) {
@@ -134,7 +134,7 @@ async fn call_on(
     Ok(driven)
 }
 
-/// What `share` of the sorted times did not exceed.
+/// The time that `share` of the sorted times do not exceed.
 pub(crate) fn percentile_us(sorted_ns: &[u64], share: f64) -> f64 {
     let last = sorted_ns.len().saturating_sub(1);
     let place = (last as f64 * share).round() as usize;

@@ -1,8 +1,8 @@
-//! What Tollgate costs beside a plain proxy: a simulated provider is called directly, through
-//! nginx, and through `tollgate serve` with everything on, interleaved in one run. Other modes measure
+//! The cost of Tollgate compared to a plain proxy: a simulated provider is called directly, through
+//! nginx, and through `tollgate serve` with all features, interleaved in one run. Other modes measure
 //! how that cost grows.
 //!
-//! `just bench-proxy`; docs/BENCHMARKS.md explains the tables.
+//! `just bench-proxy` runs it; docs/BENCHMARKS.md explains the tables.
 
 #![expect(
     clippy::float_arithmetic,
@@ -39,12 +39,12 @@ use stand::Stand;
 
 fn main() -> anyhow::Result<ExitCode> {
     let options = Options::parse();
-    // One thread: what the generator takes is taken from everything that it measures.
+    // One thread, because the CPU time of the generator is lost to the measured programs.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        // Whatever wins, the programs end with the future that owns them.
+        // In each case the programs end when the future that owns them is dropped.
         tokio::select! {
             result = run(&options) => result,
             _ = interrupt.recv() => bail!("interrupted"),
@@ -63,7 +63,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if conserved { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Measures one thing on a stand of its own. Whether every call is in the books at its end.
+/// Measures one mode on its own stand. Returns whether every call is in the ledger at the end.
 async fn measure(mode: Mode, server: &Server, options: &Options) -> anyhow::Result<bool> {
     let mut stand = Stand::start(matches!(mode, Mode::Proxy | Mode::Bodies)).await?;
     let database = server.database(stand.folder(), "tollgate.db").await?;

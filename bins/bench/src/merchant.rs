@@ -1,4 +1,4 @@
-//! Who sets the service up: a merchant, through the routes that merchants have.
+//! The merchant of the measurements, who sets the service up through the API.
 
 use std::net::SocketAddr;
 
@@ -13,11 +13,11 @@ use crate::http::{ask, request, text_or_count};
 pub(crate) struct Merchant {
     address: SocketAddr,
     pub(crate) secret_key: String,
-    /// The meter under which everything is priced.
+    /// The meter of all calls.
     pub(crate) meter_id: String,
 }
 
-/// Somebody who pays, and the token to call with on his account.
+/// A customer: its wallet, and a token to make calls that the wallet pays.
 pub(crate) struct Connection {
     pub(crate) wallet_id: String,
     pub(crate) credit: Amount,
@@ -25,7 +25,7 @@ pub(crate) struct Connection {
 }
 
 impl Merchant {
-    /// The merchant of a secret key, with a meter.
+    /// Returns the merchant of a secret key, with a new meter.
     pub(crate) async fn new(address: SocketAddr, secret_key: String) -> anyhow::Result<Self> {
         let mut merchant = Self { address, secret_key, meter_id: String::new() };
         merchant.meter_id = merchant.meter().await?;
@@ -42,7 +42,7 @@ impl Merchant {
         self.ask("POST", path, &body.to_string()).await
     }
 
-    /// A meter of three tiers; returns its id.
+    /// Creates a meter of three tiers; returns its id.
     async fn meter(&self) -> anyhow::Result<String> {
         let meter = json!({
             "name": "Benchmark",
@@ -58,7 +58,7 @@ impl Merchant {
         text_or_count(&self.post("/meters", &meter).await?, "meter_id")
     }
 
-    /// A connection with so much money on its wallet.
+    /// Creates a customer with this amount in its wallet.
     pub(crate) async fn connection(&self, usd: &str) -> anyhow::Result<Connection> {
         let connection = self.post("/connections", &json!({})).await?;
         let wallet_id = text_or_count(&connection, "wallet_id")?;
@@ -74,7 +74,7 @@ impl Merchant {
         Ok(Connection { wallet_id, credit, token: STANDARD.encode(token.to_string()) })
     }
 
-    /// A spend key with these rules beside its name and meter, as it is shown once.
+    /// Creates a spend key with these rules, a name and the meter; returns it with its secret.
     pub(crate) async fn spend_key(&self, rules: Value) -> anyhow::Result<Value> {
         let mut body = json!({"name": "Benchmark", "meter_id": self.meter_id});
         if let (Value::Object(body), Value::Object(rules)) = (&mut body, rules) {
@@ -83,7 +83,7 @@ impl Merchant {
         self.post("/spend_keys", &body).await
     }
 
-    /// A key that has every limit there is, all of them far away.
+    /// Creates a key with every kind of limit, none of which is ever reached.
     pub(crate) async fn limited_key(&self, wallet_id: &str) -> anyhow::Result<String> {
         let rules = json!({
             "wallet_id": wallet_id,

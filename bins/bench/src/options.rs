@@ -1,41 +1,41 @@
-//! What is measured, and how.
+//! The command line of the benchmark.
 
 use std::num::NonZeroU32;
 
 use clap::{Parser, ValueEnum};
 
-/// Measures the simulated provider directly, through nginx and through Tollgate.
+/// Measure the simulated provider directly, through nginx and through Tollgate.
 #[derive(Parser)]
 pub(crate) struct Options {
-    /// What to measure, one after the other.
+    /// The modes, measured one after the other.
     #[arg(value_enum, default_value = "proxy")]
     pub(crate) modes: Vec<Mode>,
-    /// How long each target is driven in a round.
+    /// The time for which each target is driven in a round.
     #[arg(long, default_value = "2", value_name = "N")]
     pub(crate) seconds: NonZeroU32,
-    /// How many rounds; the tables have the medians.
+    /// The number of rounds; the tables show medians.
     #[arg(long, default_value = "5", value_name = "N")]
     pub(crate) rounds: NonZeroU32,
     /// `sqlite` for files in the temporary directory, `postgres` for a server that is started for
     /// this run, or the URL of an empty PostgreSQL database.
     #[arg(long, default_value = "sqlite", value_name = "sqlite|postgres|URL")]
     pub(crate) database: String,
-    /// Of `proxy` and `bodies`, only the loads whose names have this in them.
+    /// A text: of `proxy` and `bodies`, only the loads whose names contain it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Option<String>,
-    /// How many records the store of `records` is filled with.
+    /// The number of records in the store of `records`.
     #[arg(long, default_value = "1000000", value_name = "N")]
     pub(crate) records: u64,
-    /// A store of `records` that `just bench-lists` has filled before.
+    /// An existing store for `records`, filled by `just bench-lists`.
     #[arg(long, value_name = "URL")]
     pub(crate) filled: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// Calls, streams and memory, beside nginx and direct calls.
+    /// Calls, streams and memory, compared to nginx and direct calls.
     Proxy,
-    /// Bodies from 1 KB to 10 MB, beside nginx and direct calls.
+    /// Bodies from 1 KB to 10 MB, compared to nginx and direct calls.
     Bodies,
     /// One spend key, and up to a thousand.
     Keys,
@@ -45,6 +45,6 @@ pub(crate) enum Mode {
     Records,
     /// Calls that are refused.
     Refusals,
-    /// Events that wait for receivers that are dead.
+    /// Events that wait for dead receivers.
     Webhooks,
 }

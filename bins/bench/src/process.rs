@@ -1,4 +1,4 @@
-//! What processes have used so far, as Linux tells it in `/proc`.
+//! The CPU time and memory of processes, from Linux's `/proc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -26,7 +26,7 @@ impl CpuClock {
         Ok(Self { micros_per_tick })
     }
 
-    /// What a process and its descendants have used, in user space and in the kernel.
+    /// The CPU time of a process and its descendants, in user space and in the kernel.
     pub(crate) fn of_tree_micros(&self, root: u32) -> anyhow::Result<u64> {
         let stats = stats("/proc")?;
         let tree = tree(root, &stats);
@@ -34,21 +34,21 @@ impl CpuClock {
         Ok(ticks.sum::<u64>() * self.micros_per_tick)
     }
 
-    /// What a process has used, without its descendants.
+    /// The CPU time of a process, without its descendants.
     pub(crate) fn of_process_micros(&self, id: u32) -> anyhow::Result<u64> {
         let path = format!("/proc/{id}/stat");
         let line = std::fs::read_to_string(&path)?;
         Ok(parse(&line).context(path)?.ticks * self.micros_per_tick)
     }
 
-    /// What those threads of a process have used that are there and whose names begin so.
+    /// The CPU time of those present threads of a process whose names start with `name`.
     pub(crate) fn of_threads_micros(&self, id: u32, name: &str) -> anyhow::Result<u64> {
         let threads = stats(&format!("/proc/{id}/task"))?;
         let threads = threads.values().filter(|stat| stat.name.starts_with(name));
         Ok(threads.map(|stat| stat.ticks).sum::<u64>() * self.micros_per_tick)
     }
 
-    /// What all processes of this name have used.
+    /// The CPU time of all processes of this name.
     pub(crate) fn of_name_micros(&self, name: &str) -> anyhow::Result<u64> {
         let stats = stats("/proc")?;
         let ticks = stats.values().filter(|stat| stat.name == name).map(|stat| stat.ticks);
@@ -56,18 +56,18 @@ impl CpuClock {
     }
 }
 
-/// Lets this process and those that it starts open as many files as the system lets them.
+/// Raises the limit of open files, of this process and of those that it starts, to its maximum.
 pub(crate) fn raise_open_files() -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     Ok(())
 }
 
-/// The most memory that a process and its descendants have had resident, each at its own time.
+/// The sum of the peak resident memory of a process and of its descendants, each at its own time.
 pub(crate) fn peak_memory_kib(root: u32) -> anyhow::Result<u64> {
     let mut sum = 0;
     for id in tree(root, &stats("/proc")?) {
-        // One that has ended since is of no interest.
+        // A process that has ended since is left out.
         let Ok(status) = std::fs::read_to_string(format!("/proc/{id}/status")) else { continue };
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak = peak.and_then(|rest| rest.split_whitespace().next()).unwrap_or("0");
@@ -76,13 +76,13 @@ pub(crate) fn peak_memory_kib(root: u32) -> anyhow::Result<u64> {
     Ok(sum)
 }
 
-/// Every process there is, or every thread of one, by the folder that has one for each.
+/// All processes, or all threads of one, by the folder that lists them.
 fn stats(folder: &str) -> anyhow::Result<BTreeMap<u32, Stat>> {
     let mut stats = BTreeMap::new();
     for entry in std::fs::read_dir(folder)? {
         let name = entry?.file_name();
         let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that has ended since is of no interest.
+        // A process or thread that has ended since is left out.
         let Ok(line) = std::fs::read_to_string(format!("{folder}/{id}/stat")) else { continue };
         let stat = parse(&line).with_context(|| format!("{folder}/{id}/stat: {line}"))?;
         stats.insert(id, stat);
@@ -90,7 +90,7 @@ fn stats(folder: &str) -> anyhow::Result<BTreeMap<u32, Stat>> {
     Ok(stats)
 }
 
-/// `1 (name) S parent …`, where the name may have anything in it, parentheses, too.
+/// Parses `1 (name) S parent …`, where the name may have any character, also parentheses.
 fn parse(line: &str) -> Option<Stat> {
     let (start, rest) = line.rsplit_once(')')?;
     let (_, name) = start.split_once('(')?;

@@ -1,5 +1,5 @@
-//! The programs around the measurement. Each is ended by its own id when its guard is dropped:
-//! at the end, on an error, and on Ctrl-C.
+//! The programs of a measurement. Each is ended by its own id when its guard is dropped: at the end, on
+//! an error, and on Ctrl-C.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What is measured is built as it is installed.
+/// The profile of installed programs, which are what is measured.
 const PROFILE: &str = "dist";
-/// How long a program may take to end by itself.
+/// The time within which a program must end by itself.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A program of this workspace: built now if cargo runs us, else the one that lies beside us.
+/// A program of this workspace: built now if cargo runs this one, else the one beside this one.
 pub(crate) fn built(what: &[&str], program: &str) -> anyhow::Result<PathBuf> {
     let folder = std::env::current_exe()?.parent().context("no folder")?.to_owned();
     let Some(cargo) = std::env::var_os("CARGO") else {
@@ -38,7 +38,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a program; what it writes to standard error goes to a file in `folder`.
+    /// Starts a program; its standard error is written to a file in `folder`.
     pub(crate) fn start(
         name: &'static str,
         command: &mut Command,
@@ -49,7 +49,7 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?)
-            // A Ctrl-C of the terminal's is for us: we end the others, in order.
+            // A Ctrl-C of the terminal must reach only this program, which ends the others in order.
             .process_group(0)
             .spawn()
             .with_context(|| format!("{name} cannot be started"))?;
@@ -74,12 +74,12 @@ impl Program {
         }
     }
 
-    /// What it wrote to standard error.
+    /// The text that it wrote to standard error.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Fails when it has ended.
+    /// Fails if it has ended.
     pub(crate) fn expect_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -87,7 +87,7 @@ impl Program {
         }
     }
 
-    /// Tells it to end, waits for that, and fails unless it ended well.
+    /// Sends it SIGTERM, waits for its end, and fails unless it succeeded.
     pub(crate) fn end(mut self) -> anyhow::Result<()> {
         self.expect_running()?;
         let status = self.terminate()?;
@@ -99,7 +99,7 @@ impl Program {
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
-        // It has not been waited for, so the id is still its own.
+        // The process has not been waited for, so its id cannot have been reused.
         let id = Pid::from_raw(self.child.id().cast_signed()).context("not an id")?;
         kill_process(id, Signal::TERM)?;
         let deadline = Instant::now() + PATIENCE;

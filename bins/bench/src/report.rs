@@ -1,19 +1,19 @@
-//! Tables in Markdown, as they are pasted into docs/BENCHMARKS.md.
+//! Tables in Markdown, in the format of docs/BENCHMARKS.md.
 
 use crate::database::Host;
 use crate::line::{Figures, Line};
 use crate::options::Options;
 use crate::stand::Target;
 
-/// How a line is put beside another.
+/// The comparison of one line with another.
 #[derive(Clone, Copy)]
 pub(crate) enum Compare {
     Ratio,
-    /// With so many decimals.
+    /// The difference, with this number of decimals.
     Difference(usize),
 }
 
-/// What each line of a table says, column by column.
+/// The columns of a table, each with the rule for its cells.
 pub(crate) struct Table<'a> {
     columns: Vec<Column<'a>>,
 }
@@ -25,7 +25,7 @@ struct Column<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// A table of lines under this title. Where names have parts, the title has as many.
+    /// A table with this title of the name column. A name with several parts needs a title with as many.
     pub(crate) fn of(title: &'static str) -> Self {
         Self { columns: Vec::new() }.text(title, |line| line.name.clone())
     }
@@ -44,7 +44,7 @@ impl<'a> Table<'a> {
         self
     }
 
-    /// The median of a figure, with so many decimals.
+    /// Adds the median of a figure, with this number of decimals.
     pub(crate) fn figure(
         self,
         title: &'static str,
@@ -54,7 +54,7 @@ impl<'a> Table<'a> {
         self.number(title, move |line| format!("{:.decimals$}", line.median(of)))
     }
 
-    /// The median of what each round has beside the same round of the line that `other` finds.
+    /// Adds the median of the comparisons with the same rounds of the line that `other` finds.
     pub(crate) fn beside(
         self,
         title: &'static str,
@@ -73,9 +73,9 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// CPU for each call: all of it, what of it is the ledger's and the workers', and the database's.
+    /// Adds the CPU time of a call: all of it, that of the ledger and of the workers, and the database's.
     pub(crate) fn cpu(self, host: Host) -> Self {
-        // What others take is not split.
+        // Other targets have no such parts.
         let part = |of: fn(&Figures) -> f64| {
             move |line: &Line| match line.target.is_tollgate() {
                 true => format!("{:.1}", line.median(of)),
@@ -106,7 +106,7 @@ impl<'a> Table<'a> {
         for line in lines {
             let cells = self.columns.iter().map(|column| (column.cell)(line));
             let mut cells: Vec<_> = cells.collect();
-            // Said once where it is the same for several.
+            // A name is printed once for consecutive lines.
             if let (true, Some(first)) = (name == line.name, cells.first_mut()) {
                 first.clear();
             }
@@ -117,7 +117,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Finds the line of the same name with another target, for those that come after it.
+/// Finds the line of the same name with another target, for lines whose target comes after it.
 pub(crate) fn same_on<'a>(lines: &'a [Line], target: Target) -> impl Fn(&Line) -> Option<&'a Line> {
     move |line| {
         let same = |other: &&Line| other.name == line.name && other.target == target;
@@ -125,18 +125,18 @@ pub(crate) fn same_on<'a>(lines: &'a [Line], target: Target) -> impl Fn(&Line) -
     }
 }
 
-/// Finds the first line with as many at a time.
+/// Finds the first line with the same concurrency.
 pub(crate) fn first_as_many<'a>(lines: &'a [Line]) -> impl Fn(&Line) -> Option<&'a Line> {
     move |line| lines.iter().find(|first| first.load.concurrency == line.load.concurrency)
 }
 
-/// What a table shows, above it.
+/// Prints the title of a table.
 pub(crate) fn title(what: &str, host: Host, options: &Options) {
     let (rounds, seconds) = (options.rounds, options.seconds);
     println!("\n{what}, on {host}; {rounds} rounds of {seconds} s, medians; times in µs.\n");
 }
 
-/// Below the tables: whether the generator itself was what limited them.
+/// Prints, below the tables, the load of the generator, which may have been the limit.
 pub(crate) fn generator(lines: &[Line]) {
     let most = lines.iter().max_by(|one, other| {
         f64::total_cmp(&one.median(|figures| figures.generator), &other.median(|f| f.generator))

@@ -1,5 +1,5 @@
-//! Tollgate with everything on: one or more nodes on a database, a merchant, and a spend key with
-//! every limit there is.
+//! Tollgate with all features: one or more nodes on a database, a merchant, and a spend key with every
+//! kind of limit.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ pub(crate) struct Service {
     pub(crate) nodes: Vec<Node>,
     pub(crate) commands: Commands,
     pub(crate) merchant: Merchant,
-    /// A connection that has more money than it can spend, and a spend key on its wallet.
+    /// A customer with more money than it can spend, and a spend key on its wallet.
     pub(crate) rich: Connection,
     pub(crate) spend_key: String,
-    /// Whether its store has records that nobody paid for, of other merchants: it is audited by what
-    /// it says that this one used.
+    /// Whether its store has other merchants' records that no wallet paid. Then the records are taken from
+    /// this merchant's usage, not from an audit.
     pub(crate) filled: bool,
-    /// Calls through it that the generator saw answered, and that the provider saw.
+    /// The calls that the generator saw answered, and those that the provider saw.
     pub(crate) answered: u64,
     pub(crate) provided: u64,
-    /// Calls that were refused because they were to be.
+    /// The calls that were refused as expected.
     pub(crate) refused: u64,
-    /// Ends after those who are connected to it.
+    /// The last field, so that it ends after the programs that are connected to it.
     pub(crate) database: Database,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Node {
     pub(crate) address: SocketAddr,
 }
 
-/// The subcommands of the program, on the service's configuration.
+/// The subcommands of the program, with the service's configuration.
 pub(crate) struct Commands {
     program: PathBuf,
     config: PathBuf,
@@ -77,7 +77,7 @@ impl Service {
         })
     }
 
-    /// Where the first node listens.
+    /// The address of the first node.
     pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
         Ok(self.nodes.first().context("no node")?.address)
     }
@@ -96,7 +96,7 @@ impl Node {
 }
 
 impl Commands {
-    /// Writes a configuration into a folder of its own.
+    /// Writes a configuration into its own folder.
     fn new(
         program: &Path,
         database: &Database,
@@ -125,7 +125,7 @@ allow_private_network = true
     /// Runs a subcommand that prints JSON.
     pub(crate) fn run(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let output = self.command().arg("--json").args(arguments).output()?;
-        // An audit that finds differences says so and fails; what it says is wanted.
+        // An audit that finds differences fails, but its output is needed.
         serde_json::from_slice(&output.stdout).with_context(|| {
             format!("tollgate {arguments:?}: {}", String::from_utf8_lossy(&output.stderr))
         })
@@ -134,7 +134,7 @@ allow_private_network = true
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--config").arg(&self.config);
-        // The environment would win over the file.
+        // The environment would override the file.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("TOLLGATE_") {
                 command.env_remove(name);

@@ -1,3 +1,5 @@
+//! The answer to a call, before a dialect gives it its format: text or a tool call, token counts, ids.
+
 use std::collections::hash_map::RandomState;
 use std::fmt::Write;
 use std::hash::BuildHasher;
@@ -9,14 +11,14 @@ use std::time::SystemTime;
 use crate::behavior::{Behavior, UsageReport};
 use crate::request::Request;
 
-/// What the answer goes on with when it has repeated the prompt.
+/// The words that follow the repeated prompt in an answer.
 const CANNED: &str = "I am a simulated model, so this answer costs nothing to make, \
     means nothing in particular, and goes on for as many words as were asked for.";
 
-/// What stands for the time at which a word is sent, in ns since 1970; as long as that is.
+/// The placeholder for the time at which a word is sent, in ns since 1970; it has the length of that number.
 pub(crate) const STAMP: &str = "0000000000000000000";
 
-/// What a call used.
+/// The tokens that a call used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tokens {
     /// The whole prompt, cached tokens included.
@@ -38,7 +40,7 @@ impl Tokens {
         }
     }
 
-    /// What the provider's own books say: an explicit zero is zero, silence is not.
+    /// The tokens that the provider books: none if it reports an explicit zero, else those used.
     pub(crate) fn booked(self, report: UsageReport) -> Self {
         match report {
             UsageReport::Zero => Self::default(),
@@ -56,13 +58,13 @@ impl Tokens {
     }
 }
 
-/// What the model says.
+/// The content of an answer: text or a tool call.
 pub(crate) enum Speech {
     Text(String),
     Call { tool: String, arguments: String },
 }
 
-/// Why the model stopped.
+/// The reason why the model stopped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Finish {
     Stop,
@@ -70,12 +72,12 @@ pub(crate) enum Finish {
     Tool,
 }
 
-/// One answer, in no dialect yet.
+/// One answer, independent of the dialect.
 pub(crate) struct Answer {
     pub(crate) speech: Speech,
     pub(crate) finish: Finish,
     pub(crate) tokens: Tokens,
-    /// The model as the answer names it.
+    /// The model that the answer names.
     pub(crate) model: String,
     pub(crate) created: u64,
 }
@@ -105,13 +107,13 @@ impl Answer {
         Self { speech, finish, tokens, model: model(request, behavior), created: unix_seconds() }
     }
 
-    /// The parts in which a stream hands the answer out.
+    /// The parts of the answer in a stream.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &str> {
         pieces(&self.speech)
     }
 }
 
-/// Words of a text; a call's arguments in parts that end where its fields do.
+/// The words of a text, or a tool call's arguments in parts that end where its fields do.
 fn pieces(speech: &Speech) -> impl Iterator<Item = &str> {
     let (text, end) = match speech {
         Speech::Text(text) => (text, ' '),
@@ -150,7 +152,7 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
 }
 
-/// A new id: unlike any other of this process, and of others as far as matters here.
+/// Returns a new id, unique within this process and, in practice, across processes.
 pub(crate) fn id(prefix: &str) -> String {
     static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -1,3 +1,5 @@
+//! Anthropic's dialect: messages, their streams, and token counts.
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -6,7 +8,7 @@ use crate::behavior::Behavior;
 use crate::deliver::{Events, Reply};
 use crate::request::Request;
 
-/// Here the prompt is the sum of three: cached tokens are not among the `input_tokens`.
+/// The token counts. The prompt is the sum of three: `input_tokens` excludes cached tokens.
 #[derive(Serialize)]
 struct Usage {
     input_tokens: u64,
@@ -26,7 +28,7 @@ impl From<Tokens> for Usage {
     }
 }
 
-/// What a message states beside its counts.
+/// The usage of a message: its counts, and the details beside them.
 #[derive(Serialize)]
 struct MessageUsage<'a> {
     #[serde(flatten)]
@@ -82,7 +84,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What other dialects call `default` is `standard` here.
+/// Returns the service tier, where `default` of the other dialects is `standard`.
 fn service_tier(behavior: &Behavior) -> &str {
     match behavior.service_tier.as_str() {
         "default" => "standard",
@@ -157,7 +159,7 @@ struct Stop {
 
 fn stream(answer: &Answer, behavior: &Behavior) -> Events {
     let mut events = Events::new();
-    // The first event knows the prompt; its output is a placeholder that the last one supersedes.
+    // The first event has the usage of the prompt; the last one replaces its output tokens.
     let at_start = Tokens { output: answer.tokens.output.min(1), ..answer.tokens };
     let message = Message::new(answer, behavior, &[], at_start);
     events.named("message_start", &json!({"type": "message_start", "message": message}));

@@ -1,3 +1,5 @@
+//! The settings of the simulator, for all calls or, by headers, for one.
+
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +8,13 @@ use actix_web::http::header::HeaderMap;
 
 const HEADER_PREFIX: &str = "x-simulate-";
 
-/// Whether an answer says what it used.
+/// Whether and how an answer reports its usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UsageReport {
-    /// Truthfully, where the dialect has it.
+    /// The true usage, in dialects that have it.
     #[default]
     Reported,
-    /// The field is absent, and so is the event that would only carry it.
+    /// The field is absent, and so is the event that would carry only the usage.
     Missing,
     /// All zeros.
     Zero,
@@ -20,52 +22,52 @@ pub enum UsageReport {
     Null,
 }
 
-/// How the body of an answer is encoded.
+/// The encoding of the body of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
-    /// As it is.
+    /// No encoding.
     #[default]
     Identity,
     /// Compressed, and flushed after each event of a stream.
     Gzip,
 }
 
-/// How the simulator answers; the crate's documentation has the table.
+/// The behaviour of the simulator; the crate's documentation describes each setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behavior {
-    /// Wait before the status line.
+    /// The wait before the status line.
     pub first_byte_delay_ms: u64,
-    /// Wait before each event of a stream but the first.
+    /// The wait before each event of a stream but the first.
     pub chunk_delay_ms: u64,
-    /// Words of the answer.
+    /// The number of words in the answer.
     pub words: u32,
-    /// Tokens of the whole prompt, if not its words.
+    /// The tokens of the whole prompt; the number of its words if `None`.
     pub input_tokens: Option<u64>,
-    /// Tokens of the whole answer, if not its words.
+    /// The tokens of the whole answer; the number of its words if `None`.
     pub output_tokens: Option<u64>,
-    /// Tokens of the prompt read from a cache.
+    /// The tokens of the prompt that are read from a cache.
     pub cached_tokens: u64,
-    /// Tokens of the answer spent thinking.
+    /// The tokens of the answer that are reasoning.
     pub reasoning_tokens: u64,
     /// Whether usage is reported.
     pub usage: UsageReport,
-    /// Anything but 200 is answered with an error.
+    /// The status of the answer; any other than 200 is an error.
     pub status: u16,
-    /// Seconds to wait, sent with an error.
+    /// The seconds of `retry-after`, sent with an error.
     pub retry_after_s: Option<u32>,
-    /// Break the connection after so many events.
+    /// The number of events after which the connection breaks.
     pub cut_after_events: Option<usize>,
-    /// Send an error event after so many events, and end.
+    /// The number of events after which an error event ends the stream.
     pub error_after_events: Option<usize>,
-    /// How bodies are encoded.
+    /// The encoding of bodies.
     pub encoding: Encoding,
-    /// Appended to the model in the answer, after a dash.
+    /// A suffix of the model in the answer, after a dash.
     pub snapshot: Option<String>,
-    /// The tier that the answer claims.
+    /// The service tier that the answer names.
     pub service_tier: String,
-    /// Each word of a stream is the time at which it was sent.
+    /// Whether each word of a stream is the time at which it was sent.
     pub stamps: bool,
-    /// The only key that is accepted, as a bearer token or `x-api-key`; any if `None`.
+    /// The only key that is accepted, as a bearer token or `x-api-key`; any key if `None`.
     pub api_key: Option<String>,
 }
 
@@ -93,10 +95,10 @@ impl Default for Behavior {
     }
 }
 
-/// What puts the value of a setting into its place, if it fits.
+/// Sets a field to the value of a setting; `None` if the value does not fit.
 type Put = fn(&mut Behavior, &str) -> Option<()>;
 
-/// All settings, by the names of their headers without `x-simulate-`, and what they take.
+/// All settings: the names of their headers without `x-simulate-`, their values in words, and their setters.
 const SETTINGS: [(&str, &str, Put); 16] = [
     ("first-byte-delay-ms", "milliseconds", |to, value| put(&mut to.first_byte_delay_ms, value)),
     ("chunk-delay-ms", "milliseconds", |to, value| put(&mut to.chunk_delay_ms, value)),
@@ -120,12 +122,12 @@ const SETTINGS: [(&str, &str, Put); 16] = [
     ("stamps", "true or false", |to, value| put(&mut to.stamps, value)),
 ];
 
-/// What the setting of this name takes, and what changes it.
+/// The values, in words, and the setter of the setting of this name.
 fn setting_of(setting: &str) -> Option<(&'static str, Put)> {
     SETTINGS.iter().find(|(name, ..)| *name == setting).map(|(_, takes, put)| (*takes, *put))
 }
 
-/// A setting that does not exist, or a value that it cannot take.
+/// A setting that does not exist, or a value that does not fit it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSetting {
     setting: String,
@@ -150,7 +152,7 @@ impl fmt::Display for InvalidSetting {
 impl std::error::Error for InvalidSetting {}
 
 impl Behavior {
-    /// Changes one setting, named as its header is without `x-simulate-`.
+    /// Changes one setting, named like its header without `x-simulate-`.
     ///
     /// # Errors
     /// [`InvalidSetting`] when there is no such setting, or the value does not fit it.
@@ -161,7 +163,7 @@ impl Behavior {
         done.ok_or_else(invalid)
     }
 
-    /// This behaviour as one call wants it: borrowed when the call has nothing to say.
+    /// This behaviour with the settings of one call; borrowed if the call has none.
     pub(crate) fn overridden_by(
         &self,
         headers: &HeaderMap,
@@ -190,7 +192,7 @@ fn put_option<T: FromStr>(setting: &mut Option<T>, value: &str) -> Option<()> {
     Some(())
 }
 
-/// A status that can end an exchange: 1xx cannot.
+/// Sets a status that can end an exchange; 1xx cannot.
 fn put_status(setting: &mut u16, value: &str) -> Option<()> {
     *setting = value.parse().ok().filter(|status| (200..600).contains(status))?;
     Some(())

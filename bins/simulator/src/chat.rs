@@ -1,3 +1,5 @@
+//! OpenAI's chat dialect, and the parts of it that the completions dialect shares.
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -6,7 +8,7 @@ use crate::behavior::{Behavior, UsageReport};
 use crate::deliver::{Events, Reply};
 use crate::request::Request;
 
-/// What surrounds the choices in every body and chunk of this family.
+/// The fields around the choices in every body and chunk of this family.
 #[derive(Serialize)]
 pub(crate) struct Envelope<'a, C> {
     pub(crate) id: &'a str,
@@ -140,7 +142,7 @@ pub(crate) const fn finish_reason(finish: Finish) -> &'static str {
     }
 }
 
-/// Whether chunks carry `usage` at all: asked for, and not to be left out.
+/// Whether chunks carry `usage`: the call requests it, and the behaviour does not omit it.
 pub(crate) fn streams_usage(request: &Request, behavior: &Behavior) -> bool {
     request.include_usage() && behavior.usage != UsageReport::Missing
 }

@@ -1,3 +1,5 @@
+//! OpenAI's older completions dialect.
+
 use serde::Serialize;
 
 use crate::answer::{Answer, Speech, id};
@@ -46,7 +48,7 @@ pub(crate) fn reply(request: &Request, behavior: &Behavior) -> Reply {
     Reply::events(events, tokens)
 }
 
-/// This dialect has no tools; a call offered all the same is written out as text.
+/// The answer as text. This dialect has no tools, so a tool call is written as text.
 fn spoken(speech: &Speech) -> &str {
     match speech {
         Speech::Text(text) => text,

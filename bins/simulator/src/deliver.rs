@@ -1,3 +1,5 @@
+//! Sends answers: as JSON or events, compressed, paced or cut off, as the behaviour says.
+
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
@@ -13,7 +15,7 @@ use serde::Serialize;
 use crate::answer::{STAMP, Tokens};
 use crate::behavior::{Behavior, Encoding};
 
-/// A finished answer and what it used.
+/// A finished answer and its usage.
 pub(crate) struct Reply {
     pub(crate) content: Content,
     pub(crate) tokens: Tokens,
@@ -34,14 +36,14 @@ impl Reply {
     }
 }
 
-/// Our own bodies have string keys and cannot fail to be written to memory.
+/// Writes a body as JSON. Bodies of this crate have string keys, so that cannot fail in memory.
 pub(crate) fn to_json(body: &impl Serialize) -> Vec<u8> {
     let mut json = Vec::with_capacity(1024);
     drop(serde_json::to_writer(&mut json, body));
     json
 }
 
-/// Server-sent events in one buffer, so that a long stream costs one allocation and not hundreds.
+/// Server-sent events in one buffer: a long stream costs one allocation, not one for each event.
 pub(crate) struct Events {
     bytes: Vec<u8>,
     ends: Vec<usize>,
@@ -52,7 +54,7 @@ impl Events {
         Self { bytes: Vec::with_capacity(4096), ends: Vec::with_capacity(32) }
     }
 
-    /// How many there are.
+    /// The number of events.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -83,7 +85,7 @@ impl Events {
         self.ends.push(self.bytes.len());
     }
 
-    /// Forgets all but the first events.
+    /// Removes all but the first `len` events.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.ends.truncate(len);
         self.bytes.truncate(self.ends.last().copied().unwrap_or_default());
@@ -104,7 +106,7 @@ impl Events {
     }
 }
 
-/// One compressed stream, cut where each of its parts can be read.
+/// Compresses a stream, in chunks of which each can be decompressed when it arrives.
 fn gzip_each(parts: impl Iterator<Item = Bytes>) -> io::Result<Vec<Bytes>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let mut chunks = Vec::new();
@@ -118,7 +120,7 @@ fn gzip_each(parts: impl Iterator<Item = Bytes>) -> io::Result<Vec<Bytes>> {
     Ok(chunks)
 }
 
-/// Sends an answer in the way that the call wants it sent.
+/// Sends an answer as the behaviour of the call says.
 pub(crate) fn deliver(
     mut response: HttpResponseBuilder,
     content: Content,
@@ -177,7 +179,7 @@ fn send_events(
     }
 }
 
-/// The chunk with the present time where it is to be.
+/// Replaces the placeholder in a chunk, if any, by the present time.
 fn stamped(chunk: Bytes) -> Bytes {
     let stamp = STAMP.as_bytes();
     let Some(at) = chunk.windows(stamp.len()).position(|part| part == stamp) else { return chunk };
@@ -188,7 +190,7 @@ fn stamped(chunk: Bytes) -> Bytes {
     [before, now.as_bytes(), after].concat().into()
 }
 
-/// The chunks with a pause between them, and a broken connection at the end if it is to be cut.
+/// The chunks with a pause between them, and then a broken connection if `cut`.
 fn paced(
     chunks: Vec<Bytes>,
     delay: Duration,
@@ -204,8 +206,8 @@ fn paced(
                 Some((Ok(chunk), (chunks, false, cut)))
             }
             None if cut => {
-                // The server drops what it has not written yet when a body fails; it writes when
-                // the body pauses.
+                // When a body fails, the server drops what it has not written yet. It writes when the body
+                // pauses.
                 tokio::task::yield_now().await;
                 let error = io::Error::from(io::ErrorKind::ConnectionAborted);
                 Some((Err(error), (chunks, false, false)))

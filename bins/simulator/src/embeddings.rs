@@ -1,3 +1,5 @@
+//! OpenAI's embeddings dialect.
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
@@ -12,7 +14,7 @@ use crate::request::Request;
 const DEFAULT_DIMENSIONS: usize = 1536;
 const MAX_DIMENSIONS: usize = 4096;
 
-/// What the vectors consist of, in turn; of length 1 at the default number of dimensions.
+/// The components of the vectors, in turn; at the default number of dimensions a vector has length 1.
 const COMPONENTS: [f32; 2] = [0.025_515_518, -0.025_515_518];
 
 #[derive(Serialize)]
@@ -50,7 +52,7 @@ pub(crate) fn reply(request: &Request, behavior: &Behavior) -> Result<Reply, Fau
         return Err(Fault::new(400, format!("dimensions: 1 to {MAX_DIMENSIONS} are possible")));
     }
     let components = COMPONENTS.into_iter().cycle().take(dimensions);
-    // The official clients ask for base64 unless they are told otherwise.
+    // The official clients request base64 by default.
     let embedding = match request.encoding_format.as_deref() {
         Some("base64") => {
             let bytes = components.flat_map(f32::to_le_bytes).collect::<Vec<_>>();

@@ -1,4 +1,6 @@
-/// Whose request shape a call has.
+//! The routes of the simulator, as it counts and answers them.
+
+/// The provider whose request format a call has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     OpenAi,
@@ -15,7 +17,7 @@ impl Dialect {
     }
 }
 
-/// What can be called, and what is counted apart.
+/// The endpoints, each of which has its own counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     ChatCompletions,
@@ -25,7 +27,7 @@ pub(crate) enum Endpoint {
     Models,
     Messages,
     CountTokens,
-    /// Anything else: answered with 404, and counted, because it should not have come here.
+    /// Any other path: answered with 404, and counted, because a call to it is an error of the caller.
     Other,
 }
 

@@ -1,3 +1,5 @@
+//! Answers that are errors.
+
 use serde_json::{Value, json};
 
 use crate::endpoint::Dialect;
@@ -15,13 +17,13 @@ impl Fault {
         Self { status, message: message.into(), retry_after_s: None }
     }
 
-    /// The error that the call asked for.
+    /// The error that the call requested.
     pub(crate) fn simulated(status: u16, retry_after_s: Option<u32>) -> Self {
         let retry_after_s = retry_after_s.or((status == 429).then_some(1));
         Self { retry_after_s, ..Self::new(status, format!("a simulated error {status}")) }
     }
 
-    /// The error as the dialect words it.
+    /// The error in the format of the dialect.
     pub(crate) fn body(&self, dialect: Dialect, request_id: &str) -> Value {
         let message = &self.message;
         match dialect {

@@ -1,5 +1,5 @@
-//! A simulated AI provider: it speaks the request shapes of OpenAI and of Anthropic over real
-//! sockets, well enough for their official clients, and keeps its own count of what it handed out.
+//! A simulated AI provider: it accepts the requests of OpenAI and of Anthropic over real sockets,
+//! works with their official clients, and counts the tokens of its answers.
 //!
 //! ```
 //! # async fn run() -> std::io::Result<()> {
@@ -13,31 +13,30 @@
 //! # }
 //! ```
 //!
-//! # What it serves
+//! # Routes
 //!
 //! | route | answer |
 //! |---|---|
 //! | `POST /v1/chat/completions` | JSON, or a stream that honours `stream_options.include_usage` |
-//! | `POST /v1/completions` | the same in the older shape |
+//! | `POST /v1/completions` | JSON or a stream, in the older format |
 //! | `POST /v1/responses` | JSON, or a stream of `response.*` events |
 //! | `POST /v1/embeddings` | one canned vector per input, as numbers or base64 |
-//! | `GET /v1/models`, `/v1/models/{id}` | a short list; in Anthropic's shape if the request carries `anthropic-version` |
+//! | `GET /v1/models`, `/v1/models/{id}` | a short list; Anthropic's format if the request has `anthropic-version` |
 //! | `POST /v1/messages` | JSON, or a stream from `message_start` to `message_stop` |
 //! | `POST /v1/messages/count_tokens` | the words of the prompt |
 //! | `GET /stats` | [`Stats`] as JSON |
 //! | `POST /webhooks/{name}` | takes a message, under any name, [as the query says](#a-receiver-of-messages) |
-//! | `GET /webhooks/{name}` | the messages that came under that name, as JSON |
+//! | `GET /webhooks/{name}` | the messages that this name received, as JSON |
 //!
-//! Everything is deterministic but ids and times. A token is a word. The answer repeats the last
-//! words of the prompt and goes on with canned ones; a request with `tools` is answered by one call
+//! Everything is deterministic except ids and times. A token is a word. The answer repeats the last
+//! words of the prompt and continues with fixed ones. A request with `tools` is answered by one call
 //! of the first tool, unless the prompt ends in a tool's result. `max_tokens` and its siblings cut
 //! the answer short as they do at a real provider.
 //!
 //! # Behaviour
 //!
-//! Each setting is a field of [`Behavior`] and can be overridden for one call by a header, which
-//! also passes through a gateway in between. A setting that is unknown or does not parse is
-//! answered with 400, so that a misspelt test does not pass.
+//! Each setting is a field of [`Behavior`]. A header overrides it for one call, also through a gateway.
+//! An unknown setting or a value that does not parse is answered with 400, so that a misspelt test fails.
 //!
 //! | header | meaning | default |
 //! |---|---|---|
@@ -46,31 +45,31 @@
 //! | `x-simulate-words` | words of the answer; in a stream each is one event | 16 |
 //! | `x-simulate-input-tokens` | tokens of the whole prompt, cached ones included | its words |
 //! | `x-simulate-output-tokens` | tokens of the whole answer, reasoning included | its words |
-//! | `x-simulate-cached-tokens` | of the prompt, read from a cache | 0 |
-//! | `x-simulate-reasoning-tokens` | of the answer, spent thinking | 0 |
+//! | `x-simulate-cached-tokens` | tokens of the prompt that are read from a cache | 0 |
+//! | `x-simulate-reasoning-tokens` | tokens of the answer that are reasoning | 0 |
 //! | `x-simulate-usage` | `reported`, `missing` (no such field, no such event), `zero` or `null` | `reported` |
 //! | `x-simulate-status` | anything but 200 is answered with an error of that status | 200 |
 //! | `x-simulate-retry-after` | seconds, sent with an error | 1 with a 429 |
-//! | `x-simulate-cut-after-events` | break the connection after so many events; a plain body breaks half-way | `none` |
-//! | `x-simulate-error-after-events` | send an error event after so many events, and end | `none` |
-//! | `x-simulate-encoding` | `identity` or `gzip`, whatever the request accepts | `identity` |
+//! | `x-simulate-cut-after-events` | break the connection after N events; a plain body breaks half-way | `none` |
+//! | `x-simulate-error-after-events` | send an error event after N events, and end | `none` |
+//! | `x-simulate-encoding` | `identity` or `gzip`, independent of what the request accepts | `identity` |
 //! | `x-simulate-snapshot` | append `-` and this to the model in the answer | `none` |
-//! | `x-simulate-service-tier` | the tier that the answer claims | `default` |
-//! | `x-simulate-stamps` | `true`: each word of a stream says when it was sent, in ns since 1970 | `false` |
+//! | `x-simulate-service-tier` | the tier that the answer names | `default` |
+//! | `x-simulate-stamps` | `true`: each word of a stream is the time at which it was sent, in ns since 1970 | `false` |
 //!
-//! Where the numbers contradict each other the whole is raised to its part: 5 cached tokens of a
+//! Where the numbers contradict each other, the whole is raised to its part: 5 cached tokens of a
 //! prompt of 3 words make a prompt of 5.
 //!
-//! # What is counted
+//! # Counts
 //!
-//! Tokens are counted when the answer begins, whatever becomes of the connection, as a provider's
-//! own books would have it: also where the usage is withheld (`missing`, `null`), not where it is
-//! explicitly `zero`, and not for errors.
+//! Tokens are counted when the answer begins, even if the connection breaks, as a provider counts
+//! them. They are counted where the usage is not reported (`missing`, `null`), but not where it is
+//! reported as `zero`, and not for errors.
 //!
 //! # A receiver of messages
 //!
-//! `POST /webhooks/{name}` stands in for a receiver of webhooks. It keeps what comes, and answers with
-//! 200 unless its query says otherwise; what the query cannot mean is answered with 400.
+//! `POST /webhooks/{name}` is a receiver of webhooks. It keeps each message, and answers with 200
+//! unless its query says otherwise. A query that it does not know is answered with 400.
 //!
 //! | parameter | meaning |
 //! |---|---|
@@ -78,11 +77,11 @@
 //! | `fail=3` | answers the first three messages with 500 |
 //! | `hang=1` | never answers |
 //! | `cut=1` | closes the connection without an answer |
-//! | `delay_ms=100` | answers, or closes, after so long |
+//! | `delay_ms=100` | answers, or closes, after this time |
 //! | `body_bytes=1000` | answers with a body of this size, 1 MiB at most |
 //! | `redirect=URL` | answers with 307 and this `location` |
 //!
-//! `GET /webhooks/{name}` shows them, oldest first, each with its `number`, `at_ms` (since 1970),
+//! `GET /webhooks/{name}` returns them, oldest first, each with its `number`, `at_ms` (since 1970),
 //! `headers`, `body` as text and `answered`: a status, `"hang"` or `"cut"`. The latest 4,096 messages,
 //! of 64 MiB, are kept.
 

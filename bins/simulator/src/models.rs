@@ -1,10 +1,12 @@
+//! The list of models.
+
 use serde_json::{Value, json};
 
 use crate::answer::Tokens;
 use crate::deliver::Reply;
 use crate::endpoint::Dialect;
 
-/// What the list names. Any other model is served as well.
+/// The models of the list. Any other model is served as well.
 const MODELS: [&str; 3] = ["simulated-large", "simulated-small", "simulated-embedding"];
 
 /// Answers `GET /v1/models`.

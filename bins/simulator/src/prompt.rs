@@ -1,22 +1,24 @@
+//! Reads a prompt in any dialect while it is deserialized.
+
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// How many of the prompt's last words the answer repeats at most.
+/// The most words of the prompt that the answer repeats.
 const TAIL_WORDS: usize = 8;
 
-/// What the simulator wants to know of a prompt, in any of the shapes that the dialects allow:
-/// a string, messages, parts, items, tokens. Nothing is kept but its last words.
+/// The properties of a prompt that the simulator uses. The prompt may be a string, messages, parts,
+/// items or tokens; of its text only the last words are kept.
 #[derive(Debug, Default)]
 pub(crate) struct Prompt {
-    /// Words of all its texts; a number is a token and counts as a word.
+    /// The number of words of all its texts; a number is a token and counts as a word.
     pub(crate) words: u64,
     /// The last words of its last text.
     pub(crate) tail: String,
-    /// How many inputs it is for an embedding.
+    /// The number of inputs, for an embedding.
     pub(crate) inputs: usize,
-    /// Whether a tool has answered, so that it should not be called once more.
+    /// Whether the last text is a tool's result, so that no tool is called again.
     pub(crate) ends_in_tool_result: bool,
 }
 
@@ -24,7 +26,7 @@ impl Prompt {
     fn text(&mut self, text: &str) {
         let mut tail_start = text.len();
         for word in text.split_whitespace().rev().take(TAIL_WORDS) {
-            // A word is a part of the text: the distance of their ends is where it starts.
+            // `rfind` finds this word: it is the last one before `tail_start`.
             tail_start = text.get(..tail_start).and_then(|t| t.rfind(word)).unwrap_or(tail_start);
         }
         self.tail.clear();
@@ -141,7 +143,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 }
             }
         }
-        // After the fields: the result's own text has just said that it was something else.
+        // After the fields, because reading the result's text resets the flag.
         self.prompt.ends_in_tool_result |= is_tool_result;
         Ok(Kind::Other)
     }

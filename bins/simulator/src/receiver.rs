@@ -1,3 +1,5 @@
+//! A receiver of webhooks that keeps its messages for tests to read.
+
 use std::collections::{BTreeMap, VecDeque};
 use std::future;
 use std::io;
@@ -13,13 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::deliver::to_json;
 
-/// How many messages are kept, and of how many bytes: the latest, of all names together.
+/// The most messages that are kept, over all names, and their bytes. The oldest are dropped first.
 const MOST_MESSAGES: usize = 4_096;
 const MOST_BYTES: usize = 64 * 1024 * 1024;
-/// How large one may be, and an answer to it.
+/// The most bytes of a message, and of an answer to one.
 const MESSAGE_LIMIT_BYTES: usize = 1024 * 1024;
 
-/// How a receiver behaves, as the query says.
+/// The behaviour of a receiver, from the query.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Manner {
@@ -46,7 +48,7 @@ impl Default for Manner {
     }
 }
 
-/// What becomes of a message.
+/// The answer to a message.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Answered {
@@ -57,7 +59,7 @@ enum Answered {
 }
 
 impl Manner {
-    /// What becomes of the message with this number.
+    /// The answer to the message with this number.
     const fn answers(&self, number: u64) -> Answered {
         match self {
             Self { hang: 1.., .. } => Answered::Hang,
@@ -73,7 +75,7 @@ impl Manner {
 struct Message {
     #[serde(skip)]
     name: String,
-    /// Among those of its name, from 1.
+    /// The position among the messages of its name, from 1.
     number: u64,
     at_ms: u128,
     headers: BTreeMap<String, String>,
@@ -81,7 +83,7 @@ struct Message {
     answered: Answered,
 }
 
-/// The messages that came, of all receivers.
+/// The messages of all receivers.
 #[derive(Default)]
 pub(crate) struct Mailbox(Mutex<Letters>);
 
@@ -92,7 +94,7 @@ struct Letters {
 }
 
 impl Mailbox {
-    /// Keeps a message, and says what becomes of it.
+    /// Keeps a message, and returns the answer to it.
     fn keep(&self, name: String, http: &HttpRequest, body: &[u8], manner: &Manner) -> Answered {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let headers = http.headers().iter();
@@ -119,7 +121,7 @@ impl Mailbox {
         answered
     }
 
-    /// The messages to one name, oldest first, as JSON.
+    /// The messages of one name, oldest first, as JSON.
     fn read(&self, name: &str) -> Vec<u8> {
         #[derive(Serialize)]
         struct List<'a> {
@@ -161,7 +163,7 @@ async fn receive(
         Answered::With(status) => status,
         Answered::Hang => future::pending().await,
         Answered::Cut => {
-            // The server drops the head, which it has not written yet, when a body fails at once.
+            // When a body fails at once, the server drops the head too, which it has not written yet.
             let cut = io::Error::from(io::ErrorKind::ConnectionAborted);
             return HttpResponse::Ok().streaming(stream::iter([Err::<Bytes, _>(cut)]));
         }

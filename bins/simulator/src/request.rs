@@ -1,16 +1,18 @@
+//! Requests in any dialect, as far as the simulator reads them.
+
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::fault::Fault;
 use crate::prompt::Prompt;
 
-/// The fields that matter of a request in any dialect; their names do not clash.
+/// The fields that the simulator reads, of a request in any dialect; their names do not clash.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Request {
     pub(crate) model: String,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    /// How many answers are wanted.
+    /// The number of answers to return.
     n: Option<usize>,
     max_tokens: Option<u64>,
     max_completion_tokens: Option<u64>,
@@ -37,7 +39,7 @@ pub(crate) struct Tool<'a> {
     schema: Option<&'a Value>,
 }
 
-/// More answers to one call than any provider gives.
+/// The most answers to one call; no provider gives more.
 const MAX_CHOICES: usize = 128;
 
 impl Request {
@@ -63,7 +65,7 @@ impl Request {
         limits.into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 
-    /// What is asked, wherever the dialect puts it.
+    /// The prompt, from the field where the dialect has it.
     fn asked(&self) -> Option<&Prompt> {
         self.messages.as_ref().or(self.prompt.as_ref()).or(self.input.as_ref())
     }
@@ -81,7 +83,7 @@ impl Request {
         self.asked().map_or(1, |prompt| prompt.inputs)
     }
 
-    /// The tool to call: the first that is a function of the caller's own.
+    /// The tool to call: the first that is a function of the caller.
     pub(crate) fn tool(&self) -> Option<Tool<'_>> {
         let choice = self.tool_choice.as_ref();
         let choice = choice.and_then(|choice| choice.get("type").unwrap_or(choice).as_str());
@@ -104,7 +106,7 @@ impl Tool<'_> {
     }
 }
 
-/// A value for a JSON schema: what is required, by its type.
+/// A value for a JSON schema: the required fields, by their types.
 fn fill(schema: &Value) -> Value {
     if let Some(first) = schema.get("enum").and_then(|values| values.get(0)) {
         return first.clone();

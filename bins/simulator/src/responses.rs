@@ -1,3 +1,5 @@
+//! OpenAI's responses dialect.
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -109,7 +111,7 @@ impl Response<'_> {
     }
 }
 
-/// The one thing that the response puts out.
+/// The only output item of a response.
 struct Item<'a> {
     id: String,
     call_id: String,
@@ -159,7 +161,7 @@ fn text_part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-/// Adds events whose name is also their type, with a running number.
+/// Adds an event whose name is also its type, with its sequence number.
 fn push(events: &mut Events, name: &str, mut data: Value) {
     if let Some(fields) = data.as_object_mut() {
         fields.insert("type".to_owned(), name.into());

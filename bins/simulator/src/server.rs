@@ -1,3 +1,5 @@
+//! The HTTP server of the simulator.
+
 use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
@@ -23,12 +25,12 @@ use crate::request::Request;
 use crate::stats::{Counters, Stats};
 use crate::{anthropic, chat, completions, embeddings, models, responses};
 
-/// Longer than any client keeps an idle connection, so that none is closed under a client's hands.
+/// Longer than any client keeps an idle connection, so that the server never closes one that is about to be used.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
 const BODY_LIMIT_BYTES: usize = 256 * 1024 * 1024;
 
-/// A running simulated provider. It has threads of its own, so it can be started from anywhere;
-/// dropping it stops it. Signals are left to the program around it.
+/// A running simulated provider. It has its own threads, so it can be started from any context;
+/// dropping it stops it. It does not handle signals; the program around it does.
 #[derive(Debug)]
 pub struct Simulator {
     addr: SocketAddr,
@@ -43,19 +45,19 @@ struct State {
 }
 
 impl Simulator {
-    /// Starts to listen, with a worker for each core. Port 0 takes any that is free.
+    /// Starts to listen, with a worker for each core. Port 0 takes any free port.
     ///
     /// # Errors
-    /// Whatever keeps it from listening.
+    /// When it cannot listen on the address.
     pub fn start(listen: &str, behavior: Behavior) -> io::Result<Self> {
         let workers = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         Self::with_workers(listen, behavior, workers)
     }
 
-    /// Starts to listen, with so many workers.
+    /// Starts to listen, with this number of workers.
     ///
     /// # Errors
-    /// Whatever keeps it from listening.
+    /// When it cannot listen on the address.
     pub fn with_workers(
         listen: &str,
         behavior: Behavior,
@@ -67,7 +69,7 @@ impl Simulator {
         let (ending, ended) = watch::channel(());
         let listen = listen.to_owned();
         thread::Builder::new().name("simulator".to_owned()).spawn(move || {
-            // Held by the thread: its end is the server's.
+            // Owned by the thread, so that `wait` returns when the thread ends.
             let _ending = ending;
             rt::System::new().block_on(async move {
                 match bind(&listen, state, workers.get()) {
@@ -85,22 +87,22 @@ impl Simulator {
         Ok(Self { addr, handle, counters, ended })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub const fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The URL of a path on it.
+    /// The URL of a path of this simulator.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.addr)
     }
 
-    /// What it has done so far.
+    /// The counts since it started.
     pub fn stats(&self) -> Stats {
         self.counters.read()
     }
 
-    /// Stops at once, breaking connections, and returns when it has stopped.
+    /// Stops at once, breaks connections, and returns when it has stopped.
     pub async fn stop(&self) {
         self.handle.stop(false).await;
         self.wait().await;
@@ -108,14 +110,14 @@ impl Simulator {
 
     /// Returns when it has stopped.
     pub async fn wait(&self) {
-        // Nothing is ever sent: the sender goes when the thread does.
+        // No value is ever sent: the channel closes when the thread ends and drops the sender.
         while self.ended.clone().changed().await.is_ok() {}
     }
 }
 
 impl Drop for Simulator {
     fn drop(&mut self) {
-        // The command is given by the call; only its completion would have to be awaited.
+        // The call sends the stop command; the future only waits for its completion.
         drop(self.handle.stop(false));
     }
 }
@@ -133,7 +135,7 @@ fn bind(listen: &str, state: Data<State>, workers: usize) -> io::Result<(SocketA
     let server = HttpServer::new(app)
         .workers(workers)
         .keep_alive(KEEP_ALIVE)
-        // Without it a stream of small events waits for the client's acknowledgements.
+        // With Nagle's algorithm, small events of a stream would wait for the client's acknowledgements.
         .tcp_nodelay(true)
         .disable_signals()
         .bind(listen)?;

@@ -1,3 +1,5 @@
+//! The counts of calls, errors and tokens.
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,35 +8,35 @@ use serde::{Deserialize, Serialize};
 use crate::answer::Tokens;
 use crate::endpoint::Endpoint;
 
-/// What one endpoint has done.
+/// The counts of one endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointStats {
-    /// Calls that arrived.
+    /// The calls that arrived.
     pub calls: u64,
-    /// Those of them that were answered with an error.
+    /// The calls that were answered with an error.
     pub errors: u64,
-    /// Tokens of their prompts, cached ones included.
+    /// The tokens of the prompts, cached ones included.
     pub input_tokens: u64,
-    /// Tokens of the prompts that were read from a cache.
+    /// The tokens of the prompts that were read from a cache.
     pub cached_tokens: u64,
-    /// Tokens of the answers, reasoning included.
+    /// The tokens of the answers, reasoning included.
     pub output_tokens: u64,
-    /// Tokens of the answers spent thinking.
+    /// The tokens of the answers that are reasoning.
     pub reasoning_tokens: u64,
 }
 
-/// What the simulator has done since it started: the sums, and each endpoint that was called.
+/// The counts since the simulator started: the sums, and each endpoint that was called.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Calls that arrived, but for those of `/stats` itself.
+    /// The calls that arrived, except calls of `/stats`.
     pub calls: u64,
-    /// Those of them that were answered with an error.
+    /// The calls that were answered with an error.
     pub errors: u64,
-    /// Tokens of all prompts, cached ones included.
+    /// The tokens of all prompts, cached ones included.
     pub input_tokens: u64,
-    /// Tokens of all answers, reasoning included.
+    /// The tokens of all answers, reasoning included.
     pub output_tokens: u64,
-    /// By path; `other` are calls of anything that does not exist.
+    /// The counts by path; `other` is any path that does not exist.
     pub endpoints: BTreeMap<String, EndpointStats>,
 }
 

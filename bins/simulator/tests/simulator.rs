@@ -15,7 +15,7 @@ fn simulator() -> Simulator {
     Simulator::start("127.0.0.1:0", Behavior::default()).unwrap()
 }
 
-/// What came back: the status, a header or two, and the bytes as far as they came.
+/// An answer: the status, some headers, and the bytes that arrived.
 struct Answer {
     status: StatusCode,
     headers: awc::http::header::HeaderMap,
@@ -56,9 +56,9 @@ impl Answer {
     }
 }
 
-/// The client wants a cryptography provider of the process even where it speaks plain HTTP.
+/// A plain client. It needs a process-wide cryptography provider even for plain HTTP.
 fn client() -> awc::Client {
-    // All but the first are refused, and that is as well.
+    // Fails if another test has installed it, which is fine.
     drop(rustls::crypto::ring::default_provider().install_default());
     awc::Client::builder().no_default_headers().disable_redirects().finish()
 }
@@ -457,8 +457,8 @@ async fn only_the_right_key_opens_a_simulator_that_has_one() {
     }
 }
 
-/// Everything that comes over the connection, read without awc: it takes a body that ends too soon
-/// for one that has ended.
+/// Everything that the connection returns, read without awc, which takes a body that ends too early
+/// for a complete one.
 fn post_raw(simulator: &Simulator, path: &str, header: (&str, &str), body: &Value) -> String {
     let (name, value) = header;
     let body = body.to_string();

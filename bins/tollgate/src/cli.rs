@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line: commands, options, and their help.
 
 use std::ffi::OsString;
 
@@ -16,15 +16,15 @@ use crate::reprice::RepriceArgs;
 /// The version, and the commit that the program is built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
 
-/// Where the help of a command shows what all commands take.
+/// The heading, in the help of a command, of the options that all commands take.
 const EVERYWHERE: &str = "Options of every command";
 
-/// Meters, prices and forwards AI provider requests, and controls spend while doing so.
+/// Meter, price and forward AI provider requests, and control spend.
 #[derive(Parser)]
 #[command(version = VERSION, after_help = ABOUT)]
 pub(crate) struct Cli {
-    /// The configuration file (TOML). Without one the defaults and the environment hold; the demo
-    /// and the simulator have none.
+    /// The configuration file (TOML). Without it the defaults and the environment apply; the demo and
+    /// the simulator read none.
     #[arg(long, global = true, env = "TOLLGATE_CONFIG", value_name = "FILE", help_heading = EVERYWHERE)]
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<OsString>,
@@ -47,7 +47,7 @@ Begin:
 Every key of the configuration is also an environment variable, such as TOLLGATE_LISTEN.
 Exit codes: 0 done; 1 failed, or found what it looks for (differences, refused changes); 2 not understood.";
 
-/// Examples of each command that takes more than its name.
+/// Examples of each command that takes arguments.
 mod examples {
     pub(super) const SERVE: &str = "\
 Examples:
@@ -130,53 +130,53 @@ pub(crate) enum Command {
     /// Run the service.
     #[command(after_help = examples::SERVE)]
     Serve,
-    /// Ask a running service whether it takes calls; exit with 1 if it does not.
+    /// Check whether a running service takes calls; exit with 1 if it does not.
     #[command(after_help = examples::HEALTH)]
     Health {
-        /// Where it listens; as the configuration says unless named.
+        /// The address of the service; default: the configured one.
         #[arg(long, value_name = "ADDRESS")]
         address: Option<String>,
-        /// How long to wait for each of connection and answer.
+        /// The longest wait for the connection, and for the answer.
         #[arg(long, default_value_t = 3_000, value_name = "MILLISECONDS")]
         timeout_ms: u64,
     },
-    /// Run the service on a temporary store with two simulated providers, and print curl lines to try.
+    /// Run the service on a temporary store with two simulated providers, and print example curl commands.
     Demo {
-        /// Where to listen; a free port is taken when this one is not free.
+        /// The address to listen on; a free port is taken if this one is in use.
         #[arg(long, value_name = "ADDRESS")]
         listen: Option<String>,
     },
-    /// Run the simulated provider alone; it receives webhooks, too (`/webhooks/<any name>`).
+    /// Run the simulated provider alone; it also receives webhooks (`/webhooks/<any name>`).
     #[command(after_help = examples::SIMULATOR)]
     Simulator {
-        /// Where to listen.
+        /// The address to listen on.
         #[arg(long, default_value = "127.0.0.1:9100", value_name = "ADDRESS")]
         listen: String,
-        /// How it behaves, such as `first-byte-delay-ms=50`; repeatable. The same settings can be
-        /// sent with each call as headers `x-simulate-…`.
+        /// A setting of its behaviour, such as `first-byte-delay-ms=50`; repeatable. A call can override
+        /// each setting by a header `x-simulate-…`.
         #[arg(long, value_name = "SETTING=VALUE")]
         set: Vec<String>,
     },
     /// Bring the database schema up to date.
     Migrate,
-    /// Recompute balances, counters and holds from the ledger; exit with 1 on a difference.
+    /// Recompute balances, counters and holds from the ledger; exit with 1 if they differ.
     #[command(after_help = examples::AUDIT)]
     Audit,
-    /// Copy a SQLite database to a new file, with every call that was answered before, and check the copy.
+    /// Copy a SQLite database to a new file, with every call that was answered before, and audit the copy.
     #[command(after_help = examples::BACKUP)]
     Backup {
         /// The new file.
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
-    /// Put a backup in the place of the SQLite database, which is kept beside it.
+    /// Replace the SQLite database by a backup; the replaced database is kept beside it.
     #[command(after_help = examples::RESTORE)]
     Restore {
         /// The backup.
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
-    /// Say what a usage costs, or what a call would hold, without a server or database.
+    /// Print the cost of a usage, or the hold of a call, without a server or database.
     #[command(arg_required_else_help = true, after_help = examples::QUOTE)]
     Quote(Box<QuoteArgs>),
     /// Show, import and compare prices of providers.
@@ -185,34 +185,34 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: PricesCommand,
     },
-    /// Price settled records again by the prices of this configuration, and book what differs.
+    /// Price settled records again by the prices of this configuration, and book the differences.
     #[command(after_help = examples::REPRICE)]
     Reprice(Box<RepriceArgs>),
-    /// Look at the configuration.
+    /// Check the configuration.
     #[command(after_help = examples::CONFIG)]
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Make and list merchants.
+    /// Create and list merchants.
     #[command(after_help = examples::MERCHANT)]
     Merchant {
         #[command(subcommand)]
         command: MerchantCommand,
     },
-    /// Make, list and revoke the secret keys of a merchant.
+    /// Create, list and revoke the secret keys of a merchant.
     #[command(after_help = examples::KEY)]
     Key {
         #[command(subcommand)]
         command: KeyCommand,
     },
-    /// Put money on wallets.
+    /// Add money to wallets.
     #[command(after_help = examples::WALLET)]
     Wallet {
         #[command(subcommand)]
         command: WalletCommand,
     },
-    /// Print what makes a shell complete the commands and options of this program.
+    /// Print a script that makes a shell complete the commands and options of this program.
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// The shell.
@@ -222,12 +222,12 @@ pub(crate) enum Command {
 
 #[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Report everything that is wrong with it.
+    /// Report all errors of the configuration.
     #[command(after_help = examples::CONFIG)]
     Check,
 }
 
-/// What the interface takes for a name.
+/// Parses a name, as the API accepts it.
 fn name(text: &str) -> Result<String, &'static str> {
     match text.chars().count() {
         1..=255 => Ok(text.to_owned()),
@@ -235,7 +235,7 @@ fn name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// How much money is put on a wallet.
+/// Parses an amount to add to a wallet.
 fn credit(text: &str) -> Result<Amount, &'static str> {
     let amount = text.parse().ok().filter(|amount: &Amount| amount.is_positive());
     amount.ok_or("must be more than 0, with at most ten decimals, such as 25.00")
@@ -243,7 +243,7 @@ fn credit(text: &str) -> Result<Amount, &'static str> {
 
 #[derive(Subcommand)]
 pub(crate) enum MerchantCommand {
-    /// Make a merchant with a wallet and a first secret key, which is shown this once.
+    /// Create a merchant with a wallet and a first secret key, which is shown only once.
     Create {
         /// Its display name, of 1 to 255 characters.
         #[arg(value_parser = name)]
@@ -255,10 +255,10 @@ pub(crate) enum MerchantCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum KeyCommand {
-    /// Make a secret key; it is shown this once.
+    /// Create a secret key, which is shown only once.
     #[command(after_help = examples::KEY_CREATE)]
     Create {
-        /// Whose key.
+        /// The merchant.
         #[arg(long, value_name = "mch_…")]
         merchant: MerchantId,
         /// Its display name, of 1 to 255 characters.
@@ -267,16 +267,16 @@ pub(crate) enum KeyCommand {
     },
     /// List a merchant's secret keys.
     List {
-        /// Whose keys.
+        /// The merchant.
         #[arg(long, value_name = "mch_…")]
         merchant: MerchantId,
     },
-    /// Revoke a secret key, at once. The last one of a merchant stays.
+    /// Revoke a secret key at once; the last key of a merchant cannot be revoked.
     Revoke {
-        /// Whose key.
+        /// The merchant.
         #[arg(long, value_name = "mch_…")]
         merchant: MerchantId,
-        /// Which key.
+        /// The key to revoke.
         #[arg(value_name = "sec_…")]
         key: SecretKeyId,
     },
@@ -284,15 +284,15 @@ pub(crate) enum KeyCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum WalletCommand {
-    /// Put money on a wallet.
+    /// Add money to a wallet.
     Credit {
-        /// Which wallet.
+        /// The wallet.
         #[arg(value_name = "wal_…")]
         wallet: WalletId,
-        /// How much, in USD, such as 25.00.
+        /// The amount in USD, such as 25.00.
         #[arg(value_parser = credit, allow_negative_numbers = true)]
         amount: Amount,
-        /// Why, for the list of transactions.
+        /// A description for the list of transactions.
         #[arg(long, value_parser = name)]
         description: Option<String>,
     },

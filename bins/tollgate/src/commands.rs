@@ -22,7 +22,7 @@ use crate::database::{open, open_or_make};
 use crate::output::{self, print, print_secret};
 use crate::progress::Progress;
 
-/// Says that a configuration is valid, for it was read.
+/// Reports that a configuration is valid; reading it has checked it.
 pub(crate) fn check_config(config: &Config, json: bool) -> anyhow::Result<()> {
     let database = format!("{:?}", config.database_url);
     let doubts = config.doubts();
@@ -32,7 +32,7 @@ pub(crate) fn check_config(config: &Config, json: bool) -> anyhow::Result<()> {
     print(json, &value, &format!("The configuration is valid. Database: {database}."))
 }
 
-/// Asks a service whether it takes calls; fails unless it says so.
+/// Checks that a service takes calls, and fails if it does not.
 pub(crate) fn health(
     config: &Config,
     address: Option<String>,
@@ -56,7 +56,7 @@ pub(crate) fn health(
     }
 }
 
-/// Where a service of this machine is reached that listens on all of its addresses.
+/// The address at which this machine reaches a service that may listen on all of its addresses.
 fn reachable(listen: &str) -> String {
     match listen.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_unspecified() && address.is_ipv4() => {
@@ -116,7 +116,7 @@ pub(crate) fn restore(config: &Config, file: &Path, json: bool) -> anyhow::Resul
     print(json, &json!({"database": database, "replaced": replaced}), &text)
 }
 
-/// Recomputes everything; fails on a difference.
+/// Recomputes everything from the ledger; fails on a difference.
 pub(crate) async fn audit(config: &Config, json: bool) -> anyhow::Result<()> {
     let mut progress = Progress::new();
     progress.say("recomputing everything from the ledger …");
@@ -150,7 +150,7 @@ pub(crate) async fn audit(config: &Config, json: bool) -> anyhow::Result<()> {
     std::process::exit(1)
 }
 
-/// Makes merchants.
+/// Creates and lists merchants.
 pub(crate) async fn merchant(
     config: &Config,
     command: MerchantCommand,
@@ -203,7 +203,7 @@ fn no_merchant(merchant: MerchantId) -> anyhow::Error {
     anyhow!("there is no merchant {merchant}; `tollgate merchant list` shows those that are")
 }
 
-/// Makes, lists and revokes secret keys.
+/// Creates, lists and revokes secret keys.
 pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> anyhow::Result<()> {
     let (store, now) = (open(config)?, Clock::system().now());
     match command {
@@ -269,7 +269,7 @@ pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> any
     Ok(())
 }
 
-/// Puts money on wallets.
+/// Adds money to wallets.
 pub(crate) async fn wallet(
     config: &Config,
     command: WalletCommand,

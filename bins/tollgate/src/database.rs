@@ -5,8 +5,8 @@ use tollgate_store::{DatabaseUrl, Options, Store};
 
 use crate::config::Config;
 
-/// Opens the store beside a service that may be running on it. One that is not there is a mistake in its name:
-/// to make it would be to say that nothing is wrong with it.
+/// Opens the store, also beside a running service. A missing SQLite file is an error, because its name is
+/// probably wrong: a new, empty database would hide that.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Store> {
     if let DatabaseUrl::Sqlite(file) = &config.database_url
         && !file.exists()
@@ -17,11 +17,11 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Store> {
             file.display()
         );
     }
-    // Nor does it change the schema below a service that runs, or that of another program.
+    // The schema may belong to a running service or to another program, so it is not changed.
     open_with(config, Options { migrate: false, ..config.store_options(false) })
 }
 
-/// The same; a database that is not there, or not as it should be, is made.
+/// As [`open`], but creates a missing database and migrates the schema, as the configuration says.
 pub(crate) fn open_or_make(config: &Config) -> anyhow::Result<Store> {
     open_with(config, config.store_options(false))
 }

@@ -1,4 +1,4 @@
-//! Everything at once for somebody who has just arrived.
+//! `tollgate demo`: the service with simulated providers, for a first try.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ use crate::logging;
 use crate::output;
 use crate::serve::Service;
 
-/// What the demo has made.
+/// The resources that the demo creates.
 struct Made {
     secret_key: String,
     connection_id: String,
@@ -35,21 +35,21 @@ struct Made {
     strict_limit: Amount,
 }
 
-/// The call that is sent far more often than its key can afford. The simulated answer is as long as
-/// it may be and input is cheap, so a call costs nearly what it holds: all that ten calls give back
-/// when they end is less than an eleventh would have to hold.
+/// The body of a call that is sent far more often than its key can afford. The simulated answer is as
+/// long as allowed and input is cheap, so a call costs nearly its hold: the amount that ten calls
+/// release when they end is less than the hold of an eleventh.
 const RUSH_BODY: &str = r#"{"model": "simulated-large", "max_tokens": 16, "messages": [{"role": "user", "content": "Me first!"}]}"#;
 const RUSH_MAX_TOKENS: usize = 16;
 const RUSH_CALLS_THAT_FIT: usize = 10;
 
-/// Where a simulated provider receives webhooks.
+/// The path at which a simulated provider receives webhooks.
 const RECEIVER: &str = "/webhooks/demo";
 
-/// Prices of its model, in USD per million tokens.
+/// The prices of its model, in USD per million tokens.
 const RUSH_INPUT_PRICE: usize = 1;
 const RUSH_OUTPUT_PRICE: usize = 100;
 
-/// The most that so many calls can cost: no more tokens go in than the body has bytes.
+/// The most that the calls that fit can cost. A body has at most one token per byte.
 fn rush_limit() -> Amount {
     const UNITS_PER_MILLIONTH_USD: usize = 10_000;
     let millionths = RUSH_BODY.len() * RUSH_INPUT_PRICE + RUSH_MAX_TOKENS * RUSH_OUTPUT_PRICE;
@@ -57,7 +57,7 @@ fn rush_limit() -> Amount {
     Amount::from_units(i64::try_from(units).unwrap_or(i64::MAX))
 }
 
-/// Serves from a temporary store with simulated providers, and prints what to try.
+/// Serves from a temporary store with simulated providers, and prints examples.
 pub(crate) async fn run(listen: Option<&str>, json: bool) -> anyhow::Result<()> {
     eprintln!("Starting two simulated providers and a service on a temporary database …");
     let openai = Simulator::start("127.0.0.1:0", Behavior::default())?;
@@ -79,7 +79,7 @@ pub(crate) async fn run(listen: Option<&str>, json: bool) -> anyhow::Result<()> 
 }
 
 fn config(listen: &str, openai: &Simulator, anthropic: &Simulator) -> anyhow::Result<Config> {
-    // Somebody who tries something out should not have to look for a port first.
+    // A first try should not fail because the port is in use.
     let listen = match TcpListener::bind(listen) {
         Ok(_) => listen,
         Err(cause) if cause.kind() == ErrorKind::InvalidInput => {
@@ -191,7 +191,7 @@ const fn usd(whole: i64) -> Amount {
     Amount::from_units(whole * 10_000_000_000)
 }
 
-/// What was made, for programs.
+/// The created resources as JSON, for programs.
 fn object(base: &str, made: &Made, openai: &Simulator, anthropic: &Simulator) -> Value {
     json!({
         "listening": base,

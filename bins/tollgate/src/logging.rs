@@ -1,4 +1,4 @@
-//! Log lines: for people, or one JSON object each.
+//! Log lines: text, or one JSON object each.
 
 use std::io::Write;
 
@@ -10,13 +10,13 @@ use tollgate_api::{AccessLine, AccessLog};
 
 use crate::config::LogFormat;
 
-/// Under which target access lines are logged, for `RUST_LOG`.
+/// The target of access lines, for `RUST_LOG`.
 const ACCESS: &str = "tollgate::access";
 
-/// The server says of each answer that breaks off what we have said of it, and takes it for a mistake.
+/// The default filter. It hides actix's error for each answer that breaks off, which is logged already.
 const QUIET: &str = "info,actix_server=warn,actix_http::h1::dispatcher=off";
 
-/// Starts logging to standard error; `RUST_LOG` chooses what, information by default.
+/// Starts to log to standard error. `RUST_LOG` sets the filter; the default level is information.
 pub(crate) fn start(format: LogFormat) {
     let mut builder = Builder::from_env(Env::default().default_filter_or(QUIET));
     if format == LogFormat::Json {
@@ -40,11 +40,11 @@ pub(crate) fn start(format: LogFormat) {
             writeln!(out, "{line}")
         });
     }
-    // Somebody else's logger is as good as ours.
+    // It fails only if a logger is set already. That one is then used.
     let _ = builder.try_init();
 }
 
-/// Who writes a line for each request.
+/// The function that writes the access line of a request.
 pub(crate) fn access(format: LogFormat) -> AccessLog {
     match format {
         LogFormat::Text => |line: &AccessLine| log::info!(target: ACCESS, "{line}"),

@@ -1,5 +1,4 @@
-//! What is said on standard output. A reader who has seen enough, such as `head`, is no mistake; a disk that is
-//! full is one.
+//! Standard output. A reader that closes it early, such as `head`, is not an error; a full disk is one.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
@@ -22,8 +21,8 @@ pub(crate) fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()>
     if json { line(value) } else { line(text) }
 }
 
-/// The same, of a secret that is shown this once: it is lost to a reader who has left. What was made is named
-/// on standard error, for whoever has to undo it.
+/// Prints a secret that is shown only once. Here a closed standard output is an error, because the secret is
+/// lost. The message names `made`, so that the operator can undo it.
 pub(crate) fn print_secret(
     json: bool,
     value: &Value,
@@ -39,7 +38,7 @@ pub(crate) fn print_secret(
     })
 }
 
-/// Prints what has line ends of its own.
+/// Prints text that has its own line ends.
 pub(crate) fn all(text: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     unless_left(out.write_all(text).and_then(|()| out.flush()))

@@ -1,4 +1,4 @@
-//! `tollgate prices`: what providers charge by this configuration, imports, and comparisons.
+//! `tollgate prices`: lists, imports and compares the prices of providers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::config::{Config, Day, read_catalog};
 use crate::output;
 use crate::progress::Progress;
 
-/// The formats of price lists, which shells complete.
+/// A parser of the formats of price lists; shells complete them.
 fn formats() -> impl TypedValueParser<Value = Format> {
     let names = [Format::GenaiPrices, Format::Litellm].map(Format::name);
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Format>())
@@ -27,15 +27,15 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 
 #[derive(Subcommand)]
 pub(crate) enum PricesCommand {
-    /// List what this configuration charges by: the rows of its own first, then the catalogue's.
+    /// List the prices of this configuration: its own rows first, then the catalogue's.
     List {
-        /// Only those of this provider.
+        /// List only prices of this provider.
         #[arg(long)]
         provider: Option<String>,
-        /// Only the rows that price this model, at each provider that can.
+        /// List only the rows that price this model, at each provider that has it.
         #[arg(long)]
         model: Option<String>,
-        /// The day (UTC) of the prices; today unless named.
+        /// The day (UTC) of the prices; default: today.
         #[arg(long, value_name = "DATE")]
         on: Option<Day>,
     },
@@ -46,27 +46,27 @@ pub(crate) enum PricesCommand {
         format: Format,
         /// The price list.
         file: PathBuf,
-        /// The catalogue file; the configured one unless named. One that does not exist begins as a
-        /// copy of the built-in catalogue.
+        /// The catalogue file; default: the configured one. A file that does not exist starts as a copy of
+        /// the built-in catalogue.
         #[arg(long, value_name = "FILE")]
         into: Option<PathBuf>,
-        /// Only add what is missing.
+        /// Add missing prices and change none.
         #[arg(long)]
         only_missing: bool,
-        /// Refuse an import that makes a price more than so many times dearer or cheaper, or that
-        /// makes one of nothing or nothing of one.
+        /// Refuse an import that makes a price higher or lower by more than this factor, or that changes a
+        /// price from or to 0.
         #[arg(long, default_value = "3", value_name = "FACTOR")]
         max_factor: Rate,
-        /// Take such changes, too.
+        /// Accept such changes.
         #[arg(long)]
         accept: bool,
         /// Write nothing.
         #[arg(long)]
         dry_run: bool,
-        /// The first day (UTC) of prices that change; today unless named.
+        /// The first day (UTC) of changed prices; default: today.
         #[arg(long, value_name = "DATE")]
         from: Option<Day>,
-        /// Print what was not carried over, too.
+        /// Also print what was not imported.
         #[arg(long)]
         notes: bool,
     },
@@ -76,7 +76,7 @@ pub(crate) enum PricesCommand {
         first: String,
         /// The second list.
         second: String,
-        /// The day (UTC) of the prices; today unless named.
+        /// The day (UTC) of the prices; default: today.
         #[arg(long, value_name = "DATE")]
         on: Option<Day>,
     },
@@ -134,8 +134,8 @@ pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow
     }
 }
 
-/// Reads a price list. A model of which prices cannot be read keeps its old ones, or has none, so it is
-/// always said which those are.
+/// Reads a price list. A model whose prices cannot be read keeps its old ones, or has none, so these
+/// models are always reported.
 fn read_list(format: Format, file: &Path) -> anyhow::Result<Imported> {
     let mut progress = Progress::new();
     progress.say(format_args!("reading {} …", file.display()));
@@ -158,7 +158,7 @@ fn read_file(path: &Path) -> anyhow::Result<CatalogFile> {
     read_catalog(path).map_err(|mistakes| anyhow::anyhow!("{}", mistakes.join("\n")))
 }
 
-/// Replaces the file at once, so that a service that reads it never sees half of it.
+/// Replaces the file by a rename, so that a service never reads a part of it.
 fn write(path: &Path, file: &CatalogFile) -> anyhow::Result<()> {
     let name = path.file_name().context("the catalogue file needs a name")?;
     let beside = path.with_file_name(format!(".{}.new", name.display()));
@@ -167,7 +167,7 @@ fn write(path: &Path, file: &CatalogFile) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Prints changes, one line for each model and kind of change.
+/// Prints changes: one line for each model and kind of change.
 fn report(changes: &[Change], json: bool) -> anyhow::Result<()> {
     if json {
         let lines: Vec<_> = changes.iter().map(|change| json!(change).to_string()).collect();
@@ -241,7 +241,7 @@ fn list(
     let mut is_listed = false;
     for provider in providers {
         for Listed { row, pattern, source } in config.prices.find_all(provider, model, on) {
-            // A price of another provider that stands in for this one's is shown as what it is.
+            // A price that is taken from another provider is shown with that provider.
             output::lines(&shown(row, source, Some((provider, pattern.as_str())), json))?;
             is_listed = true;
         }
@@ -252,7 +252,7 @@ fn list(
     Ok(())
 }
 
-/// A row as lines of text, or as one of JSON.
+/// A row as lines of text, or as one line of JSON.
 fn shown(
     row: &PriceRow,
     list: PriceSource,
@@ -341,7 +341,7 @@ fn check(first: &str, second: &str, on: Date, json: bool) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A list by its name on the command line.
+/// Reads a list by its name on the command line.
 fn named(name: &str) -> anyhow::Result<Catalog> {
     if name == "embedded" {
         return Ok(Catalog::embedded()?);

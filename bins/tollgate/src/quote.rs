@@ -1,4 +1,4 @@
-//! `tollgate quote`: what a usage costs, or what a call would hold, by the configuration's prices.
+//! `tollgate quote`: the cost of a usage, or the hold of a call, by the configuration's prices.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -21,71 +21,71 @@ use crate::config::Config;
 use crate::database::open;
 use crate::output;
 
-/// What is to be priced, and how.
+/// The usage or call to price, and the meter.
 #[derive(Args)]
 pub(crate) struct QuoteArgs {
     /// The provider of the model.
     #[arg(long, requires = "model", conflicts_with = "url")]
     provider: Option<String>,
-    /// The model that is used.
+    /// The model.
     #[arg(long, requires = "provider")]
     model: Option<String>,
     #[command(flatten)]
     usage: UsageArgs,
-    /// Instead of a usage: the URL of a provider that a body would be posted to, with the operator's key, which
+    /// Instead of a usage: the URL of a provider, to price a call with this body and the operator's key, which
     /// must be in the configuration.
     #[arg(long, requires = "body", conflicts_with = "UsageArgs")]
     url: Option<String>,
-    /// The file that holds that body; `-` is standard input.
+    /// The file with that body; `-` is standard input.
     #[arg(long, requires = "url", value_name = "FILE")]
     body: Option<PathBuf>,
     #[command(flatten)]
     meter: MeterArgs,
 }
 
-/// A usage in the words of a record; what is not stated is 0.
+/// A usage, with the names of a record; default: 0.
 #[derive(Args, Serialize)]
 struct UsageArgs {
     /// All tokens of the prompt.
     #[arg(long, value_name = "COUNT")]
     input_tokens: Option<u64>,
-    /// Those of them that were read from the provider's cache.
+    /// The input tokens that were read from the provider's cache.
     #[arg(long, value_name = "COUNT")]
     cached_input_tokens: Option<u64>,
-    /// Those of them that were written to the provider's cache.
+    /// The input tokens that were written to the provider's cache.
     #[arg(long, value_name = "COUNT")]
     cache_write_tokens: Option<u64>,
-    /// Those of them that are audio.
+    /// The input tokens that are audio.
     #[arg(long, value_name = "COUNT")]
     input_audio_tokens: Option<u64>,
     /// All tokens of the answer.
     #[arg(long, value_name = "COUNT")]
     output_tokens: Option<u64>,
-    /// Those of them that the model spent thinking.
+    /// The output tokens that are reasoning.
     #[arg(long, value_name = "COUNT")]
     reasoning_tokens: Option<u64>,
-    /// Those of them that are audio.
+    /// The output tokens that are audio.
     #[arg(long, value_name = "COUNT")]
     output_audio_tokens: Option<u64>,
-    /// Characters sent.
+    /// Characters that were sent.
     #[arg(long, value_name = "COUNT")]
     input_characters: Option<u64>,
-    /// Characters that came back.
+    /// Characters that were received.
     #[arg(long, value_name = "COUNT")]
     output_characters: Option<u64>,
-    /// Seconds of audio or video sent, such as 1.5.
+    /// Seconds of audio or video that were sent, such as 1.5.
     #[arg(long, value_name = "SECONDS")]
     input_seconds: Option<String>,
-    /// Seconds of audio or video that came back.
+    /// Seconds of audio or video that were received.
     #[arg(long, value_name = "SECONDS")]
     output_seconds: Option<String>,
-    /// Images made.
+    /// Images that were generated.
     #[arg(long, value_name = "COUNT")]
     images: Option<u64>,
     /// Calls of the provider's own tools.
     #[arg(long, value_name = "COUNT")]
     tool_calls: Option<u64>,
-    /// Calls that the provider accepted; 1 unless stated.
+    /// Calls that the provider accepted; default: 1.
     #[arg(long, value_name = "COUNT")]
     requests: Option<u64>,
 }
@@ -97,29 +97,29 @@ impl UsageArgs {
     }
 }
 
-/// A meter, of these tiers or of the database.
+/// A meter, from these tiers or from the database.
 #[derive(Args)]
 struct MeterArgs {
-    /// A tier of a meter: from how many tokens, characters, minutes or requests on it costs how much;
-    /// repeatable.
+    /// A tier of a meter: the number of tokens, characters, minutes or requests at which it starts, and its
+    /// rate; repeatable.
     #[arg(long = "tier", value_name = "START=RATE", value_parser = tier, conflicts_with = "meter")]
     tiers: Vec<Tier>,
-    /// How rates become a fee; a `percentage` is of the base cost (20 is 20 %).
+    /// The type of the rates; a `percentage` is of the base cost (20 is 20 %).
     #[arg(long, default_value = "fixed", value_parser = words::<RateType>(&["fixed", "percentage"]), requires = "tiers")]
     rate_type: RateType,
-    /// What the meter counts.
+    /// The unit that the meter counts.
     #[arg(long, default_value = "tokens_1m", value_parser = words::<TierUnit>(&["tokens_1m", "characters_1m", "minutes", "requests"]), requires = "tiers")]
     tier_type: TierUnit,
-    /// Which tokens it counts.
+    /// The tokens that the meter counts.
     #[arg(long, default_value = "input+output", value_parser = words::<TokenBasis>(&["input+output", "output"]), requires = "tiers")]
     token_basis: TokenBasis,
-    /// How much was counted before, as the starts of tiers are.
+    /// The units that were counted before, in the unit of the tiers' starts.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=Tier::MAX_START))]
     counter: u64,
     /// Instead of tiers: a meter of the database.
     #[arg(long, value_name = "mtr_…", requires = "merchant")]
     meter: Option<MeterId>,
-    /// Whose meter that is.
+    /// The merchant of that meter.
     #[arg(long, value_name = "mch_…", requires = "meter")]
     merchant: Option<MerchantId>,
 }
@@ -131,7 +131,7 @@ fn tier(text: &str) -> Result<Tier, String> {
     Ok(Tier { start, rate })
 }
 
-/// One of the words of an enum, which shells complete.
+/// A parser of the words of an enum; shells complete them.
 fn words<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
 where
     T: DeserializeOwned + Clone + Send + Sync + 'static,
@@ -161,7 +161,7 @@ impl MeterArgs {
     }
 }
 
-/// Prints what it costs, and why.
+/// Prints the cost, and how it is calculated.
 pub(crate) async fn run(config: &Config, what: QuoteArgs, json: bool) -> anyhow::Result<()> {
     let meter = what.meter.meter(config).await?;
     let per_start = meter.as_ref().map_or(1, |meter| meter.unit.counted_per_start());
@@ -220,7 +220,7 @@ fn read(file: &PathBuf) -> anyhow::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// An error with each thing that is wrong on a line of its own.
+/// An error with each of its issues on its own line.
 fn explain(error: ApiError) -> anyhow::Error {
     let issues = error.issues().iter();
     let lines: Vec<_> =
@@ -243,7 +243,7 @@ fn usage_lines(
         let used = units.map(|&unit| (unit, *priced.usage.quantities.get(unit)));
         let parts = used.filter(|(_, quantity)| *quantity > 0).filter_map(|(unit, quantity)| {
             let price = prices.as_ref()?.price(unit);
-            // A price list that names no price per request charges none.
+            // Without a price per request, requests are free and are not shown.
             (price.is_some() || unit != Unit::Request).then(|| part(unit, quantity, price))
         });
         parts.collect::<Vec<_>>().join(", ")
@@ -298,7 +298,7 @@ fn hold_lines(bound: &Bound, most: &Quote, terms: &Terms<'_>) -> Vec<String> {
         });
         priced.collect()
     };
-    // Of a model that is paid by something else no price of tokens is missing.
+    // A model that is priced by another unit needs no price of tokens.
     let by_tokens = prices.input.is_some() || prices.output.is_some();
     let otherwise = [Side::Input, Side::Output].into_iter().any(|side| !others(side).is_empty());
     let side = |side, tokens: String, price: Option<Rate>| {
@@ -323,7 +323,7 @@ fn hold_lines(bound: &Bound, most: &Quote, terms: &Terms<'_>) -> Vec<String> {
     lines
 }
 
-/// Fee, service charge, and the sum of everything.
+/// The lines of the fee, the service charge, and the sum of everything.
 fn owed_lines(quote: &Quote, terms: &Terms<'_>, sum: &str) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(meter) = terms.meter {

@@ -1,5 +1,4 @@
-//! `tollgate reprice`: settled records at the prices of this configuration, and corrections for what
-//! that makes a difference.
+//! `tollgate reprice`: prices settled records again by this configuration, and books the differences.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,7 +15,7 @@ use crate::database::open;
 use crate::output;
 use crate::progress::Progress;
 
-/// Which records, and whether it is only a look.
+/// The records to reprice, and whether to book the differences.
 #[derive(Args)]
 pub(crate) struct RepriceArgs {
     /// The first day (UTC) of admission, such as 2026-11-01.
@@ -25,21 +24,21 @@ pub(crate) struct RepriceArgs {
     /// The last day (UTC) of admission.
     #[arg(long, value_name = "DATE")]
     to: Day,
-    /// Only records of this provider.
+    /// Reprice only records of this provider.
     #[arg(long)]
     provider: Option<String>,
-    /// Only records of this model; `*` stands for anything.
+    /// Reprice only records of this model; `*` matches anything.
     #[arg(long)]
     model: Option<String>,
-    /// Only records of this merchant.
+    /// Reprice only records of this merchant.
     #[arg(long, value_name = "mch_…")]
     merchant: Option<MerchantId>,
-    /// Say what would be booked, and book nothing.
+    /// Print what would be booked, and book nothing.
     #[arg(long)]
     dry_run: bool,
 }
 
-/// What the records of a model, or all, come to. Sums of many records may be beyond an amount.
+/// The sums of the records of a model, or of all. They may be beyond the range of an amount.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     records: u64,
@@ -61,7 +60,7 @@ impl Sums {
     }
 }
 
-/// What a walk has told.
+/// The results of a repricing so far.
 #[derive(Default)]
 struct Report {
     by_model: BTreeMap<(String, String), Sums>,
@@ -133,7 +132,7 @@ fn sums_line(sums: &Sums) -> String {
     )
 }
 
-/// Units of 10⁻¹⁰ USD as a difference.
+/// Units of 10⁻¹⁰ USD as a signed difference.
 fn signed(units: i128) -> String {
     let sign = if units < 0 { "-" } else { "+" };
     let (whole, rest) =
@@ -141,7 +140,7 @@ fn signed(units: i128) -> String {
     format!("{sign}{whole}.{rest:010}")
 }
 
-/// Prices again, books unless it is a dry run, and says what that came to.
+/// Reprices, books unless it is a dry run, and prints the results.
 pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyhow::Result<()> {
     if what.to.0 < what.from.0 {
         bail!("--to is before --from");
@@ -153,13 +152,13 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
         model: what.model.as_deref().map(ModelPattern::new),
         merchant_id: what.merchant,
     };
-    // Records are looked at in the order of their time, from that of the first one on.
+    // Records are read in the order of their time, so progress starts at the time of the first one.
     let end = Timestamp::at_midnight(scope.to.next_day().unwrap_or(scope.to)).unix_micros();
     let end = end.min(Clock::system().now().unix_micros());
     let mut first = None;
     let (mut report, mut progress) = (Report::default(), Progress::new());
     let store = open(config)?;
-    // A reader who has left must not stop in the middle what is being booked.
+    // A closed standard output must not stop the booking, so its error is kept until the end.
     let mut written = Ok(());
     let mut print = |line: &dyn Display| {
         if written.is_ok() {
@@ -180,7 +179,7 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
     });
     let walked = walk.await;
     progress.clear();
-    // What was booked until then is booked.
+    // After an error too: the differences booked before it stay booked.
     if !json {
         report.lines(what.dry_run).iter().for_each(|line| print(line));
     }
@@ -188,7 +187,7 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
     written
 }
 
-/// A record that differs, or would and was let go.
+/// A record that differs, or whose new cost could not be booked, as JSON.
 fn object(one: &Repricing, dry_run: bool) -> Option<Value> {
     let (change, outcome) = match &one.outcome {
         Outcome::Same | Outcome::NoPrice => return None,

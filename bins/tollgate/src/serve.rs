@@ -1,4 +1,4 @@
-//! The service: opened, listened on, and drained when it is told to end.
+//! The service: opens its store, listens, and drains when a signal ends it.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -19,15 +19,15 @@ use crate::config::Config;
 use crate::logging;
 use crate::output::print;
 
-/// How long the store may take to close.
+/// The time within which the store must close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// A service that listens.
+/// A running service.
 pub(crate) struct Service {
     pub(crate) address: SocketAddr,
     pub(crate) store: Store,
     app: web::Data<App>,
-    /// Where the dashboard is, if that is elsewhere.
+    /// The address of the dashboard, if it has its own.
     dashboard: Option<SocketAddr>,
     servers: Vec<Running>,
     upkeep: JoinHandle<()>,
@@ -76,14 +76,14 @@ pub(crate) async fn run(config: Config, json: bool) -> anyhow::Result<()> {
     if let Some(journal) = &config.journal_dir {
         log::info!("journal {}", journal.display());
     }
-    // For whoever starts us with port 0.
+    // With port 0 the caller reads the port from this line.
     print(json, &json!({"listening": address}), &format!("listening on {address}"))?;
     std::io::stdout().flush()?;
     service.until_signal(&config).await
 }
 
-/// Takes up what an earlier life has left. What cannot be ended now is tried again from time to time;
-/// it must not keep everybody else waiting.
+/// Books the journal and ends the calls that an earlier process left. A step that fails is repeated
+/// later, so that the start does not wait for it.
 async fn take_up(store: &Store) {
     match store.replay_journal().await {
         Ok(0) => {}
@@ -97,7 +97,7 @@ async fn take_up(store: &Store) {
     }
 }
 
-/// A call is two sockets, and a system that means to allow many often allows few at first.
+/// Raises the limit of open files to its maximum: a call is two sockets, and the default is often low.
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, ..limit };
@@ -148,8 +148,8 @@ impl Service {
         })
     }
 
-    /// Waits for SIGTERM or SIGINT; takes no new calls then, lets those on their way end, settles
-    /// the rest, and closes.
+    /// Waits for SIGTERM or SIGINT. Then it takes no new calls, lets calls in flight end, settles the
+    /// rest, and closes.
     pub(crate) async fn until_signal(self, config: &Config) -> anyhow::Result<()> {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -160,7 +160,7 @@ impl Service {
         };
         log::info!("ending: {} calls on their way", self.app.calls().running());
         let courier = tokio::time::timeout(config.drain_timeout, self.courier.stop());
-        // Messages that are cut off then are sent again by whoever comes next.
+        // Deliveries that are cut off here are sent again by the next process.
         let (_, _) = tokio::join!(self.app.calls().drain(config.drain_timeout), courier);
         for server in self.servers {
             server.handle.stop(true).await;
@@ -169,7 +169,7 @@ impl Service {
         self.upkeep.abort();
         let closed = tokio::time::timeout(CLOSE_WITHIN, self.store.close()).await;
         let Ok(closed) = closed else {
-            // Threads that wait for a silent database would be waited for.
+            // A normal return would wait for the threads that wait for a silent database.
             log::error!(
                 "the store does not close; what is not booked is in the journal, if there is one"
             );

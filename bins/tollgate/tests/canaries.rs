@@ -1,7 +1,7 @@
-//! Secrets, prompts and answers stay where they belong. Each kind of them is a word that stands
-//! nowhere else; the real program is driven down every path that fails, and then everything it wrote
-//! is searched for those words: its log at the finest level, the files of its folder, every table of
-//! its database, the journal, its metrics, its answers, what its commands print, and what webhooks get.
+//! Secrets, prompts and answers do not leak. Each secret is a word that occurs nowhere else. The real
+//! program is driven through every path that fails. Then everything that it wrote is searched for those
+//! words: its log at the finest level, the files of its folder, every table of its database, the journal,
+//! its metrics, its answers, the output of its commands, and the messages to webhooks.
 
 #![expect(
     clippy::unwrap_used,
@@ -34,21 +34,21 @@ const PROMPT: &str = "CANARYprompt9";
 const ANSWER: &str = "CANARYanswer10";
 const HOOK_URL: &str = "CANARYhookurl11";
 
-/// Where something may be found.
+/// A place where a word may be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    /// What the program writes to standard error, and what its commands print.
+    /// The program's standard error, and the output of its commands.
     Log,
-    /// The files of the folder but the configuration: database, journal, locks. And the tables of
+    /// The files of the folder except the configuration (database, journal, locks), and the tables of
     /// PostgreSQL.
     Store,
-    /// Answers of our own.
+    /// Answers of this service.
     Answer,
-    /// What webhooks receive.
+    /// The messages to webhooks.
     Message,
 }
 
-/// What was written, by where and by whom, and the words that must not stand there.
+/// The words that must not occur, and the text that was written, by place and source.
 #[derive(Default)]
 struct Watch {
     words: Vec<(String, Vec<Place>)>,
@@ -71,22 +71,22 @@ impl Watch {
         ];
         let mut watch = Self::default();
         everywhere.into_iter().for_each(|word| watch.forbid(word, &[]));
-        // The merchant wrote it and reads it; it is needed to send messages there.
+        // The merchant sets and reads it, and messages are sent there.
         watch.forbid(HOOK_URL, &[Place::Store, Place::Answer]);
         watch
     }
 
-    /// From now on this word may stand in these places only.
+    /// Allows this word in these places only, from now on.
     fn forbid(&mut self, word: &str, allowed: &[Place]) {
         self.words.push((word.to_owned(), allowed.to_vec()));
     }
 
-    /// The same for a key of ours, and for what of it is not in its preview.
+    /// Forbids the part of a key of this service that is not in its preview.
     fn forbid_key(&mut self, key: &str) {
         self.forbid(&key[12..], &[]);
     }
 
-    /// The same for a token, and for what any part of it would be.
+    /// Forbids a part of a token.
     fn forbid_token(&mut self, token: &str) {
         self.forbid(&token[token.len() / 3..token.len() / 2], &[]);
     }
@@ -98,19 +98,19 @@ impl Watch {
         all.push(b'\n');
     }
 
-    /// Everything that an answer consists of.
+    /// Notes an answer: its headers and its body.
     fn answered(&self, who: &str, answer: &Answer) {
         self.wrote(Place::Answer, who, format!("{:?}", answer.headers).as_bytes());
         self.wrote(Place::Answer, who, &answer.body);
     }
 
-    /// What a command printed.
+    /// Notes the output of a command.
     fn printed(&self, who: &str, output: &Output) {
         self.wrote(Place::Log, who, &output.stdout);
         self.wrote(Place::Log, who, &output.stderr);
     }
 
-    /// Every file in a folder and below, but the configuration.
+    /// Notes every file below a folder, except the configuration and the log.
     fn files(&self, folder: &Path) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -118,13 +118,13 @@ impl Watch {
             match path.is_dir() {
                 true => self.files(&path),
                 false if name == "tollgate.toml" || name == "log" => {}
-                // One that is renamed meanwhile is found under its other name.
+                // A file that is renamed meanwhile is found under its other name.
                 false => self.wrote(Place::Store, &name, &std::fs::read(&path).unwrap_or_default()),
             }
         }
     }
 
-    /// Where which word stands although it must not.
+    /// The places where a forbidden word occurs.
     fn findings(&self) -> Vec<String> {
         let mut findings = Vec::new();
         for ((place, who), text) in &*self.written.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -146,7 +146,7 @@ impl Watch {
     }
 }
 
-/// The program with a provider and a receiver of webhooks that do what they are told.
+/// The program with a scripted provider and a scripted receiver of webhooks.
 struct Scene<'a> {
     site: &'a Site,
     watch: Watch,
@@ -231,7 +231,7 @@ impl<'a> Scene<'a> {
         token
     }
 
-    /// A chat call with words in every place that a client may put some.
+    /// A chat call with a word in every place where a client can put one.
     fn chat(&self, node: &Service, base: &str, credential: &str, stream: bool) -> Call {
         let body = json!({
             "model": "m", "stream": stream, "user": PROMPT,
@@ -250,7 +250,7 @@ impl<'a> Scene<'a> {
             .json(&body)
     }
 
-    /// Sends a call that we refuse ourselves, with this code.
+    /// Sends a call that the service refuses with this code.
     async fn refused(&self, call: Call, code: &str) {
         let answer = call.send().await;
         assert_eq!(answer.error(), code, "{}", answer.text());
@@ -277,14 +277,14 @@ fn event() -> Value {
     json!({"id": "chatcmpl-1", "model": "m", "choices": [{"index": 0, "delta": {"content": ANSWER}}]})
 }
 
-/// An error as a provider gives it that repeats everything it was sent.
+/// An error of a provider that repeats the whole request.
 fn echo(status: u16) -> Reply {
     let message =
         format!("Incorrect API key provided: {MANAGED_KEY}, {OWN_KEY}; you said {PROMPT}");
     Reply::json(status, json!({"error": {"message": message, "type": "x", "code": MANAGED_KEY}}))
 }
 
-/// Looks until `done`, or for too long.
+/// Waits until `done`, and fails after a time limit.
 async fn until(what: &str, done: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !done().await {
@@ -293,13 +293,13 @@ async fn until(what: &str, done: impl AsyncFn() -> bool) {
     }
 }
 
-/// Everything a provider can do, with the operator's key and the caller's own.
+/// Drives every behaviour of a provider, with the operator's key and the caller's own.
 async fn call_the_provider(scene: &Scene<'_>, node: &Service, tokens: &[String]) {
     let base = scene.provider.url("/v1");
     for token in tokens {
         for reply in [Reply::json(200, answer()), echo(400), echo(401), echo(429), echo(500)] {
             scene.provider.push(reply);
-            // What the provider says is passed on as it is, whatever it says.
+            // The provider's answer is passed on unchanged, with any content.
             assert_ne!(scene.chat(node, &base, token, false).send().await.status, 502);
         }
         let whole = Reply::events([event().to_string(), "[DONE]".to_owned()]);
@@ -326,7 +326,7 @@ async fn call_the_provider(scene: &Scene<'_>, node: &Service, tokens: &[String])
     assert!(asked.contains(MANAGED_KEY) && asked.contains(OWN_KEY) && asked.contains(PROMPT));
 }
 
-/// Everything a client can do wrong.
+/// Makes every error that a client can make.
 async fn be_refused(scene: &mut Scene<'_>, node: &Service, token: &str) {
     let house = scene.provider.url("/v1");
     let u = format!("{house}/chat/completions");
@@ -379,8 +379,8 @@ async fn be_refused(scene: &mut Scene<'_>, node: &Service, token: &str) {
     scene.refused(route, "route_not_found").await;
 }
 
-/// Makes one of everything that has a secret, each twice with its idempotency key, and forbids the
-/// secrets; answers a forward token and the path of a webhook.
+/// Creates one of each resource that has a secret, twice with its idempotency key, and forbids the
+/// secrets. Returns forward tokens and the path of a webhook.
 async fn make_secrets(scene: &mut Scene<'_>, node: &Service) -> (Vec<String>, String) {
     let key = scene.key.clone();
     let hook = scene.receiver.url(&format!("/hooks?token={HOOK_URL}"));
@@ -408,7 +408,7 @@ async fn make_secrets(scene: &mut Scene<'_>, node: &Service) -> (Vec<String>, St
         let first = call.send().await.expect(201);
         let secret = first[secret].as_str().unwrap().to_owned();
         match secret.strip_prefix("whsec_") {
-            // Messages are signed with it.
+            // The store needs it to sign messages.
             Some(secret) => scene.watch.forbid(secret, &[Place::Store]),
             None => scene.watch.forbid_key(&secret),
         }
@@ -429,8 +429,8 @@ async fn make_secrets(scene: &mut Scene<'_>, node: &Service) -> (Vec<String>, St
     (vec![managed, own, new], webhook)
 }
 
-/// The store fails in the middle: before a call is admitted, and before one is settled, whose
-/// settlement then waits in the journal.
+/// Makes the store fail before a call is admitted, and before one is settled, whose settlement then
+/// waits in the journal.
 async fn lose_the_store(scene: &Scene<'_>, node: &Service, token: &str) {
     let Some(database) = &scene.site.database else { return };
     let base = scene.provider.url("/v1");
@@ -452,7 +452,7 @@ async fn lose_the_store(scene: &Scene<'_>, node: &Service, token: &str) {
     until("the journal is booked", async || entries() == 0).await;
 }
 
-/// Fails if a word stands in any row of any table. Numbers of bytes are shown as hexadecimal digits.
+/// Fails if a word occurs in any row of any table. Byte strings are also searched as hexadecimal digits.
 fn search_tables(site: &Site, words: &[(String, Vec<Place>)]) {
     let Some(database) = &site.database else { return };
     for (word, allowed) in words.iter().filter(|(_, allowed)| !allowed.contains(&Place::Store)) {
@@ -469,7 +469,7 @@ fn search_tables(site: &Site, words: &[(String, Vec<Place>)]) {
              END $$"
         ));
     }
-    // What finds nothing proves nothing: this stands in a table.
+    // Checks the search itself, with a word that does occur.
     database.execute(
         "DO $$ DECLARE hits BIGINT; BEGIN
            SELECT count(*) INTO hits FROM webhooks AS one WHERE position('CANARYhookurl11' IN one::text) > 0;
@@ -493,7 +493,7 @@ fn no_secret_prompt_or_answer_is_found_in_what_the_program_writes() {
         call_the_provider(&scene, &node, &tokens[..2]).await;
         be_refused(&mut scene, &node, &tokens[0]).await;
         lose_the_store(&scene, &node, &tokens[0]).await;
-        // A key may also come in one of its other places, and in the query.
+        // A key may also be in another header, or in the query.
         scene.provider.push_always(Reply::json(200, answer()));
         let u = scene.provider.url("/v1/chat/completions");
         let body = json!({"model": "house/m", "messages": [{"role": "user", "content": PROMPT}]});
@@ -531,7 +531,7 @@ fn no_secret_prompt_or_answer_is_found_in_what_the_program_writes() {
         let records = node.call("GET", "/v1/requests?limit=100", &scene.key).send().await;
         let count = records.expect(200)["data"].as_array().unwrap().len();
         assert!(count >= 25, "{count}");
-        // Not of all of them: two attempts have failed, and what waits for those waits for long.
+        // Not all messages: two attempts have failed, and the deliveries after them wait for a long time.
         until("webhooks were told of calls", async || scene.receiver.calls() >= 10).await;
         for message in scene.receiver.requests() {
             scene.watch.wrote(
@@ -573,7 +573,7 @@ fn no_secret_prompt_or_answer_is_found_in_what_the_program_writes() {
         scene.run(&["key", "list", "--merchant", &scene.merchant_id], &[]);
         let config = site.path().join("tollgate.toml");
         let good = std::fs::read_to_string(&config).unwrap();
-        // Whoever forgets a quote does it anywhere.
+        // A missing quote is an error that may show the key.
         std::fs::write(&config, good.replace(&format!("{MANAGED_KEY}\""), MANAGED_KEY)).unwrap();
         scene.run(&["config", "check"], &[]);
         std::fs::write(&config, good.replace("api_key = \"", "api_key = ")).unwrap();

@@ -1,5 +1,5 @@
-//! The dashboard of the real program in a real browser: what is on its pages, at the width of a phone and of a
-//! desk, and that it asks nobody else for anything.
+//! The dashboard of the real program in a real browser: the content of its pages, on a phone and on a desktop, and
+//! that it sends no request to another host.
 
 #![expect(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use crate::site::{Service, Site, merchant_key};
 const CHROMIUM: &str = "/usr/bin/chromium";
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
 
-/// Every page that is in the navigation.
+/// Every page of the navigation.
 const PAGES: [&str; 10] = [
     "",
     "/spend",
@@ -36,7 +36,7 @@ const PAGES: [&str; 10] = [
     "/subscriptions",
     "/webhooks",
 ];
-/// The lists whose first item has a page of its own.
+/// The lists whose first item has its own page.
 const LISTS: [&str; 7] = [
     "/requests",
     "/spend-keys",
@@ -63,7 +63,7 @@ impl Drop for Browser {
     }
 }
 
-/// A command of the driver that WebDriver itself does not have.
+/// A command of the driver that is not part of WebDriver.
 #[derive(Debug)]
 struct Extra(&'static str, Value);
 
@@ -82,7 +82,7 @@ impl WebDriverCompatibleCommand for Extra {
 }
 
 impl Browser {
-    /// `None`, with a loud line, where there is none.
+    /// Starts a browser; `None`, with a message, if none is installed.
     async fn start() -> Option<Self> {
         let found = [CHROMIUM, CHROMEDRIVER].iter().all(|path| Path::new(path).exists());
         tools::needed("Chromium and its driver", found.then_some(()))?;
@@ -140,8 +140,8 @@ impl Browser {
         self.client.find(Locator::Css(css)).await.unwrap().click().await.unwrap();
     }
 
-    /// Clicks what leads to another page, or to this one anew, and waits until that is there: whoever
-    /// loads a page before would take the click back.
+    /// Clicks a link or button that loads a page, possibly this one again, and waits until it is loaded. A
+    /// page that is opened earlier would cancel the click.
     async fn follow(&self, css: &str) {
         self.run("window.isLeft = true").await;
         self.click(css).await;
@@ -157,11 +157,11 @@ impl Browser {
         self.client.find(Locator::Css(css)).await.unwrap().send_keys(text).await.unwrap();
     }
 
-    /// Waits until the page says so.
+    /// Waits until the page contains this text.
     async fn until(&self, what: &str) {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            // Between two pages there may be no body.
+            // While a page loads there may be no body.
             let text =
                 self.client.execute("return document.body?.innerText ?? ''", Vec::new()).await;
             let text = text.unwrap_or_default();
@@ -173,8 +173,8 @@ impl Browser {
         }
     }
 
-    /// Fails unless the page is as wide as the window at most, has what people need who do not see it, and
-    /// has asked nobody else for anything.
+    /// Fails unless the page is at most as wide as the window, is accessible, and has sent no request to
+    /// another host.
     async fn assert_sound(&self, what: &str, origin: &str) {
         let found = self
             .run(
@@ -201,7 +201,7 @@ impl Browser {
     }
 }
 
-/// A merchant with something on every page, at the program.
+/// Creates a merchant's resources, so that every page has content.
 async fn furnish(service: &Service, site: &Site, key: &str) {
     let token = service.customer(key, "25").await;
     let send = async |path: &str, body: Value| {
@@ -285,7 +285,7 @@ fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
             list["data"].as_array().unwrap().len()
         };
         let made = keys().await;
-        // As a browser loads a page that it was led to: nothing is sent again.
+        // The browser loads the page that it was redirected to again; the form is not sent again.
         let address = client.current_url().await.unwrap();
         assert!(address.path().ends_with("/key"), "{address}");
         client.refresh().await.unwrap();

@@ -1,4 +1,4 @@
-//! The real program, killed again and again at any moment under load; and a machine that loses its power.
+//! The real program, killed repeatedly at random moments under load; and a machine that loses power.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -13,12 +13,12 @@ use tollgate_testkit::{postgres, tools};
 use crate::site::load::Load;
 use crate::site::{Service, Site, assert_audit_clean, each_site, merchant_key};
 
-/// How often it is killed: `KILLS` of the environment, or a few times.
+/// The number of kills: `KILLS` of the environment, or 6.
 fn kills() -> u64 {
     std::env::var("KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
 }
 
-/// Fails unless calls are paid as the provider reported them: the last bytes of an answer leave when it is booked.
+/// Fails unless the calls are paid as the provider reported. An answer ends after its call is settled.
 async fn are_paid(service: &Service, key: &str, answered: &[String]) {
     for id in answered {
         let record = service.call("GET", &format!("/v1/requests/{id}"), key).send().await;
@@ -30,7 +30,7 @@ async fn are_paid(service: &Service, key: &str, answered: &[String]) {
     }
 }
 
-/// Kills one of so many nodes after the other, at moments of chance, and starts it again; nothing is lost by it.
+/// Kills random nodes at random moments, starts them again, and checks that nothing is lost.
 async fn survives(site: &Site, nodes: usize, serve: impl Fn() -> Service) {
     let key = merchant_key(site);
     let mut services: Vec<_> = (0..nodes).map(|_| serve()).collect();
@@ -41,12 +41,12 @@ async fn survives(site: &Site, nodes: usize, serve: impl Fn() -> Service) {
         services[0].call("POST", "/v1/spend_keys", &key).json(&limited).send().await.expect(201);
     let spend_key = limited["key"].as_str().unwrap();
 
-    // A node that dies breaks off what it answers, or does not answer.
+    // A node that dies breaks off its answers, or does not answer.
     let load = Load::start(&services, &[&token, spend_key], &site.chat_url(), |_| {});
     let mut random = Random(u64::from(std::process::id()));
     println!("seed {}", random.0);
     for _ in 0..kills() {
-        // However slow the machine is, there is load on what is killed.
+        // On a slow machine too, there is load when a node is killed.
         let (before, deadline) = (load.counts().0, Instant::now() + Duration::from_secs(30));
         while load.counts().0 < before + 4 {
             assert!(Instant::now() < deadline, "nothing is answered");
@@ -61,7 +61,7 @@ async fn survives(site: &Site, nodes: usize, serve: impl Fn() -> Service) {
     }
     let answered = load.stop().await;
 
-    // A lease must lapse first.
+    // The lease of a killed node must expire first.
     let deadline = Instant::now() + Duration::from_secs(60);
     let audit = loop {
         let audit = assert_audit_clean(site);
@@ -76,7 +76,7 @@ async fn survives(site: &Site, nodes: usize, serve: impl Fn() -> Service) {
     assert!(answered.len() > 20, "there was load: {}", answered.len());
     assert!(audit["requests"].as_u64().unwrap() >= reached, "{reached} reached the provider");
     are_paid(&services[0], &key, &answered).await;
-    // What was on its way says so.
+    // The records of calls that were in flight show it.
     let mut cursor = String::new();
     let mut sent = 0;
     loop {
@@ -120,7 +120,7 @@ fn of_two_nodes_either_may_be_killed_at_any_moment() {
     runtime.block_on(survives(&site, 2, || site.serve()));
 }
 
-/// A disk for one site that keeps what was synced apart from what was written.
+/// A disk for one site that keeps synced data apart from written data.
 struct Disk<'a> {
     site: &'a Site,
     preloaded: PathBuf,
@@ -136,13 +136,13 @@ impl<'a> Disk<'a> {
         tools::needed("cc", compiled.then_some(Self { site, preloaded }))
     }
 
-    /// Starts the service on this disk, with what it has in its files now.
+    /// Starts the service on this disk, with the present content of its files.
     fn serve(&self, settings: &[(&str, &str)]) -> Service {
         let preload = [("LD_PRELOAD", self.preloaded.to_str().unwrap())];
         self.site.serve_with(&[&preload, settings].concat())
     }
 
-    /// Leaves in the files what was synced, as a power cut may. Nothing may be running.
+    /// Leaves only synced data in the files, as a power cut may. No service may be running.
     fn lose_what_was_not_synced(&self) {
         for name in ["tollgate.db", "tollgate.db-wal"] {
             let synced = self.site.path().join(format!("{name}.synced"));
@@ -165,7 +165,7 @@ fn a_power_cut_at_any_moment_loses_nothing() {
     }));
 }
 
-/// What the test above would find, if calls were answered before they are synced.
+/// Checks the test above: it would fail if calls were answered before they are synced.
 #[test]
 fn a_power_cut_on_a_disk_that_ignores_syncs_loses_calls() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
@@ -186,7 +186,7 @@ fn a_power_cut_on_a_disk_that_ignores_syncs_loses_calls() {
     });
 }
 
-/// The lock file is removed, and a second service starts on the file that the first serves from.
+/// Without the lock file, a second service starts on the file that the first one serves from.
 #[test]
 fn a_service_that_is_overtaken_ends_itself_and_loses_nothing() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);

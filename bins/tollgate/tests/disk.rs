@@ -1,4 +1,4 @@
-//! The real program on a disk that fails: at any system call of the ledger, and for want of room.
+//! The real program on a disk that fails: at any system call of the ledger, or because it is full.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ struct Saboteur {
 }
 
 impl Saboteur {
-    /// From now on the `number`th call of `call` by this thread ends in `fault`, as strace writes it.
+    /// Makes the `number`th call of `call` by this thread end in `fault`, in strace's syntax.
     fn start(thread: u32, call: &str, fault: &str, number: usize, folder: &Path) -> Option<Self> {
         let log = folder.join("strace.log");
         let mut tracer = Command::new("strace")
@@ -39,7 +39,7 @@ impl Saboteur {
         Some(Self { tracer, log })
     }
 
-    /// Ends it; whether the fault was met.
+    /// Ends the tracer; returns whether the fault was injected.
     fn stop(mut self) -> bool {
         let interrupted = Command::new("kill").arg(self.tracer.id().to_string()).status();
         assert!(interrupted.unwrap().success());
@@ -48,7 +48,7 @@ impl Saboteur {
     }
 }
 
-/// The thread of the process with this name.
+/// The id of the thread with this name.
 fn thread(process: u32, name: &str) -> u32 {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let threads = threads.map(|thread| thread.unwrap().path());
@@ -58,7 +58,7 @@ fn thread(process: u32, name: &str) -> u32 {
     found.unwrap().file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
-/// Waits until nothing is held on the wallet; answers its balance in millionths.
+/// Waits until the wallet has no holds; returns its balance in millionths.
 async fn settled(service: &Service, key: &str, wallet: &str) -> i64 {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -84,7 +84,7 @@ fn whichever_system_call_of_the_ledger_the_disk_fails_a_call_is_booked_once() {
         let wallet = list["data"][0]["wallet_id"].as_str().unwrap();
         let call = service.forward(&site.chat_url(), &token, false);
         for _ in 0..100 {
-            // Beyond the first tier every call costs the same.
+            // After these calls the first tier is used up, and every call costs the same.
             call.send().await.expect(200);
         }
         let before = settled(&service, &key, wallet).await;
@@ -146,7 +146,7 @@ impl SmallDisk {
         mounted.then(|| Self(place.to_owned()))
     }
 
-    /// Leaves no room on it.
+    /// Fills the disk.
     fn fill(&self) {
         let mut filler = std::fs::File::create(self.0.join("filler")).unwrap();
         let block = [0; 4096];
@@ -191,7 +191,7 @@ fn a_full_disk_refuses_calls_and_loses_none_and_when_there_is_room_all_goes_on()
 
         disk.fill();
         let call = service.forward(&site.chat_url(), &token, false);
-        // What the database had left of its own is used up first.
+        // The database first uses up the free space in its own files.
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut refused = 0;
         while refused < 10 {

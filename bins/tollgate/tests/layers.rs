@@ -1,4 +1,4 @@
-//! The layers hold: who may know whom is read from the manifests.
+//! Checks the layers of the workspace: the dependencies that each manifest may have, and related rules.
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
@@ -10,7 +10,7 @@ pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What a package depends on directly, in one of the tables of its manifest.
+/// The direct dependencies of a package, from one of the tables of its manifest.
 fn dependencies(folder: &str, table: &str) -> BTreeSet<String> {
     let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
     let manifest: toml::Table = manifest.parse().unwrap();
@@ -18,7 +18,7 @@ fn dependencies(folder: &str, table: &str) -> BTreeSet<String> {
     table.map(|table| table.keys().cloned().collect()).unwrap_or_default()
 }
 
-/// Every package of the workspace, by its folder.
+/// The folders of all packages of the workspace.
 pub(super) fn packages() -> Vec<String> {
     let folders = ["crates", "bins"].into_iter().flat_map(|above| {
         let entries = fs::read_dir(root().join(above)).unwrap();
@@ -103,7 +103,7 @@ fn both_databases_have_the_same_migrations() {
     assert_eq!(names("sqlite"), names("postgres"));
 }
 
-/// A file that is forgotten there would run no test, and nobody would see it.
+/// A file that `all.rs` does not name would silently run no test.
 #[test]
 fn every_file_of_tests_is_part_of_a_program() {
     for folder in packages() {
@@ -121,7 +121,7 @@ fn every_file_of_tests_is_part_of_a_program() {
     }
 }
 
-/// The text of every file in Rust or Python below a folder.
+/// The text of all Rust and Python files below a folder.
 fn sources(folder: &Path) -> String {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -141,7 +141,7 @@ fn every_test_that_a_promise_names_is_there() {
     for document in ["docs/SECURITY.md", "docs/RELIABILITY.md"] {
         let document = fs::read_to_string(root().join(document)).unwrap();
         let in_code = document.split('`').skip(1).step_by(2);
-        // What has so many words joined is the name of a test.
+        // A word in code with four underscores or more is the name of a test.
         let named: Vec<_> = in_code
             .filter(|text| !text.contains(|c: char| !c.is_ascii_lowercase() && c != '_'))
             .filter(|text| text.matches('_').count() >= 4)

@@ -1,5 +1,5 @@
-//! Several real processes on one PostgreSQL: limits hold for all of them together, and what is
-//! changed on one acts on all.
+//! Several real processes on one PostgreSQL: limits hold for all of them together, and a change on one
+//! applies to all.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ struct Fleet {
     site: Site,
 }
 
-/// How calls are spread over the nodes.
+/// The distribution of calls over the nodes.
 #[derive(Clone, Copy, Debug)]
 enum Spread {
     OnOne,
@@ -55,7 +55,7 @@ impl Fleet {
         call.json(changes).send().await.expect(200);
     }
 
-    /// A call that costs all that it holds but for a few millionths: an answer as long as it may be.
+    /// A call with the longest allowed answer, which costs its hold less a few millionths.
     fn call(&self, node: usize, key: &str) -> Call {
         let body = json!({"model": "m", "max_tokens": 1_000, "messages": [{"role": "user", "content": "Hi"}]});
         let path = format!("/v1/forward?u={}", self.site.chat_url());
@@ -63,7 +63,7 @@ impl Fleet {
         call.header("x-simulate-output-tokens", "1000")
     }
 
-    /// Sends `count` calls at once; how many were answered, and with what the others were refused.
+    /// Sends `count` calls at once; returns the number of answers, and the statuses of the refusals.
     async fn rush(&self, key: &Value, count: usize, spread: Spread) -> (usize, Vec<u16>) {
         let last = self.nodes.len() - 1;
         let key = key["key"].as_str().unwrap();
@@ -104,7 +104,7 @@ fn limits_hold_for_all_nodes_together_however_calls_are_spread() {
             assert_eq!(answered, 7, "{spread:?}");
             assert!(refused.iter().all(|status| *status == 429), "{spread:?}: {refused:?}");
 
-            // A hold is 0.002 USD and what the body has in bytes; three of them fit.
+            // A hold is 0.002 USD plus a part for the bytes of the body; three of them fit.
             let limit = json!({"amount": "0.0065", "cycle": "daily"});
             let strict =
                 fleet.spend_key(json!({"enforcement": "strict", "spend_limit": limit})).await;
@@ -138,7 +138,7 @@ fn what_is_changed_on_one_node_acts_on_the_next_call_of_every_other() {
                 }
             }
         };
-        // Every node comes to know the key.
+        // Every node loads the key.
         everywhere(old, 200, "").await;
         for node in all.clone() {
             fleet.change(node, &key, &json!({"status": "paused"})).await;

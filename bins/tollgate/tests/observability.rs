@@ -1,5 +1,5 @@
-//! What an operator sees of the real program: its metrics under load, its access lines, and how its commands
-//! speak to programs.
+//! The observability of the real program: its metrics under load, its access lines, and the output of its
+//! commands for programs.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::site::load::Load;
 use crate::site::{Service, Site, assert_audit_clean, each_site, merchant_key};
 
-/// The sum of all samples of a name with these labels.
+/// The sum of all samples with this name and these labels.
 fn sum(text: &str, name: &str, labels: &[&str]) -> u64 {
     let samples = text.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
@@ -54,7 +54,7 @@ fn what_is_counted_under_load_is_what_the_records_say() {
             assert!(Instant::now() < deadline, "{:?}", load.counts());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        // Scraped in the middle, every figure is one that was.
+        // A scrape under load must show no more than the final figures.
         let amid = metrics(&services[0]).await;
         load.stop().await;
         let [service] = services;
@@ -81,7 +81,7 @@ fn what_is_counted_under_load_is_what_the_records_say() {
         let cost = sum(&text, "tollgate_cost_usd_e10_total", &[house]);
         let cost = format!("{}.{:010}", cost / 10_000_000_000, cost % 10_000_000_000);
         assert_eq!(totals["total_usage_cost"], cost, "{totals} {text}");
-        // Some callers were stopped amid a call, and of those nobody heard.
+        // Some callers were stopped during a call, so its result is not known.
         let refused =
             sum(&text, "tollgate_calls_refused_total", &["code=\"request_limit_reached\""]);
         assert!(refused > 0, "{text}");
@@ -94,7 +94,7 @@ fn what_is_counted_under_load_is_what_the_records_say() {
     });
 }
 
-/// The access lines of a log, once `done`.
+/// The access lines of a log, as soon as `done`.
 async fn lines(log: &Path, format: &str, done: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -232,7 +232,7 @@ fn a_node_is_asked_for_its_health_by_the_program_itself() {
         let address = service.address.to_string();
         let health = json!({"ready": true, "status": "ok", "address": address});
         assert_eq!(site.json(&["health", "--address", &address]), health);
-        // While it drains, it is not to be given calls.
+        // While the service drains, it must not get calls.
         let key = merchant_key(&site);
         let token = service.customer(&key, "10").await;
         let call = service.forward(&site.chat_url(), &token, true);
@@ -350,7 +350,7 @@ fn shells_learn_every_command_and_the_version_names_a_commit() {
     assert!(is_commit || commit == "unknown", "{version}");
 }
 
-/// Every command that the document tells of can be typed, and every one that can is told of.
+/// Every command is in the document.
 #[test]
 fn the_document_of_commands_is_complete() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
@@ -374,7 +374,7 @@ fn the_document_of_commands_is_complete() {
     }
 }
 
-/// A provider's answer of the model's choosing is no label and no line, however long it is.
+/// The names of models, which callers choose, make no labels and no lines.
 #[test]
 fn models_make_no_series() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);

@@ -1,4 +1,4 @@
-//! The real program while its store is away, and when it is back.
+//! The real program while its store is not available, and after it returns.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -11,14 +11,14 @@ use tollgate_testkit::postgres::{self, TcpWay};
 use crate::site::load::Load;
 use crate::site::{Service, Site, assert_audit_clean, merchant_key};
 
-/// How long the store is away: `OUTAGE_SECONDS` of the environment, or so long that every connection
-/// and every deadline within the service meets it.
+/// The length of the outage: `OUTAGE_SECONDS` of the environment, or long enough that every connection
+/// and every deadline of the service is affected.
 fn outage() -> Duration {
     let set = std::env::var("OUTAGE_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(set.unwrap_or(7))
 }
 
-/// What callers may be told while the store is away.
+/// Fails unless the answer is one that callers may get during an outage.
 fn refused(answer: Option<&Answer>) {
     let answer = answer.unwrap();
     assert_eq!((answer.status, answer.error().as_str()), (503, "store_unavailable"));
@@ -57,7 +57,7 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
         let spend_key = limited["key"].as_str().unwrap();
 
         let load = Load::start(&nodes, &[&token, spend_key], &site.chat_url(), refused);
-        // Streams that end while the store is away.
+        // These streams end during the outage.
         let words = (outage().as_millis() / 100).to_string();
         let mut streams = Vec::new();
         for number in 0..20 {
@@ -71,7 +71,7 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
 
         let stopped = Instant::now();
         server.stop();
-        // What was admitted before reaches the provider a moment later.
+        // Calls that were admitted before the outage reach the provider a moment later.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let before = site.simulator.stats().calls;
         let (_, refused) = load.counts();
@@ -117,12 +117,12 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
         let calls = site.simulator.stats().calls;
         assert!(audit["requests"].as_u64().unwrap() >= calls, "{audit}: {calls} were answered");
         for file in std::fs::read_dir(site.path().join("tollgate-journal")).unwrap() {
-            // A call that was refused because its commit had no answer is remembered for a while, should
-            // the commit be on its way. Nothing else waits.
+            // A call that was refused because its commit had no answer is kept for a while, in case the
+            // commit still arrives. No other entry waits.
             let entry = std::fs::read_to_string(file.unwrap().path()).unwrap();
             assert!(entry.contains("not_sent"), "{entry}");
         }
-        // Every call that the provider answered was paid: none is an estimate or free.
+        // Every call that the provider answered is paid: none is estimated or free.
         let list = nodes[0].call("GET", "/v1/requests?limit=100", &key).send().await.expect(200);
         for record in list["data"].as_array().unwrap() {
             let sent = record["provider_status"] != Value::Null;
@@ -131,18 +131,18 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
     });
 }
 
-/// The program tells a server that vanished from one that thinks, without being told how to.
+/// A server that vanished is detected by TCP keepalive, without any setting of the operator.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_server_that_says_nothing_is_asked_every_five_seconds_whether_it_is_there() {
-    /// In hundredths of a second, as Linux shows what is left until it asks.
+    /// The keepalive interval in hundredths of a second, the unit in which Linux shows the time left.
     const ASKED_WITHIN: u32 = 500;
     let Some(database) = postgres::database() else { return };
     let way = TcpWay::to(&database);
     let site = Site::new(way.url(), Some(database));
     let service = site.serve();
     let port = format!(":{:04X}", way.address().port());
-    // A connection that has something to send has another timer for a moment.
+    // A connection with unsent data has another timer for a moment.
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -155,7 +155,7 @@ fn a_server_that_says_nothing_is_asked_every_five_seconds_whether_it_is_there() 
         let is_asking = |&(kind, left): &(&str, &str)| {
             kind == "02" && u32::from_str_radix(left, 16).unwrap() <= ASKED_WITHIN
         };
-        // Two of the ledger, and at least one that reads.
+        // Two connections of the ledger, and at least one that reads.
         if timers.len() >= 3 && timers.iter().all(is_asking) {
             break;
         }
@@ -165,8 +165,8 @@ fn a_server_that_says_nothing_is_asked_every_five_seconds_whether_it_is_there() 
     drop(service);
 }
 
-/// As when a standby has taken over and this one takes no writes any more: whoever keeps its connections
-/// never comes to the other.
+/// A server that a standby has replaced takes no more writes. A service that keeps its connections would
+/// never reach the new one.
 #[test]
 fn a_server_that_only_reads_is_away_and_its_connections_are_opened_anew() {
     let Some((server, database)) = postgres::server() else { return };
@@ -182,7 +182,7 @@ fn a_server_that_only_reads_is_away_and_its_connections_are_opened_anew() {
 
         server.set_read_only(true);
         let mut answers = Vec::new();
-        // Until the server's processes have read their settings again.
+        // Until the server's processes have reloaded their settings.
         let deadline = Instant::now() + Duration::from_secs(20);
         while answers.len() < 5 {
             let calls = site.simulator.stats().calls;
@@ -235,7 +235,7 @@ fn a_service_that_is_told_to_end_does_so_in_time_although_its_store_says_nothing
         assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());
         drop(silence);
 
-        // What was not booked was on disk.
+        // The settlement that was not booked was in the journal.
         let node = site.serve();
         assert_eq!(settled(&site).await["requests"], 1);
         let list = node.call("GET", "/v1/requests", &key).send().await.expect(200);

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Runs the program in a folder and gives its exit code and output.
+/// Runs the program in a folder; returns its exit code and output.
 fn run(folder: &Path, arguments: &[&str]) -> (i32, String) {
     let program = env!("CARGO_BIN_EXE_tollgate");
     let output =

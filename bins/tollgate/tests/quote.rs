@@ -1,4 +1,4 @@
-//! `tollgate quote` says what a service with the same configuration would charge and hold.
+//! `tollgate quote` prints the cost and the hold that a service with the same configuration would book.
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::site::{Site, each_site, merchant_key};
 
-/// The file with another line on top.
+/// Adds a line at the top of the configuration file.
 fn configure(site: &Site, line: &str) {
     let path = site.path().join("tollgate.toml");
     let text = std::fs::read_to_string(&path).unwrap();

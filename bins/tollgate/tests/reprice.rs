@@ -1,4 +1,4 @@
-//! `tollgate reprice` beside a service: what a corrected price makes a difference, booked once.
+//! `tollgate reprice` beside a running service: the difference of a corrected price is booked once.
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::site::{Site, assert_audit_clean, each_site, merchant_key};
 
-/// The output price of every model in the file.
+/// Changes the output price of every model in the configuration file.
 fn set_output_price(site: &Site, before: &str, after: &str) {
     let path = site.path().join("tollgate.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -22,7 +22,7 @@ fn lines(site: &Site, more: &[&str]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Ten decimals as a whole number.
+/// An amount with ten decimals, in units.
 fn units(amount: &Value) -> i64 {
     amount.as_str().unwrap().replace('.', "").parse().unwrap()
 }

@@ -1,4 +1,4 @@
-//! The real program, with real sockets, signals and deaths.
+//! The real program, with real sockets, signals and crashes.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use tollgate_testkit::{Call, OpenAnswer, postgres};
 
 use crate::site::{Service, Site, assert_audit_clean, each_site, merchant_key};
 
-/// Streams that are under way: their first event has come.
+/// Starts streams, and waits for the first event of each.
 async fn streams(call: &Call, count: usize) -> Vec<OpenAnswer> {
     let mut streams = Vec::new();
     for _ in 0..count {
@@ -21,7 +21,7 @@ async fn streams(call: &Call, count: usize) -> Vec<OpenAnswer> {
     streams
 }
 
-/// A stream that is under way for about so long.
+/// A call whose stream takes about this time.
 fn stream_of(service: &Service, site: &Site, token: &str, tenths_of_a_second: u32) -> Call {
     let call = service.forward(&site.chat_url(), token, true);
     let words = tenths_of_a_second.to_string();
@@ -182,7 +182,7 @@ fn a_database_that_is_not_there_is_not_audited_but_named() {
 fn a_key_that_nobody_could_read_is_told_of_with_what_was_made() {
     let folder = tempfile::tempdir().unwrap();
     let site = Site::new(&format!("sqlite:{}/tollgate.db", folder.path().display()), None);
-    // Nobody reads what it prints.
+    // The reader of its output is closed.
     let printing_to_nobody = |arguments: &[&str]| {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -196,7 +196,7 @@ fn a_key_that_nobody_could_read_is_told_of_with_what_was_made() {
     assert!(!done && said.contains(id) && said.contains("tollgate key create"), "{said}");
     let (done, said) = printing_to_nobody(&["key", "create", "--merchant", id]);
     assert!(!done && said.contains("sec_"), "{said}");
-    // A list that nobody reads to its end is no mistake; one that a disk does not take is.
+    // A list that no process reads to its end is not an error; a full disk is one.
     assert_eq!(printing_to_nobody(&["merchant", "list"]), (true, String::new()));
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = site.command(&["merchant", "list"]).stdout(full).output().unwrap();
@@ -206,7 +206,7 @@ fn a_key_that_nobody_could_read_is_told_of_with_what_was_made() {
 #[test]
 fn a_command_that_looks_at_a_database_does_not_change_its_schema() {
     let folder = tempfile::tempdir().unwrap();
-    // SQLite takes a file without anything in it for a database without tables.
+    // SQLite takes an empty file for a database without tables.
     let file = folder.path().join("other.db");
     std::fs::write(&file, "").unwrap();
     let site = Site::new(&format!("sqlite:{}", file.display()), None);
@@ -233,7 +233,7 @@ fn a_mistake_is_told_without_a_backtrace() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.starts_with("Error: the configuration is not valid:\n"), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
-    // As containers set variables that are not filled in.
+    // Containers set variables without a value.
     let empty = site.command(&["quote", "--help"]).env("TOLLGATE_CONFIG", "").output().unwrap();
     assert!(empty.status.success());
 }
@@ -283,12 +283,12 @@ fn the_demo_prints_lines_that_work_when_pasted() {
             script.push_str(line);
             script.push_str("\necho\n");
         }
-        // The last line that can be pasted shows what a webhook was told.
+        // The last line that can be pasted shows the messages to a webhook.
         if line.contains("/webhooks/demo") {
             break;
         }
     }
-    // What the SDKs make of the exported lines: each adds its path, and sends its key in its way.
+    // As the SDKs use the exported lines: each adds its path, and sends its key in its own header.
     script.push_str(
         r#"
         curl -s "$OPENAI_BASE_URL/models" -H "Authorization: Bearer $OPENAI_API_KEY"

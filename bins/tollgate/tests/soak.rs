@@ -1,12 +1,12 @@
-//! Memory of the real program: with many slow clients, with a line that has no end, and with time.
+//! Memory of the real program: with many slow clients, with an endless line, and over time.
 //!
 //! The short forms run with every `cargo test`. `just soak` runs the long ones:
 //!
-//! | variable | is | default |
+//! | variable | meaning | default |
 //! |---|---|---|
-//! | `SOAK_SECONDS` | how long random calls are made | 10 |
-//! | `SOAK_CLIENTS`, `SOAK_CLIENT_SECONDS` | how many clients read slowly, and how long | 100, 5 |
-//! | `SOAK_LINE_MB` | how long the line is | 200 |
+//! | `SOAK_SECONDS` | the time for which random calls are made | 10 |
+//! | `SOAK_CLIENTS`, `SOAK_CLIENT_SECONDS` | the number of slow clients, and the time for which they read | 100, 5 |
+//! | `SOAK_LINE_MB` | the length of the line | 200 |
 #![cfg(target_os = "linux")]
 #![expect(
     clippy::unwrap_used,
@@ -49,11 +49,11 @@ fn run(test: impl AsyncFn(&Site)) {
     runtime.block_on(test(&site));
 }
 
-/// A provider that streams as fast as it is read: so many bytes of events, or of one line, as the name
-/// of the model says. What is not a stream it answers at once.
+/// A provider that streams as fast as its client reads. The name of the model sets the number of bytes,
+/// in events or in one line. It answers other calls at once.
 struct Firehose {
     address: SocketAddr,
-    /// What it could write, of all streams.
+    /// The bytes that it has written to all streams.
     written: Arc<AtomicU64>,
 }
 
@@ -70,7 +70,7 @@ impl Firehose {
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                // Whoever leaves early does so on purpose.
+                // A client that leaves early does so on purpose.
                 tokio::spawn(Self::serve(client, of_all.clone()));
             }
         });
@@ -79,7 +79,7 @@ impl Firehose {
 
     async fn serve(mut client: TcpStream, written: Arc<AtomicU64>) -> std::io::Result<()> {
         let mut request = Vec::new();
-        // All calls of these tests end like this.
+        // All calls of these tests end with these bytes.
         while !request.ends_with(b"}]}") {
             if client.read_buf(&mut request).await? == 0 {
                 return Ok(());
@@ -138,7 +138,7 @@ fn body(model: &str, stream: bool) -> Value {
            "messages": [{"role": "user", "content": "Hello"}]})
 }
 
-/// The memory of a process while something goes on: its highest mark.
+/// Runs `work`; returns its result and the highest memory of the process during it.
 async fn highest_during<T>(service: &Service, work: impl Future<Output = T>) -> (T, u64) {
     let mut highest = service.resident_bytes();
     tokio::pin!(work);
@@ -150,7 +150,7 @@ async fn highest_during<T>(service: &Service, work: impl Future<Output = T>) -> 
     }
 }
 
-/// Reads a kilobyte a second, from a socket that takes little in advance.
+/// Reads a kilobyte a second, from a socket with a small receive buffer.
 async fn read_slowly(address: SocketAddr, request: Arc<str>, stop: Arc<AtomicBool>) -> usize {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 * 1024).unwrap();
@@ -166,7 +166,7 @@ async fn read_slowly(address: SocketAddr, request: Arc<str>, stop: Arc<AtomicBoo
     read
 }
 
-/// Times calls one after the other until told to stop.
+/// Times calls, one after the other, until `stop` is set.
 async fn probe(call: Call, stop: Arc<AtomicBool>) -> Vec<Duration> {
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) || latencies.len() < 20 {
@@ -182,9 +182,9 @@ async fn probe(call: Call, stop: Arc<AtomicBool>) -> Vec<Duration> {
 #[test]
 fn clients_that_read_slowly_cost_little_memory_and_slow_nobody() {
     const STREAM_BYTES: u64 = 10 * MIB;
-    /// What one of them may cost: buffers on either side, and the pieces between.
+    /// The most that a client may cost: buffers on both sides, and the pieces between them.
     const BYTES_PER_CLIENT: u64 = 150 * 1024;
-    /// What the first few of anything cost.
+    /// The allowance for the first few clients of any kind.
     const BYTES_FOR_ALL: u64 = 30 * MIB;
     let clients = setting("SOAK_CLIENTS", 100);
     let seconds = setting("SOAK_CLIENT_SECONDS", 5);
@@ -193,7 +193,7 @@ fn clients_that_read_slowly_cost_little_memory_and_slow_nobody() {
         let key = merchant_key(site);
         let service = site.serve_with(&[
             ("TOLLGATE_PROVIDERS__HOUSE__BASE_URL", &firehose.base_url()),
-            // What is left of the streams is not what is measured.
+            // The rest of the streams must not be part of the measurement.
             ("TOLLGATE_ON_DISCONNECT", "cancel"),
         ]);
         let token = service.customer(&key, "100000").await;
@@ -220,7 +220,7 @@ fn clients_that_read_slowly_cost_little_memory_and_slow_nobody() {
         }
         let probing = async {
             let probes = tokio::spawn(probe(call("m", false), stop.clone()));
-            // One of them that reads as it should, in the midst.
+            // One client among them that reads at full speed.
             let started = Instant::now();
             let fast = call(&format!("firehose-events-{STREAM_BYTES}"), true).send().await;
             assert!(fast.complete && fast.text().ends_with("data: [DONE]\n\n"));
@@ -254,14 +254,14 @@ fn clients_that_read_slowly_cost_little_memory_and_slow_nobody() {
             STREAM_BYTES / MIB,
         );
         assert!(grown < BYTES_FOR_ALL + clients * BYTES_PER_CLIENT, "{} MiB", grown / MIB);
-        // The rest waits at the provider, which cannot write it.
+        // The rest waits at the provider, because the service does not read it.
         assert!(written < clients * STREAM_BYTES * 9 / 10, "no pressure back: {written}");
         assert!(of(&during, 50) < Duration::from_millis(500), "{:?}", of(&during, 50));
         all_settled(&service, &key, site).await;
     });
 }
 
-/// Nothing is pending or held after a moment, and the books agree.
+/// Fails unless after a while nothing is pending or held, and the audit is clean.
 async fn all_settled(service: &Service, key: &str, site: &Site) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -278,7 +278,7 @@ async fn all_settled(service: &Service, key: &str, site: &Site) {
 
 #[test]
 fn a_line_without_end_passes_in_bounded_memory_and_says_that_it_was_not_understood() {
-    /// More than any body, event or line that is kept, several times.
+    /// Several times more than any body, event or line that the service keeps.
     const BOUND: u64 = 64 * MIB;
     let bytes = setting("SOAK_LINE_MB", 200) * MIB;
     run(async |site| {
@@ -314,8 +314,8 @@ fn a_line_without_end_passes_in_bounded_memory_and_says_that_it_was_not_understo
                 let list =
                     service.call("GET", "/v1/requests?limit=1", &key).send().await.expect(200);
                 let record = &list["data"][0];
-                // The usage of a body stands at its end, however long it is. A stream that has no
-                // last event was broken off.
+                // The usage of a body is at its end, however long the body is. A stream without its last event
+                // was broken off.
                 let ended =
                     if kind == "json" { ["completed", "reported"] } else { ["error", "partial"] };
                 assert_eq!([&record["status"], &record["usage_source"]], ended, "{kind}");
@@ -325,7 +325,7 @@ fn a_line_without_end_passes_in_bounded_memory_and_says_that_it_was_not_understo
     });
 }
 
-/// Calls of every kind, none of which was made before: what callers choose is chosen by chance.
+/// A caller that makes calls of every kind, with random values that never repeat.
 struct Caller {
     address: SocketAddr,
     key: String,
@@ -345,7 +345,7 @@ impl Caller {
         Call::new(self.address, method, path).bearer(credential)
     }
 
-    /// Makes one, which must be answered as it can be.
+    /// Makes one random call, and fails unless its status is an expected one.
     async fn once(&mut self) {
         let (word, user) = (self.word(), self.word());
         let metadata = json!({"user": user, "trace": word}).to_string();
@@ -364,7 +364,7 @@ impl Caller {
                 let path = "/v1/chat/completions";
                 (self.call("POST", path, &self.spend_key).json(&chat), &[200])
             }
-            // A provider that knows no such model at any price.
+            // A provider that has no price for this model.
             9 => {
                 let path =
                     format!("/v1/forward?u=https://api.openai.com/v1/chat/completions/{word}");
@@ -374,7 +374,7 @@ impl Caller {
                 let path = format!("/v1/forward?u=https://{word}.example/v1/chat");
                 (self.call("POST", &path, &self.token).json(&chat), &[400])
             }
-            // One whose checksum holds, so that it is looked for; and one that is none.
+            // An unknown key with a valid checksum, so that the store is searched for it.
             11 => {
                 let kind = if self.random.one_in(2) { KeyKind::Secret } else { KeyKind::Spend };
                 let stranger = Key::generate(kind);
@@ -401,7 +401,7 @@ impl Caller {
                     ),
                 };
                 let call = self.call("POST", path, &self.key).json(&fields);
-                // Of webhooks a merchant has a hundred at most.
+                // A merchant can have at most a hundred webhooks.
                 (call.header("idempotency-key", &word), &[201, 400])
             }
         };
@@ -410,7 +410,7 @@ impl Caller {
     }
 }
 
-/// The slope of the line that fits the points best.
+/// The slope of the line of best fit.
 fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
@@ -423,9 +423,9 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 #[test]
 fn memory_does_not_grow_with_calls_nor_with_what_callers_choose() {
     const CALLERS: usize = 8;
-    /// What a leak of 50 bytes a call would come to.
+    /// The growth by a leak of 50 bytes a call.
     const MIB_PER_100_000_CALLS: f64 = 5.0;
-    /// Noise of a run that is short: caches fill, and threads come.
+    /// The noise of a short run: caches fill, and threads start.
     const GROWTH_MIB: f64 = 24.0;
     let seconds = setting("SOAK_SECONDS", 10);
     run(async |site| {

@@ -1,4 +1,4 @@
-//! The real program with a certificate of its own.
+//! The real program with a TLS certificate.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,21 +39,21 @@ impl Scene {
     }
 
     fn serve(&self) -> Service {
-        // They stand beside the configuration.
+        // The files are beside the configuration.
         self.site.serve_with(&[
             ("TOLLGATE_TLS_CERTIFICATE", "cert.pem"),
             ("TOLLGATE_TLS_KEY", "key.pem"),
         ])
     }
 
-    /// What is wrong with a configuration that names these files.
+    /// The errors of a configuration that names these files.
     fn mistakes(&self, certificate: Option<&str>, key: Option<&str>) -> String {
         let mut check = self.site.command(&["config", "check"]);
         check.envs(certificate.map(|file| ("TOLLGATE_TLS_CERTIFICATE", file)));
         check.envs(key.map(|file| ("TOLLGATE_TLS_KEY", file)));
         let output = check.output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
-        // What is doubted is told, too, and is none.
+        // Warnings are printed, too, and are not errors.
         let mistakes = text.split_inclusive('\n').filter(|line| !line.starts_with("note: "));
         let mistakes: String = mistakes.collect();
         assert_eq!(output.status.success(), mistakes.is_empty(), "{text}");
@@ -70,7 +70,7 @@ async fn exchange(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, bytes: 
     stream.write_all(bytes.as_bytes()).await.unwrap();
     let mut read = Vec::new();
     let end = timeout(Duration::from_secs(20), stream.read_to_end(&mut read)).await;
-    // Whoever closes without a farewell has closed all the same.
+    // A peer that closes without `close_notify` has closed, too.
     drop(end.unwrap());
     String::from_utf8_lossy(&read).into_owned()
 }

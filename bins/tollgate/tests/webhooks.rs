@@ -1,5 +1,5 @@
-//! The real program and real receivers: what a merchant does with webhooks, and what arrives there
-//! when receivers misbehave and nodes die.
+//! The real program and real receivers: the operations on webhooks, and the messages that arrive when
+//! receivers misbehave and nodes die.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,10 +18,10 @@ use tollgate_testkit::{Answer, Call, postgres};
 
 use crate::site::{Service, Site, each_site, merchant_key};
 
-/// How many messages a node has under way at one webhook, at most.
+/// The most deliveries that a node has in flight to one webhook.
 const AT_ONE: usize = 16;
 
-/// A merchant at a node, and a process that receives.
+/// A merchant at a node, and a process that receives webhooks.
 struct Scene<'a> {
     site: &'a Site,
     node: Service,
@@ -34,7 +34,7 @@ fn each_scene(test: impl AsyncFn(&mut Scene<'_>)) {
     each_site(async |site| test(&mut Scene::new(site)).await);
 }
 
-/// Asks until there is an answer, or for too long.
+/// Calls `look` until it returns a value, and fails after `seconds`.
 async fn until<T>(seconds: u64, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     loop {
@@ -64,12 +64,12 @@ impl<'a> Scene<'a> {
         self.call(method, path).json(body).send().await
     }
 
-    /// The URL of a receiver: a name, and how it behaves.
+    /// The URL of a receiver: its name, and its behaviour in the query.
     fn url(&self, receiver: &str) -> String {
         format!("http://{}/webhooks/{receiver}", self.receiver.address)
     }
 
-    /// A new webhook of these events; answers its path.
+    /// Creates a webhook for these events; returns its path.
     async fn webhook(&self, receiver: &str, events: &Value) -> String {
         self.webhook_at(&self.url(receiver), events).await
     }
@@ -80,7 +80,7 @@ impl<'a> Scene<'a> {
         format!("/webhooks/{}", made["webhook_id"].as_str().unwrap())
     }
 
-    /// Makes connections, eight at a time; answers their ids.
+    /// Creates connections, eight at a time; returns their ids.
     async fn connections(&self, count: usize) -> BTreeSet<String> {
         let mut makers = JoinSet::new();
         for maker in 0..8 {
@@ -98,14 +98,14 @@ impl<'a> Scene<'a> {
         makers.join_all().await.into_iter().flatten().collect()
     }
 
-    /// What has come to a receiver so far.
+    /// The messages that a receiver has so far.
     async fn came(&self, receiver: &str) -> Vec<Message> {
         let path = format!("/webhooks/{receiver}");
         let answer = Call::new(self.receiver.address, "GET", &path).send().await.expect(200);
         answer["data"].as_array().unwrap().iter().map(Message::new).collect()
     }
 
-    /// The same, when at least so many have.
+    /// The messages of a receiver, once it has at least `count`.
     async fn wait_for(&self, receiver: &str, count: usize, seconds: u64) -> Vec<Message> {
         let what = format!("{count} messages came to {receiver}");
         until(seconds, &what, async || {
@@ -130,7 +130,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// The same, when there are so many and none is pending.
+    /// All deliveries of a webhook, once there are `count` and none is pending.
     async fn delivered(&self, webhook: &str, count: usize, seconds: u64) -> Vec<Value> {
         let what = format!("{count} deliveries of {webhook}");
         until(seconds, &what, async || {
@@ -141,12 +141,12 @@ impl<'a> Scene<'a> {
         .await
     }
 
-    /// The first delivery of a webhook, when an attempt has ended.
+    /// The first delivery of a webhook, once an attempt has ended.
     async fn tried(&self, webhook: &str) -> Value {
         self.tried_so_often(webhook, 1).await
     }
 
-    /// The same, when so many have.
+    /// The first delivery of a webhook, once this number of attempts has ended.
     async fn tried_so_often(&self, webhook: &str, attempts: u64) -> Value {
         let what = format!("attempt {attempts} of {webhook} ended");
         until(15, &what, async || {
@@ -165,7 +165,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// A message as it came.
+/// A message as the receiver got it.
 #[derive(Clone, Debug)]
 struct Message {
     at_ms: u64,
@@ -202,7 +202,7 @@ impl Message {
         self.body["sequence"].as_u64().unwrap()
     }
 
-    /// How long after what happened it came.
+    /// The time from the event to the arrival of the message.
     fn delay_ms(&self) -> i64 {
         let happened = self.body["timestamp"].as_str().unwrap();
         let happened = OffsetDateTime::parse(happened, &Rfc3339).unwrap();
@@ -215,8 +215,8 @@ impl Message {
     }
 }
 
-/// Fails unless every connection was told of, the messages are numbered without gaps from `first`,
-/// and what came again was the same, byte for byte.
+/// Fails unless there is a message for every connection, the messages are numbered without gaps from
+/// `first`, and repeated messages are identical.
 fn assert_complete(came: &[Message], made: &BTreeSet<String>, first: u64) {
     let told: BTreeSet<_> = came.iter().map(|message| message.connection().to_owned()).collect();
     assert_eq!(&told, made);
@@ -457,7 +457,7 @@ fn urls_of_the_inside_are_refused_when_written_and_when_sent_to() {
             let answer = scene.send("PATCH", &webhook, &json!({"url": url})).await;
             assert_issues(&answer, &["url"]);
         }
-        // It was allowed when it was made.
+        // The URL was allowed when the webhook was created.
         assert_eq!(test(scene).await["error"], "url_refused");
         assert_eq!(scene.came("a").await.len(), 0);
     });
@@ -500,7 +500,7 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
         assert_eq!(scene.tried(&refusing).await["response_body"], "x".repeat(10));
         assert_eq!(scene.came("elsewhere").await.len(), 0, "redirects are not followed");
 
-        // Three answers of 500 and then 200, without waiting for the time of each attempt.
+        // Three answers of 500 and then 200; `redeliver` skips the wait before each attempt.
         for attempt in 1..=4 {
             let delivery = scene.tried_so_often(&stubborn, attempt).await;
             let expected = if attempt < 4 { (500, "pending") } else { (200, "delivered") };
@@ -522,7 +522,7 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
         assert_eq!(talked["status"], "delivered");
         assert_eq!(talked["response_body"], "x".repeat(4_096));
 
-        // The hanging one still hangs.
+        // The hanging receiver still hangs.
         scene.connections(40).await;
         scene.delivered(&healthy, 41, 8).await;
         for message in scene.came("healthy").await {
@@ -532,7 +532,7 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
         assert_eq!((&hung["response_status"], &hung["error"]), (&json!(null), &json!("timed_out")));
         assert!((10_000..13_000).contains(&hung["duration_ms"].as_u64().unwrap()), "{hung}");
 
-        // The one that failed is well again and takes everything, the first message 5 s later.
+        // The receiver that failed works again and gets everything, the first message after 5 s.
         scene.delivered(&failing, 41, 10).await;
         let came = scene.came("failing").await;
         let first: Vec<_> = came.iter().filter(|message| message.sequence() == 1).collect();
@@ -554,7 +554,7 @@ fn nothing_is_lost_when_a_node_is_killed_while_it_delivers() {
         assert!(before < 300, "there was something left: {before}");
 
         scene.node = scene.site.serve();
-        // On PostgreSQL what the dead node had claimed is its own for 30 s.
+        // On PostgreSQL the dead node keeps the deliveries that it claimed for 30 s.
         let deliveries = scene.delivered(&slow, 300, 60).await;
         assert_eq!(deliveries.len(), 300);
         let came = scene.came("slow").await;
@@ -602,7 +602,7 @@ fn two_nodes_make_no_attempt_twice_and_one_goes_on_where_the_other_died() {
 fn events_of_one_resource_come_one_after_the_other() {
     each_scene(async |scene| {
         const DELAY_MS: u64 = 100;
-        // Where several can serve, two nodes deliver.
+        // On a database for several nodes, two nodes deliver.
         let _other = scene.site.database.is_some().then(|| scene.site.serve());
         let path = format!("a?delay_ms={DELAY_MS}");
         let events = json!([
@@ -660,7 +660,7 @@ fn single_calls_are_told_of_where_that_is_asked_for_with_their_records() {
         let asked = json!(["request.completed", "request.failed"]);
         let all_else = scene.webhook("all_else", &json!(null)).await;
         let token = scene.node.customer(&scene.key, "100").await;
-        // Of this one nobody asked to be told; of the next somebody has, just before.
+        // No webhook has these events yet at this call; at the next one, a new webhook has.
         scene.node.forward(&scene.site.chat_url(), &token, false).send().await.expect(200);
         let before = scene.get("/requests").await.expect(200)["data"][0]["request_id"].clone();
         let failures = scene.webhook("failures", &json!(["request.failed"])).await;
@@ -690,7 +690,7 @@ fn single_calls_are_told_of_where_that_is_asked_for_with_their_records() {
 
         scene.delivered(&failures, 1, 10).await;
         assert_eq!(scene.came("failures").await[0].kind(), "request.failed");
-        // The test is numbered after whatever else there was.
+        // The test event continues the sequence of its webhook.
         for (webhook, number) in [(&failures, 2), (&all_else, 2)] {
             let test = scene.send("POST", &format!("{webhook}/test"), &json!({})).await.expect(200);
             assert_eq!(test["sequence"], number);
@@ -717,7 +717,7 @@ fn a_node_that_is_told_to_end_does_so_in_time_although_a_receiver_hangs() {
             let took = told.elapsed();
             assert!(took < Duration::from_secs(within), "{took:?} of {drain_ms} ms");
         }
-        // It is the next node's to send what did not arrive.
+        // The next node sends the messages that did not arrive.
         scene.node = scene.site.serve();
         let well = json!({"url": scene.url("well")});
         scene.send("PATCH", &hanging, &well).await.expect(200);

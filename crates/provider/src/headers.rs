@@ -109,8 +109,8 @@ const ACCOUNT_SELECTING: [&str; 22] = [
     "x-amzn-bedrock-trace",
 ];
 
-/// Headers about the provider's origin, which the client did not call, and headers that make a
-/// browser act on the origin of this service.
+/// Headers about the provider's origin, which the client did not call. Others make a browser act on
+/// the origin of this service.
 const NOT_RETURNED: [&str; 14] = [
     "set-cookie",
     "set-cookie2",

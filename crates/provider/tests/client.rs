@@ -41,7 +41,7 @@ fn endpoint(base: &str, method: &Method) -> Endpoint {
     resolved.unwrap_or_else(|error| unreachable!("{url}: {error}"))
 }
 
-/// As [`endpoint`], without a private address allowed, as if a public name came to point there.
+/// As [`endpoint`], with private addresses refused, as if a public name came to point there.
 fn public_endpoint(base: &str) -> Endpoint {
     let mut endpoint = endpoint(base, &Method::POST);
     let mut provider = (*endpoint.provider).clone();

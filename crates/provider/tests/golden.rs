@@ -24,7 +24,7 @@ fn same_at_every_cut(case: &Case) {
     assert_eq!((single.bytes(), &single.reading), (case.body.clone(), &whole.reading));
 }
 
-/// Every byte boundary; of a large body, at most a number of them.
+/// Every byte boundary; of a large body, about 4,096 of them.
 fn cuts(case: &Case) -> impl Iterator<Item = usize> + use<> {
     const MOST: usize = 4096;
     (0..=case.body.len()).step_by(case.body.len().div_ceil(MOST).max(1))

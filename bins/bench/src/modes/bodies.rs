@@ -1,4 +1,4 @@
-//! Bodies: requests and answers of growing size, beside nginx and beside no proxy at all.
+//! Bodies: requests and answers of growing size, compared to nginx and to direct calls.
 
 use crate::call::Call;
 use crate::line::{self, Line};
@@ -47,13 +47,13 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     Ok(())
 }
 
-/// The provider counts no tokens of it: it would take longer than to pass it on.
+/// A call with a body of this size. The provider counts no tokens of it, because that would take most of the time.
 fn of_request(bytes: usize) -> Call {
     let behavior = vec![("x-simulate-input-tokens", "100".to_owned())];
     Call { behavior, ..Call::of_size(bytes) }
 }
 
-/// The provider's words have six bytes with their space.
+/// A call with an answer of this size. A word of the provider has six bytes with its space.
 fn of_answer(bytes: usize) -> Call {
     let words = bytes.div_ceil(6);
     let behavior = vec![

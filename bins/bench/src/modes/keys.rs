@@ -1,4 +1,4 @@
-//! Hot keys: all callers on one spend key, beside as many on many.
+//! Hot keys: all callers on one spend key, compared to the same number on many.
 
 use crate::call::Call;
 use crate::line::{self, Line};
@@ -36,7 +36,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     Ok(())
 }
 
-/// A call with each of so many new spend keys, which are made anew.
+/// A call with each of this number of new spend keys.
 pub(super) async fn calls(
     stand: &Stand,
     keys: usize,

@@ -1,4 +1,4 @@
-//! What can be measured.
+//! The measurements, one module each.
 
 pub(crate) mod bodies;
 pub(crate) mod keys;

@@ -1,4 +1,4 @@
-//! The whole path beside nginx and beside no proxy at all: calls, streams, stalls in streams, and
+//! The whole path, compared to nginx and to direct calls: calls, streams, stalls in streams, and
 //! memory.
 
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use crate::process::peak_memory_kib;
 use crate::report::{self, Compare, Table};
 use crate::stand::{Stand, Target};
 
-/// How many streams are open at a time to see what they take in memory, and how far apart their events
-/// are: far enough that all are open before the first ends.
+/// The number of streams that are open at a time to measure their memory, and the time between their
+/// events: long enough that all are open before the first ends.
 const OPEN_STREAMS: usize = 1_000;
 const OPEN_APART_MS: u64 = 200;
 
@@ -73,7 +73,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     Ok(())
 }
 
-/// Names, calls, how many at a time, and how long after one another they begin.
+/// The loads: name, call, concurrency, and the time between the starts of the connections.
 fn loads() -> Vec<(String, Call, usize, Duration)> {
     let (mut loads, together) = (Vec::new(), Duration::ZERO);
     for count in [1, 16, 64] {
@@ -83,7 +83,7 @@ fn loads() -> Vec<(String, Call, usize, Duration)> {
     let slow = Call { behavior, ..Call::default() };
     let name = "calls, 64 at a time, provider takes 50 ms";
     loads.push((name.to_owned(), slow.clone(), 64, together));
-    // Spread over the time that the provider takes: clients do not wait for each other.
+    // Starts spread over the time that the provider takes, so that clients do not wait for each other.
     loads.push((format!("{name}, begun one by one"), slow, 64, Duration::from_micros(50_000 / 64)));
     let fast = Call { streams: true, ..Call::default() };
     loads.push(("streams of 24 events, 16 at a time".to_owned(), fast, 16, together));
@@ -94,7 +94,7 @@ fn loads() -> Vec<(String, Call, usize, Duration)> {
     loads
 }
 
-/// The most memory that each target has had, in MB.
+/// The peak memory of each target, in MB.
 fn peaks(stand: &Stand) -> anyhow::Result<BTreeMap<Target, f64>> {
     let peak = |target| -> anyhow::Result<_> {
         let kib = stand.processes(target).into_iter().map(peak_memory_kib);
@@ -103,7 +103,7 @@ fn peaks(stand: &Stand) -> anyhow::Result<BTreeMap<Target, f64>> {
     stand.targets().into_iter().map(peak).collect()
 }
 
-/// Opens many streams at once on each target and says what memory it has had before and then.
+/// Opens many streams at once on each target; prints its peak memory before and after.
 async fn open_streams(stand: &mut Stand, before: &BTreeMap<Target, f64>) -> anyhow::Result<()> {
     println!(
         "Peak memory in MB, and how late events came while so many streams were open, in µs.\n"
@@ -113,7 +113,7 @@ async fn open_streams(stand: &mut Stand, before: &BTreeMap<Target, f64>) -> anyh
     for target in stand.targets() {
         eprintln!("{OPEN_STREAMS} open streams, {target}");
         let load = stand.load(target, &Call::paced(OPEN_APART_MS), OPEN_STREAMS)?;
-        // One stream each.
+        // The short time makes each connection open one stream.
         let driven = stand.drive(target, &load, Until::After(Duration::from_millis(1))).await?;
         let memory = |peaks: &BTreeMap<_, f64>| peaks.get(&target).copied().unwrap_or(f64::NAN);
         println!(

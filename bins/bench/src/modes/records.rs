@@ -1,4 +1,4 @@
-//! Records: calls on a store that has many, beside calls on one that has none.
+//! Records: calls on a store with many records, compared to calls on one without.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::program::built;
 use crate::report::{self, Compare, Table};
 use crate::stand::{Stand, Target};
 
-/// Serves beside the store that is empty one with many records: that which is named, or a new one.
+/// Serves from a second store, with many records: the named one, or a new one.
 pub(crate) async fn fill(
     stand: &mut Stand,
     server: &Server,

@@ -1,4 +1,4 @@
-//! What a refusal costs, beside the least that an answer of the same server costs.
+//! The cost of a refusal, compared to the smallest cost of an answer by the same server.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::stand::{Stand, Target};
 
 const CALLERS: [usize; 2] = [16, 64];
 
-/// What is sent, and the status that answers it.
+/// A request, and the status of its refusal.
 struct Refused {
     name: &'static str,
     status: u16,
@@ -38,7 +38,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     line::drive(stand, &mut lines, options).await?;
     let host = stand.service(0)?.database.host;
     report::title("Refusals", host, options);
-    // The bare answer is the first.
+    // The line without a refusal by the ledger is the first.
     let bare = report::first_as_many(&lines);
     Table::of("refused for | at a time | status")
         .figure("answers/s", 0, |figures| figures.calls_per_s)
@@ -50,7 +50,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     Ok(())
 }
 
-/// The bare answer first.
+/// The refused requests; the first one is only an unknown route.
 async fn refused(service: &Service) -> anyhow::Result<Vec<Refused>> {
     let (merchant, address) = (&service.merchant, service.address()?);
     let bare = request("GET", "/v1/nope", &address.to_string(), &merchant.secret_key, &[], "");
@@ -70,7 +70,7 @@ async fn refused(service: &Service) -> anyhow::Result<Vec<Refused>> {
         ("model not allowed", 403, rich, json!({"allowed_models": ["gpt-4o"]})),
         ("spend limit", 402, rich, json!({"spend_limit": {"amount": "0.00001", "cycle": "total"}})),
         ("request limit", 429, rich, json!({"request_limit": {"count": 1, "cycle": "total"}})),
-        // The call that is sent ahead uses it up for a minute.
+        // The call before the measurement uses up the limit for a minute.
         ("rate limit", 429, rich, json!({"rate_limit": {"rpm": 1, "burst": 1}})),
     ];
     for (name, status, wallet_id, rule) in keys {

@@ -1,4 +1,4 @@
-//! Calls while events wait for receivers that are dead, beside calls while none do.
+//! Calls while events wait for dead receivers, compared to calls while none wait.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -13,12 +13,12 @@ use crate::stand::{Stand, Target};
 
 const CALLERS: [usize; 2] = [1, 16];
 const TARGET: Target = Target::Tollgate(0);
-/// How many events wait, for each receiver.
+/// The number of events that wait for each receiver.
 const EVENTS: usize = 1_000;
 
 pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<()> {
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    // One that connects and never answers, and one where nobody listens.
+    // One accepts connections and never answers; at the other address no process listens.
     let receivers = [silent.local_addr()?, SocketAddr::from((Ipv4Addr::LOCALHOST, 9))];
     let mut lines = Vec::new();
     for concurrency in CALLERS {
@@ -30,7 +30,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     for round in 1..=options.rounds.get() {
         eprintln!("round {round}/{}", options.rounds);
         for pair in lines.chunks_mut(2) {
-            // The same happens before both, and only where somebody is to be told of it does it wait.
+            // The same events occur before both lines; they wait only where webhooks receive them.
             let told: [&[SocketAddr]; 2] = [&[], &receivers];
             for (line, told) in pair.iter_mut().zip(told) {
                 let webhooks = happen(stand, told).await?;
@@ -56,7 +56,7 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
     Ok(())
 }
 
-/// Makes webhooks at receivers, and events.
+/// Creates webhooks for receivers, and events.
 async fn happen(stand: &Stand, receivers: &[SocketAddr]) -> anyhow::Result<Vec<String>> {
     let merchant = &stand.service(0)?.merchant;
     let mut made = Vec::new();

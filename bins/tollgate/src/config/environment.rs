@@ -1,17 +1,17 @@
-//! Settings of the environment, which win over the file.
+//! Settings of the environment, which override the file.
 
 use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-/// Puts `TOLLGATE_A__B=x` over `a.b`, and answers which variable is behind which key, and behind which table that
-/// is in no file. The file itself is named by a variable, too.
+/// Sets `a.b` to `x` for `TOLLGATE_A__B=x`. Returns each key that was set and each table that was added, with its
+/// variable. `TOLLGATE_CONFIG` names the file and is no setting.
 pub(super) fn overlay(
     table: &mut Table,
     environment: impl IntoIterator<Item = (String, String)>,
 ) -> Vec<(String, String)> {
     let mut variables = Vec::new();
-    // The order of providers means something, and that of an environment is chance.
+    // The order of providers has a meaning, but the order of environment variables is random.
     let environment: BTreeMap<_, _> = environment.into_iter().collect();
     for (name, value) in environment {
         let Some(path) = name.strip_prefix("TOLLGATE_").filter(|path| *path != "CONFIG") else {
@@ -39,7 +39,7 @@ pub(super) fn overlay(
     variables
 }
 
-/// A mistake under the name by which its key was set, or its table: that of the variable, if one did.
+/// Adds to an error the variable that set its key or its table, if one did.
 pub(super) fn named_as_set(mistake: String, variables: &[(String, String)]) -> String {
     let Some((place, what)) = mistake.split_once(": ") else { return mistake };
     let table = place.rsplit_once('.').map(|(table, _)| table);

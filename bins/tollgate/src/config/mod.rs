@@ -1,4 +1,4 @@
-//! The configuration: a TOML file, every key of it optional, and the environment, which wins.
+//! The configuration: a TOML file with optional keys, and the environment, which overrides it.
 
 mod environment;
 mod prices;
@@ -22,26 +22,26 @@ use self::prices::prices;
 pub(crate) use self::prices::{Day, read_catalog};
 use self::section::{Section, is_near};
 
-/// The mode of a file that every user of the machine may read.
+/// The mode bit of a file that every user of the machine may read.
 const READABLE_BY_ALL: u32 = 0o004;
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     Text,
     Json,
 }
 
-/// Everything an operator has chosen, checked.
+/// The checked configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) listen: String,
-    /// Where the dashboard is served alone; without it, it is at `listen`.
+    /// The address of the dashboard alone; without it, the dashboard is at `listen`.
     pub(crate) dashboard_listen: Option<String>,
-    /// Without it plain HTTP is spoken.
+    /// The certificate and the key for TLS; without them the service speaks plain HTTP.
     pub(crate) tls: Option<Tls>,
     pub(crate) database_url: DatabaseUrl,
-    /// Where settlements wait while PostgreSQL is away.
+    /// The directory of the journal, where settlements wait while PostgreSQL is not available.
     pub(crate) journal_dir: Option<PathBuf>,
     has_unused_journal_dir: bool,
     pub(crate) migrate_on_start: bool,
@@ -53,13 +53,13 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     pub(crate) providers: ProviderTable,
     pub(crate) prices: PriceBook,
-    /// The file in place of the built-in catalogue.
+    /// The catalogue file that replaces the built-in catalogue.
     pub(crate) catalog: Option<PathBuf>,
-    /// Whether every user of the machine may read the file that this was read from.
+    /// Whether every user of the machine may read the configuration file.
     is_readable_by_all: bool,
 }
 
-/// Everything that is wrong with a configuration.
+/// All errors of a configuration.
 #[derive(Debug)]
 pub(crate) struct Mistakes(Vec<String>);
 
@@ -95,7 +95,7 @@ impl Config {
         Ok(Self { is_readable_by_all: mode & READABLE_BY_ALL != 0, ..config })
     }
 
-    /// A configuration from a table and the environment's variables, which win.
+    /// A configuration from a table and the environment's variables, which override it.
     pub(crate) fn from_parts(
         mut table: Table,
         environment: impl IntoIterator<Item = (String, String)>,
@@ -120,7 +120,7 @@ impl Config {
         config
     }
 
-    /// Takes every key that there is.
+    /// Takes every known key.
     fn take_all(root: &mut Section<'_>, folder: Option<PathBuf>) -> Option<Self> {
         let database_url =
             root.take("database_url").unwrap_or(DatabaseUrl::Sqlite("tollgate.db".into()));
@@ -128,7 +128,7 @@ impl Config {
         let journal_dir: Option<PathBuf> = root.take("journal_dir");
         let settings = settings(root);
         let providers = providers(root);
-        // Beside the configuration, as what it names usually is.
+        // A relative path starts at the folder of the configuration, as that of the journal.
         let catalog: Option<PathBuf> = root.take("catalog");
         let catalog = catalog.map(|file| folder.clone().unwrap_or_default().join(file));
         let prices = prices(root, &providers, catalog.as_deref());
@@ -139,7 +139,7 @@ impl Config {
             is_readable_by_all: false,
             has_unused_journal_dir: journal_dir.is_some() && !is_postgres,
             journal_dir: match is_postgres {
-                // It must survive restarts, so it is kept where the operator keeps other things.
+                // The journal must survive restarts, so it is beside the configuration by default.
                 true => journal_dir
                     .or_else(|| Some(folder.unwrap_or_default().join("tollgate-journal"))),
                 false => None,
@@ -160,7 +160,7 @@ impl Config {
         Some(config)
     }
 
-    /// What may be meant, and is rarely.
+    /// Warnings about settings that are valid but probably not intended.
     pub(crate) fn doubts(&self) -> Vec<String> {
         const LEAST_CHARS: usize = 20;
         let token = self.settings.operator_token.as_deref();
@@ -168,7 +168,7 @@ impl Config {
         let fee = Amount::from_units(10_000_000_000);
         let is_dear = self.service_charge_rate.of(fee).is_ok_and(|charge| charge > fee);
         let weak = is_weak.then(|| {
-            // It opens every merchant's making, and nothing slows down whoever guesses.
+            // The token gives access to all merchants, and attempts to guess it are not slowed down.
             format!("operator_token has less than {LEAST_CHARS} characters and can be guessed")
         });
         let dear = is_dear.then(|| {
@@ -185,7 +185,7 @@ impl Config {
         [weak, dear, open, unused].into_iter().flatten().collect()
     }
 
-    /// How the store is to be opened.
+    /// The options to open the store with.
     pub(crate) fn store_options(&self, serve: bool) -> Options {
         Options {
             serve,
@@ -197,8 +197,8 @@ impl Config {
     }
 }
 
-/// Where a file is no TOML, and why. Not how it reads there, which the parser would show: that may be a
-/// key.
+/// The position and the cause of a TOML error. The text itself, which the parser would show, is left
+/// out: it may be a key.
 fn not_toml(file: &Path, text: &str, cause: &toml::de::Error) -> anyhow::Error {
     let before = cause.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count().saturating_add(1);
@@ -219,12 +219,12 @@ fn millis(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
     Duration::from_millis(section.take(key).unwrap_or(default))
 }
 
-/// How long something is waited for.
+/// A time limit, which must not be 0.
 fn patience(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
     Duration::from_millis(section.at_least_one(key).unwrap_or(default))
 }
 
-/// The certificate and the key of the service, beside the configuration as all that it names.
+/// The certificate and the key of the service; relative paths start at the folder of the configuration.
 fn tls(root: &mut Section<'_>, folder: &Path) -> Option<Tls> {
     const CERTIFICATE: &str = "tls_certificate";
     const KEY: &str = "tls_key";
@@ -299,7 +299,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
             private_network: root.take("webhook_allow_private_network").unwrap_or(false),
         },
         resolver: default.resolver,
-        // Those who run the service know these.
+        // `serve` sets these.
         access_log: None,
         commit: default.commit,
     }
@@ -316,7 +316,7 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             region: section.take("region"),
             dialect: section.take("dialect"),
             price_list: section.take("price_list"),
-            // One that is not set where a variable is always passed on, as containers do.
+            // An empty key counts as not set: containers pass on variables without a value.
             api_key: section.take::<String>("api_key").filter(|key| !key.is_empty()),
             allow_private_network: section.take("allow_private_network"),
             managed_endpoints: section.texts("managed_endpoints"),
@@ -325,7 +325,7 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             max_completion_tokens: section.take("max_completion_tokens"),
         };
         if let Err(issues) = table.configure(&name, settings) {
-            // One that is nearly built in was meant to be.
+            // A name close to a built-in one is probably a typing error.
             let builtin = ProviderTable::builtin();
             let near = builtin.iter().filter(|_| builtin.get(&name).is_none());
             let near = near.into_iter().find(|known| is_near(&known.name, &name));
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(names[..6], ["zeta", "openai", "alpha", "mistral", "groq", "xai"]);
     }
 
-    /// The rows of the tables of keys in the document: each key with its default.
+    /// The rows of the tables of keys in the document: each key and its default.
     fn documented() -> Vec<(String, String)> {
         let document = include_str!("../../../../docs/OPERATIONS.md");
         let (_, keys) = document.split_once("\n### Keys\n").unwrap();
@@ -461,7 +461,7 @@ mod tests {
         let mut root = Section::new("", Table::new(), &mut mistakes);
         Config::take_all(&mut root, None);
         let mut known: Vec<_> = root.known().to_vec();
-        // They have sections of their own.
+        // These have their own sections.
         known.retain(|key| !["providers", "prices", "catalog"].contains(&key.as_str()));
         let mut documented: Vec<_> = documented().into_iter().map(|(key, _)| key).collect();
         known.sort();
@@ -474,7 +474,7 @@ mod tests {
         let default = format!("{:?}", read("", &[]).unwrap());
         let mut compared = 0;
         for (key, text) in documented() {
-            // What depends on other things is told in words.
+            // Defaults that depend on other keys are described in words.
             if text.is_empty() || key == "journal_dir" {
                 continue;
             }
@@ -526,7 +526,7 @@ mod tests {
         assert!(mistakes.iter().any(|one| one.ends_with("do you mean api_key?")), "{mistakes:?}");
         let Mistakes(mistakes) = read("[providers.opnai]\napi_key = \"x\"", &[]).unwrap_err();
         assert!(mistakes[0].ends_with("; do you mean openai?"), "{mistakes:?}");
-        // One that is meant is not asked after.
+        // A correct name gets no hint.
         let Mistakes(mistakes) =
             read("[providers.openai]\nbase_url = \"http://127.0.0.1/v1\"", &[]).unwrap_err();
         assert!(!mistakes[0].contains("do you mean"), "{mistakes:?}");
@@ -549,7 +549,7 @@ mod tests {
         ] {
             assert!(mistakes.iter().any(|one| one.starts_with(named)), "{mistakes:?}");
         }
-        // What the file says is not the fault of a variable beside it.
+        // An error of the file is not attributed to a variable.
         let Mistakes(mistakes) =
             read("[providers.openai]\nbase_url = \"x\"", &environment[1..2]).unwrap_err();
         assert!(mistakes.iter().any(|one| one.starts_with("providers.openai.base_url: ")));

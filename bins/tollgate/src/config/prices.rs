@@ -1,5 +1,5 @@
-//! Prices as an operator configures them: rows of their own, a catalogue in a file, and whose prices
-//! stand in for whose.
+//! Prices as an operator configures them: price rows, a catalogue file, and the providers whose prices
+//! apply to other providers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use tollgate_provider::ProviderTable;
 
 use super::section::Section;
 
-/// The operator's own prices before those of the catalogue.
+/// The price book: the operator's own prices, then the catalogue's.
 pub(super) fn prices(
     root: &mut Section<'_>,
     providers: &ProviderTable,
@@ -39,8 +39,8 @@ pub(super) fn prices(
     }
 }
 
-/// A row of `[[prices]]`. One that prices nothing would let calls through that cost something, so it
-/// has to say that this is meant.
+/// A row of `[[prices]]`. A row without a price would admit calls for free, so it must say that this is
+/// intended.
 fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
     let provider: Option<String> = section.take("provider");
     let model: Option<String> = section.take("model");
@@ -66,7 +66,7 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
         read.extend(price);
         *prices.get_mut(unit) = price;
     }
-    // A figure that could not be read is a mistake of its own.
+    // A price that could not be read is reported already.
     if read.len() == named && is_read {
         match (read.iter().all(|price| price.is_zero()), free) {
             (true, false) if named == 0 => {
@@ -80,7 +80,7 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
         }
     }
     if free {
-        // So that nothing of a call is without a price.
+        // So that every unit has a price.
         for &unit in Unit::ALL.iter().filter(|unit| unit.parent().is_none()) {
             *prices.get_mut(unit) = Some(Rate::ZERO);
         }
@@ -104,13 +104,13 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
     }
 }
 
-/// For each provider with a `price_list`, whose prices that are.
+/// For each provider with a `price_list`, the provider whose prices apply.
 fn stand_ins(
     root: &mut Section<'_>,
     providers: &ProviderTable,
     catalog: &Catalog,
 ) -> BTreeMap<String, String> {
-    // The catalogue also prices providers whose address has a name to fill in.
+    // The catalogue also has prices of providers that have no address until they are configured.
     let rows = catalog.file().rows.iter();
     let listed: BTreeSet<&str> = rows.map(|row| row.provider.as_str()).collect();
     let mut stand_ins = BTreeMap::new();
@@ -125,7 +125,7 @@ fn stand_ins(
     stand_ins
 }
 
-/// Reads a catalogue file, or says everything that is wrong with it.
+/// Reads a catalogue file, or returns all of its errors.
 pub(crate) fn read_catalog(file: &Path) -> Result<CatalogFile, Vec<String>> {
     let name = file.display();
     let text =
@@ -138,7 +138,7 @@ pub(crate) fn read_catalog(file: &Path) -> Result<CatalogFile, Vec<String>> {
     }
 }
 
-/// A date, as configuration and command line have it.
+/// A date in the configuration or on the command line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Day(pub(crate) Date);
 
@@ -244,7 +244,7 @@ mod tests {
         for keys in ["free = true", "input = \"0\"\nfree = true", "input = \"0\"\noutput = \"1\""] {
             assert_eq!(mistakes(keys), Vec::<String>::new(), "{keys}");
         }
-        // What cannot be read is one mistake, not two.
+        // A value that cannot be read is one error, not two.
         assert_eq!(mistakes("input = \"x\"").len(), 1);
         assert_eq!(mistakes("free = \"maybe\"").len(), 1);
         let Mistakes(mistakes) =
@@ -284,7 +284,7 @@ mod tests {
         let Mistakes(mistakes) = read(&format!("{HOUSE}\"opnai\""), &[]).unwrap_err();
         let expected = "providers.house.price_list: is not a provider, built-in or configured";
         assert_eq!(mistakes, [expected]);
-        // Built in, but without an address until it is configured.
+        // Azure is built in, but has no address until it is configured.
         assert!(read(&format!("{HOUSE}\"azure\""), &[]).is_ok());
     }
 }

@@ -1,15 +1,15 @@
-//! A table of the configuration, read key by key, so that every mistake is found at once.
+//! A table of the configuration, read key by key, so that all errors are reported at once.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
 use toml::{Table, Value};
 
-/// A table whose keys are taken out as they are understood; what is left is a mistake.
+/// A table from which known keys are taken out; the keys that remain are errors.
 pub(super) struct Section<'a> {
     path: String,
     table: Table,
-    /// Keys that were asked for, whether they stand here or not.
+    /// The keys that were requested, whether the table has them or not.
     known: Vec<String>,
     mistakes: &'a mut Vec<String>,
 }
@@ -25,18 +25,18 @@ impl<'a> Section<'a> {
         self.table.remove(key)
     }
 
-    /// The keys that were asked for so far.
+    /// The keys that were requested so far.
     #[cfg(test)]
     pub(super) fn known(&self) -> &[String] {
         &self.known
     }
 
-    /// Whether a key stands here that nobody has taken yet.
+    /// Whether the table has this key, and it is not taken yet.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }
 
-    /// Takes a scalar. The environment has only text, so a number or a flag in quotes is fine.
+    /// Takes a scalar. Environment variables are text, so a number or a flag in quotes is accepted.
     pub(super) fn take<T>(&mut self, key: &str) -> Option<T>
     where
         T: FromStr,
@@ -59,7 +59,7 @@ impl<'a> Section<'a> {
         text.parse().map_err(|why: T::Err| self.mistake(key, in_words(&why.to_string()))).ok()
     }
 
-    /// Takes a whole number that must not be 0: nothing would work with it.
+    /// Takes a whole number that must not be 0.
     pub(super) fn at_least_one<T>(&mut self, key: &str) -> Option<T>
     where
         T: FromStr + Default + PartialEq,
@@ -96,7 +96,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Takes a table of tables, in the order in which they stand.
+    /// Takes a table of tables, in the order of the file.
     pub(super) fn tables(&mut self, key: &str) -> Vec<(String, Table)> {
         let Some(value) = self.remove(key) else { return Vec::new() };
         let Value::Table(tables) = value else {
@@ -125,7 +125,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Notes something that is wrong with a key, or without one with the whole table.
+    /// Notes an error of a key, or of the whole table if `key` is empty.
     pub(super) fn mistake(&mut self, key: &str, what: &str) {
         let place = match (self.path.as_str(), key) {
             ("", key) => key.to_owned(),
@@ -135,12 +135,12 @@ impl<'a> Section<'a> {
         self.mistakes.push(format!("{place}: {what}"));
     }
 
-    /// A table below this one, with the same list of mistakes.
+    /// A table below this one, with the same list of errors.
     pub(super) fn below(&mut self, path: &str, table: Table) -> Section<'_> {
         Section { path: path.to_owned(), table, known: Vec::new(), mistakes: self.mistakes }
     }
 
-    /// Whatever nobody took is a typing mistake.
+    /// Reports every key that is not taken as unknown.
     pub(super) fn finish(mut self) {
         let unknown: Vec<_> = self.table.keys().cloned().collect();
         for key in unknown {
@@ -153,11 +153,11 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Whether one becomes the other by a letter or two that are missing, too many or wrong.
+/// Whether two keys differ by at most two letters that are missing, added or replaced.
 pub(super) fn is_near(known: &str, typed: &str) -> bool {
     const FAR: usize = 2;
     let typed: Vec<char> = typed.chars().take(64).collect();
-    // The distance of Levenshtein, row by row.
+    // The Levenshtein distance, row by row.
     let mut row: Vec<usize> = (0..=typed.len()).collect();
     for (place, letter) in known.chars().enumerate() {
         let mut next = vec![place + 1];
@@ -171,7 +171,7 @@ pub(super) fn is_near(known: &str, typed: &str) -> bool {
     row.last().is_some_and(|distance| *distance <= FAR)
 }
 
-/// What the standard library says of a number or a flag, for people.
+/// The standard library's message about a number or a flag, in plain words.
 fn in_words(why: &str) -> &str {
     match why {
         "invalid digit found in string" | "cannot parse integer from empty string" => {

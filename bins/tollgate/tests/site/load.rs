@@ -1,4 +1,4 @@
-//! Callers that call without pause.
+//! Callers that send calls without a pause.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -12,26 +12,26 @@ use super::Service;
 
 const CALLERS: usize = 8;
 
-/// Callers of all nodes, by turns with each credential; every other one asks for streams. One whose
-/// node moves goes on where it is then.
+/// Callers of all nodes, in turn with each credential; every other one requests streams. When its node
+/// moves to another address, a caller continues there.
 pub struct Load {
     nodes: Arc<Mutex<Vec<SocketAddr>>>,
     heard: Arc<Mutex<Heard>>,
     callers: Vec<JoinHandle<()>>,
 }
 
-/// What callers were told.
+/// The results of all callers.
 #[derive(Debug, Default)]
 pub struct Heard {
-    /// The ids of the calls whose answers came to their end.
+    /// The ids of the calls whose answers were complete.
     pub answered: Vec<String>,
-    /// How often something else came.
+    /// The number of other results.
     pub others: usize,
 }
 
 impl Load {
-    /// Starts them; `other` looks at whatever is no whole answer, or at nothing if there was none, and
-    /// panics if it must not be.
+    /// Starts the callers. `other` gets each incomplete or failed answer, `None` if there was none, and
+    /// panics if that is an error.
     pub fn start(
         services: &[Service],
         credentials: &[&str],
@@ -42,7 +42,7 @@ impl Load {
         let nodes: Arc<Mutex<Vec<SocketAddr>>> = Arc::new(Mutex::new(nodes));
         let heard = Arc::<Mutex<Heard>>::default();
         let callers = (0..CALLERS).map(|number| {
-            // Each credential meets every node, in both forms.
+            // Each credential calls every node, with and without streams.
             let credential = credentials[number / 2 % credentials.len()].to_owned();
             let (nodes, heard, u) = (nodes.clone(), heard.clone(), u.to_owned());
             tokio::spawn(async move {
@@ -72,18 +72,18 @@ impl Load {
         Self { nodes, heard, callers }
     }
 
-    /// Where this node is now.
+    /// Sets the new address of a node.
     pub fn moved(&self, node: usize, service: &Service) {
         self.nodes.lock().unwrap()[node] = service.address;
     }
 
-    /// How many calls were answered so far, and how often something else came.
+    /// The number of complete answers so far, and of other results.
     pub fn counts(&self) -> (usize, usize) {
         let heard = self.heard.lock().unwrap();
         (heard.answered.len(), heard.others)
     }
 
-    /// Ends them; the ids of the calls whose answers came to their end.
+    /// Ends the callers; returns the ids of the calls whose answers were complete.
     pub async fn stop(self) -> Vec<String> {
         for caller in self.callers {
             caller.abort();

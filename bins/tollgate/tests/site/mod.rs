@@ -1,4 +1,4 @@
-//! The real program in a folder of its own, with a simulated provider.
+//! The real program in its own folder, with a simulated provider.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use tollgate_simulator::{Behavior, Simulator};
 use tollgate_testkit::{Call, TestDatabase, postgres};
 
-/// A configuration in a folder of its own, with a simulated provider.
+/// A configuration in its own folder, with a simulated provider.
 pub struct Site {
     folder: TempDir,
     pub simulator: Simulator,
@@ -78,7 +78,7 @@ impl Site {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.arg("--config").arg(self.path().join("tollgate.toml")).args(arguments);
-        // What users see who did not ask for more.
+        // As for users by default.
         command.current_dir(self.path()).env_remove("RUST_BACKTRACE");
         command
     }
@@ -98,13 +98,13 @@ impl Site {
         self.serve_with(&[])
     }
 
-    /// The same, with settings of the environment.
+    /// As [`Self::serve`], with settings of the environment.
     pub fn serve_with(&self, settings: &[(&str, &str)]) -> Service {
         let mut command = self.command(&["serve"]);
         Service::start(command.envs(settings.iter().copied()).stderr(Stdio::null()))
     }
 
-    /// The same, with everything that anybody in the process logs in this file.
+    /// As [`Self::serve_with`], with all log lines of the process in this file.
     pub fn serve_logging_to(&self, log: &Path, settings: &[(&str, &str)]) -> Service {
         let log = std::fs::File::create(log).unwrap();
         let mut command = self.command(&["serve"]);
@@ -112,7 +112,7 @@ impl Site {
         Service::start(command.stderr(log))
     }
 
-    /// The simulator as a process of its own.
+    /// Starts the simulator as a separate process.
     pub fn simulate(&self) -> Service {
         let mut command = self.command(&["simulator", "--listen", "127.0.0.1:0"]);
         Service::start(command.stderr(Stdio::null()))
@@ -123,7 +123,7 @@ impl Site {
     }
 }
 
-/// A running `tollgate serve` (or `simulator`); it dies with the test.
+/// A running `tollgate serve` (or `simulator`); it ends with the test.
 pub struct Service {
     child: Child,
     pub address: SocketAddr,
@@ -137,7 +137,7 @@ impl Drop for Service {
 }
 
 impl Service {
-    /// Starts it, and waits until it says where it listens.
+    /// Starts it, and waits until it prints its address.
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -162,7 +162,7 @@ impl Service {
         self.child.wait().unwrap().code()
     }
 
-    /// How much memory it has, as Linux tells it.
+    /// The resident memory, from `/proc`.
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -174,7 +174,7 @@ impl Service {
         Call::new(self.address, method, path).bearer(credential)
     }
 
-    /// A customer with money and a meter; answers a forward token for them.
+    /// Creates a customer with money, and a meter; returns a forward token for them.
     pub async fn customer(&self, key: &str, amount: &str) -> String {
         let connection =
             self.call("POST", "/v1/connections", key).json(&json!({})).send().await.expect(201);

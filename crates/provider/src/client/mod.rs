@@ -251,7 +251,7 @@ impl Incoming {
                 Some(BodyError::TimedOut)
             }
         };
-        // An unread rest is dropped, which closes the connection.
+        // Dropping an answer that is not read to its end closes the connection.
         self.response = None;
         let rest = self.mask.as_mut().map(KeyMask::rest).filter(|rest| !rest.is_empty());
         match (rest, error) {

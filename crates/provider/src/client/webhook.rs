@@ -35,7 +35,7 @@ pub struct WebhookUrl(Uri);
 /// The reason that a URL is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WebhookUrlError {
-    /// It is no URL of the web.
+    /// It is not a URL of the web.
     Invalid,
     /// It is longer than 2,048 characters.
     TooLong,

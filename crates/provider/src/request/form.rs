@@ -158,7 +158,7 @@ fn read_part(part: &[u8]) -> Option<Part<'_>> {
         {
             return None;
         }
-        // Both headers say that the content differs from its bytes.
+        // The header says that the content differs from its bytes.
         if name.eq_ignore_ascii_case("content-transfer-encoding") {
             return None;
         }

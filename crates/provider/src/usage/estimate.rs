@@ -28,8 +28,8 @@ pub fn estimate_input(request: &CallBody) -> Usage {
 }
 
 impl CallBody {
-    /// A body with only the characters to be read aloud and the microseconds of sound, for answers
-    /// that report less than the request.
+    /// A body with these characters to be read aloud and microseconds of sound. For answers that
+    /// report less than the request.
     pub fn of_media(characters: u64, audio_micros: u64) -> Self {
         let mut body = Self::empty();
         (body.characters, body.audio_micros) = (characters, audio_micros);

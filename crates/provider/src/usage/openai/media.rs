@@ -29,7 +29,7 @@ pub(in crate::usage) struct Media {
     sent: Sound,
     characters: u64,
     asked_images: u64,
-    /// Whether the model is billed by tokens, so that another unit is not its usage.
+    /// Whether the model is billed by tokens. Without a report, they are estimated.
     by_tokens: bool,
     /// Whether the whole answer is there.
     closed: bool,
