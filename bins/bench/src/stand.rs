@@ -1,4 +1,4 @@
-//! What stands on the bench: a provider, nginx before it, and Tollgate before it, which may be there
+//! The programs on the bench: a provider, nginx before it, and Tollgate before it, which may be there
 //! several times.
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ struct Provider {
     address: SocketAddr,
 }
 
-/// What can be driven.
+/// A program that a load is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
     Direct,
@@ -85,7 +85,7 @@ impl Stand {
         Ok(Self { services: Vec::new(), nginx, provider, tollgate, folder })
     }
 
-    /// Starts Tollgate on a database, on so many nodes.
+    /// Starts a number of Tollgate nodes on a database.
     pub(crate) async fn serve(&mut self, database: Database, nodes: usize) -> anyhow::Result<()> {
         let folder = self.folder.path().join(format!("service-{}", self.services.len()));
         std::fs::create_dir(&folder)?;
@@ -119,7 +119,7 @@ impl Stand {
         std::mem::take(&mut self.services)
     }
 
-    /// What is compared: the provider alone, nginx if it is there, and the first service.
+    /// The targets that are compared: the provider alone, nginx if it is there, and the first service.
     pub(crate) fn targets(&self) -> Vec<Target> {
         let nginx = self.nginx.keys().map(|buffering| Target::Nginx(*buffering));
         [Target::Direct].into_iter().chain(nginx).chain([Target::Tollgate(0)]).collect()

@@ -140,7 +140,7 @@ fn text<'a>(all: impl Iterator<Item = &'a str>, words: u64) -> String {
     text
 }
 
-/// The model that the answer claims to come from.
+/// The model that the answer names: the requested one, with the suffix of the behaviour.
 pub(crate) fn model(request: &Request, behavior: &Behavior) -> String {
     match &behavior.snapshot {
         Some(snapshot) => format!("{}-{snapshot}", request.model),

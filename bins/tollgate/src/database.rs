@@ -1,4 +1,4 @@
-//! How commands open the database.
+//! Opens the database for commands.
 
 use anyhow::{Context, bail};
 use tollgate_store::{DatabaseUrl, Options, Store};

@@ -6,6 +6,7 @@ mod circles;
 mod dashboard;
 mod deaths;
 mod disk;
+mod language;
 mod layers;
 mod nodes;
 mod observability;

@@ -45,7 +45,7 @@ fn a_module_of_the_store_uses_no_floor_above_its_own() {
 /// A module by its path from the root of its crate, which is empty.
 type Module = Vec<String>;
 
-/// What each module of a crate takes of which others.
+/// The modules that each module of a crate uses.
 fn uses(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
     let mut files = Vec::new();
     find(src, &mut Vec::new(), &mut files);
@@ -168,10 +168,10 @@ impl<'ast> Visit<'ast> for Seen<'_> {
         syn::visit::visit_path(self, path);
     }
 
-    /// Who may see something takes nothing.
+    /// A visibility needs no module.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
-    /// What is written within a file is that file's, and tests may look at everything.
+    /// A module within a file belongs to that file, and tests may use everything.
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
         if !item.attrs.iter().any(is_for_tests) {
             syn::visit::visit_item_mod(self, item);

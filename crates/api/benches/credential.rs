@@ -1,4 +1,4 @@
-//! How long it takes to read a credential and to know that it can be one.
+//! Measures the time to read a credential and check its format.
 
 use std::hint::black_box;
 

@@ -1,5 +1,5 @@
-//! All tests of this package from outside, in one program: it is linked once, and its tests run beside
-//! each other. A test of `layers.rs` looks that every file here is part of it.
+//! All integration tests of this package, in one program: it is linked once, and its tests run in parallel.
+//! A test of `layers.rs` checks that every file here is part of it.
 
 mod dashboard;
 mod deliveries;

@@ -1,5 +1,5 @@
-//! The dashboard over HTTP: who may look and change, what browsers are told, and that its figures are those of
-//! the interface. What it looks like is seen in a real browser, by the tests of the program.
+//! The dashboard over HTTP: access to pages and changes, its headers for browsers, and its figures, which are those
+//! of the interface. The tests of the program check its look in a real browser.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -9,7 +9,7 @@ use tollgate_testkit::{Call, Gate, Reply};
 use crate::support::browser::{Browser, ORIGIN, form, form_token, page, pages, try_sign_in};
 use crate::support::*;
 
-/// A figure of the interface as pages write it.
+/// An amount of the interface in the format of the pages.
 fn money(amount: &Value) -> String {
     let text = amount.as_str().unwrap();
     let (sign, text) = text.strip_prefix('-').map_or(("", text), |rest| ("−", rest));
@@ -98,7 +98,7 @@ fn what_is_no_secret_key_does_not_sign_in_and_after_ten_attempts_nothing_does() 
             assert!(answer.header("set-cookie").is_none());
             assert!(key.is_empty() || !answer.text().contains(key), "{key} is shown again");
         }
-        // One that succeeds makes all forgotten.
+        // A successful attempt resets the count of failures.
         Browser::sign_in(gateway, gateway.key()).await;
         for _ in 0..10 {
             assert_eq!(try_sign_in(gateway, "open-sesame").await.status, 403);
@@ -212,7 +212,7 @@ fn a_request_page_explains_its_price_in_the_exact_figures_of_the_record() {
             let cell = format!("<td class=\"num\">{}</td>", figure.as_str().unwrap());
             assert!(shown.contains(&cell), "{cell} in {shown}");
         }
-        // Units and rates, and what the provider's lines come to.
+        // Units and rates, and the sums of the provider's lines.
         for cell in ["1,000", "$1 per million", "500", "$2 per million", "1,500", "$10 per million"]
         {
             assert!(shown.contains(&format!("<td class=\"num\">{cell}</td>")), "{cell} in {shown}");
@@ -354,7 +354,7 @@ fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
         assert_ne!(new, key);
         assert_eq!((call(&key).await, call(&new).await), (401, 200));
 
-        // What the interface refuses is refused here, and said.
+        // Values that the interface refuses are refused here, with a message.
         for (field, value, problem) in [
             ("name", "", "name"),
             ("spend_limit", "-1", "spend limit amount"),
@@ -370,7 +370,7 @@ fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
             assert_eq!(answer.status, 400, "{field}: {}", answer.text());
             assert!(answer.text().contains(problem), "{field}: {}", answer.text());
         }
-        // And all that was filled in stays, or else who corrects it makes another key than was meant.
+        // All other fields keep their values; else a corrected form would create another key than intended.
         let mut wrong = fields;
         wrong[3] = ("spend_limit", "1,5");
         let shown = browser.send("/spend-keys", &wrong).await;

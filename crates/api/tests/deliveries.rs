@@ -1,5 +1,5 @@
-//! Webhooks by a clock that the test moves: when messages are sent again, who waits for whom, what
-//! they are signed with, and what each kind of them holds.
+//! Webhooks, with a clock that the test moves: the times of attempts, the order of deliveries, the
+//! signatures, and the content of each kind of message.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,11 +21,11 @@ use crate::support::{
 const SECOND: i64 = 1_000;
 const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
-/// The pauses that are promised, without what chance adds.
+/// The documented pauses between attempts, without their random part.
 const PAUSES: [i64; 7] =
     [5 * SECOND, MINUTE, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 8 * HOUR, 24 * HOUR];
 
-/// Runs `test` where all that the gateway's own resources have caused is told.
+/// Runs `test` after the events of the gateway's own resources are delivered.
 fn each_gateway(test: impl AsyncFn(&Gateway<'_>)) {
     each_gateway_with_webhooks(async |gateway| {
         gateway.advance(0).await;
@@ -33,7 +33,7 @@ fn each_gateway(test: impl AsyncFn(&Gateway<'_>)) {
     });
 }
 
-/// A webhook with its receiver, which answers 200 where its script has nothing else.
+/// A webhook with its receiver, which answers 200 when its script is empty.
 struct Hook<'a> {
     gateway: &'a Gateway<'a>,
     receiver: ScriptedProvider,
@@ -50,13 +50,13 @@ impl<'a> Hook<'a> {
         Self { gateway, receiver, path, secret: text(&made, "webhook_secret") }
     }
 
-    /// Sends a test event; answers the path of its delivery.
+    /// Sends a test event; returns the path of its delivery.
     async fn test(&self) -> String {
         let made = self.gateway.post(&format!("{}/test", self.path), &json!({})).await.expect(200);
         format!("{}/deliveries/{}", self.path, text(&made, "delivery_id"))
     }
 
-    /// What came, when there are so many messages.
+    /// All messages, once there are `count`.
     async fn messages(&self, count: usize) -> Vec<RecordedRequest> {
         in_time(self.receiver.wait_for_answered(count)).await;
         let messages = self.receiver.requests();
@@ -64,7 +64,7 @@ impl<'a> Hook<'a> {
         messages
     }
 
-    /// A delivery, when so many attempts have ended.
+    /// A delivery, once this number of attempts has ended.
     async fn after(&self, delivery: &str, attempts: u64) -> Value {
         in_time(async {
             loop {
@@ -78,7 +78,7 @@ impl<'a> Hook<'a> {
         .await
     }
 
-    /// The deliveries of a kind of event, oldest first, when there are so many.
+    /// The deliveries of a kind of event, oldest first, once there are `count`.
     async fn deliveries(&self, kind: &str, count: usize) -> Vec<String> {
         in_time(async {
             loop {
@@ -104,8 +104,8 @@ async fn in_time<T>(work: impl Future<Output = T>) -> T {
 }
 
 impl Gateway<'_> {
-    /// Moves the clock, and returns when everything that is due by then has been claimed: a message
-    /// to a receiver that is well has come through.
+    /// Moves the clock, and returns when everything that is due by then has been claimed. That is known when
+    /// a message to a working receiver is delivered.
     async fn advance(&self, millis: i64) {
         self.store.clock.advance_millis(millis);
         let well = Hook::new(self, &json!(["price.missing"])).await;
@@ -119,13 +119,13 @@ impl Gateway<'_> {
     }
 }
 
-/// The milliseconds from now until a delivery is tried next.
+/// The milliseconds until the next attempt of a delivery.
 fn pause(gateway: &Gateway<'_>, delivery: &Value) -> i64 {
     let next: Timestamp = text(delivery, "next_attempt_at").parse().unwrap();
     next.unix_micros() / 1_000 - gateway.now()
 }
 
-/// The signature of a message with a secret as it was shown.
+/// The signature of a message with the secret of a webhook.
 fn signature(secret: &str, message: &RecordedRequest) -> String {
     let secrets = json!({"newest": secret, "old": []});
     let secrets: WebhookSecrets = serde_json::from_value(secrets).unwrap();
@@ -190,12 +190,12 @@ fn a_message_is_tried_eight_times_and_anew_when_it_is_sent_again() {
     });
 }
 
-/// The attempt under way ends after it was asked for, and must not stand for it.
+/// The attempt in flight ends after the request to send again, and must not count as its result.
 #[test]
 fn what_is_sent_again_while_an_attempt_is_under_way_is_sent_again() {
     each_gateway(async |gateway| {
         let hook = Hook::new(gateway, &json!(null)).await;
-        // A receiver that fails is asked one at a time.
+        // A receiver that fails gets one message at a time.
         hook.receiver.push(Reply::status(500));
         hook.after(&hook.test().await, 1).await;
         let gate = Gate::new();
@@ -275,7 +275,7 @@ fn a_later_event_of_a_resource_waits_until_the_earlier_has_failed_four_times() {
         gateway.delete(&one).await.expect(200);
         let deleted = hook.deliveries("connection.deleted", 1).await.remove(0);
 
-        // Another resource does not wait.
+        // The event of another resource does not wait.
         let other = gateway.post("/connections", &json!({})).await.expect(201);
         let others = hook.deliveries("connection.created", 2).await.remove(1);
         assert_eq!(hook.after(&others, 1).await["status"], "delivered");
@@ -332,13 +332,13 @@ fn a_receiver_is_asked_sixteen_at_once_and_one_while_it_fails() {
     });
 }
 
-/// What each kind holds is what the API shows right after.
+/// The content of each kind of event is the answer of the API right after it.
 #[test]
 fn every_kind_of_event_holds_its_resource_as_the_api_shows_it() {
     each_gateway(async |gateway| {
         let hook = Hook::new(gateway, &json!(null)).await;
         let mut count = 0;
-        // The next message: its kind and data.
+        // The kind and data of the next message.
         let mut told = async || {
             count += 1;
             let message = hook.messages(count).await.pop().unwrap().json();

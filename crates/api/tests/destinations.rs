@@ -1,5 +1,5 @@
-//! Where keys and messages may go: whatever a URL says, and whatever addresses a name comes to have,
-//! nothing leaves for anywhere else, not even a knock.
+//! The destinations of keys and messages: with any URL, and with any addresses of its name, the service
+//! connects to no other host.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,13 +24,13 @@ use crate::support::{
     each_gateway_with_webhooks_under, settings, text,
 };
 
-/// A name server that answers as a test wants: with each of its answers in turn, and with the last one
-/// from then on.
+/// A name server that returns the answers of a test in turn, and then the last one for every further
+/// request.
 #[derive(Clone, Default)]
 struct Names(Arc<Mutex<VecDeque<Vec<IpAddr>>>>);
 
 impl Names {
-    /// What is said from now on, whatever is asked for.
+    /// Sets the answers from now on, for all names.
     fn say(&self, answers: &[&[&str]]) {
         let parse = |answer: &&[&str]| answer.iter().map(|text| text.parse().unwrap()).collect();
         *self.0.lock().unwrap() = answers.iter().map(parse).collect();
@@ -58,7 +58,7 @@ fn settings_with(names: &Names, webhooks: Reach) -> Settings {
         resolver: names.resolver(),
         webhooks,
         standard_rate_per_minute: 0,
-        // Where nobody is, nobody is waited for.
+        // A connection to an unused address ends soon.
         timeouts: Timeouts { connect: Duration::from_millis(500), ..settings().timeouts },
         ..settings()
     }
@@ -67,7 +67,7 @@ fn settings_with(names: &Names, webhooks: Reach) -> Settings {
 const OWN_KEY: &str = "sk-of-the-caller";
 
 impl Gateway<'_> {
-    /// A token for calls with the operator's key, and one for calls with the caller's own.
+    /// One token for calls with the operator's key, and one for calls with the caller's own.
     fn both_tokens(&self) -> [String; 2] {
         [self.token(&json!({})), self.token(&json!({"provider_key": OWN_KEY}))]
     }
@@ -76,12 +76,12 @@ impl Gateway<'_> {
         self.forward_to(u).bearer(token).json(&chat_body()).send().await
     }
 
-    /// The provider that must be public, at the port where the scripted one would be found.
+    /// A chat URL of the provider that must be public, with the port of the scripted one.
     fn public(&self) -> String {
         format!("https://{PUBLIC_HOST}:{}/v1/chat/completions", self.provider.addr().port())
     }
 
-    /// Makes a webhook and has a test message sent to it; answers its path and the delivery's.
+    /// Creates a webhook and sends a test message to it; returns its path and the delivery's.
     async fn hook(&self, url: &str) -> (String, String) {
         let new = json!({"name": "Hook", "url": url, "events": null});
         let made = self.post("/webhooks", &new).await.expect(201);
@@ -91,7 +91,7 @@ impl Gateway<'_> {
         (path, delivery)
     }
 
-    /// A delivery, when so many attempts have ended.
+    /// A delivery, once this number of attempts has ended.
     async fn tried(&self, delivery: &str, attempts: u64) -> Value {
         let look = async {
             loop {
@@ -119,7 +119,7 @@ fn a_public_name_that_leads_inside_is_not_followed() {
             assert_refused(&answer, 502, "provider_unreachable");
             assert!(!answer.text().contains(address), "{}", answer.text());
         }
-        // Several at once, and none of them outside.
+        // Several addresses at once, none of which is public.
         names.say(&[&INSIDE]);
         for token in &tokens {
             let answer = gateway.ask(&gateway.public(), token).await;
@@ -139,14 +139,14 @@ fn addresses_are_judged_as_they_are_connected_to_and_not_before() {
     let names = Names::default();
     each_gateway_with(settings_with(&names, Reach::default()), async |gateway| {
         for token in gateway.both_tokens() {
-            // First somebody public, so that whoever looks before is content, then the inside.
+            // First a public address, which an early check would accept, then a private one.
             names.say(&[&[PUBLIC_AND_VACANT], &["127.0.0.1"]]);
             let first = gateway.ask(&gateway.public(), &token).await;
             assert!(names.are_spent(), "the name was asked for");
             assert!([502, 504].contains(&first.status), "{}", first.text());
             let second = gateway.ask(&gateway.public(), &token).await;
             assert_refused(&second, 502, "provider_unreachable");
-            // Both at once, in both orders: only the one that is public is knocked at.
+            // Both at once, in both orders: the service connects only to the public one.
             for both in [[PUBLIC_AND_VACANT, "127.0.0.1"], ["127.0.0.1", PUBLIC_AND_VACANT]] {
                 names.say(&[&both]);
                 let mixed = gateway.ask(&gateway.public(), &token).await;
@@ -154,7 +154,7 @@ fn addresses_are_judged_as_they_are_connected_to_and_not_before() {
             }
         }
         assert_eq!(gateway.provider.connections(), 0);
-        // What knocking looks like: where the operator allows the inside it is a call like any other.
+        // Checks the count itself: where the operator allows private addresses, the call connects.
         gateway.provider.push_always(Reply::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         assert_eq!(gateway.provider.connections(), 1);
@@ -168,7 +168,7 @@ fn a_webhooks_name_is_judged_at_every_attempt() {
     each_gateway_with_webhooks_under(settings, async |gateway| {
         let port = gateway.provider.addr().port();
         for scheme in ["http", "https"] {
-            // Nobody can know when it is written.
+            // The address of the name is not known when the webhook is created.
             names.say(&[&["127.0.0.1"]]);
             let url = format!("{scheme}://receiver.test:{port}/hooks");
             let (_, delivery) = gateway.hook(&url).await;
@@ -205,7 +205,7 @@ fn a_webhook_reaches_a_name_inside_where_the_operator_allows_it() {
 fn no_trick_with_a_url_carries_a_key_elsewhere() {
     let names = Names::default();
     each_gateway_with(settings_with(&names, Reach::default()), async |gateway| {
-        // Every name there is leads to the attacker.
+        // Every name resolves to the attacker's address.
         names.say(&[&["127.0.0.1"]]);
         let attacker = ScriptedProvider::start().always(Reply::json(200, chat_answer()));
         let ground = Ground { listed: gateway.provider.addr(), attacker: attacker.addr() };
@@ -264,7 +264,7 @@ fn no_trick_with_a_webhooks_url_reaches_the_inside() {
         let (good, _) = gateway.hook("https://receiver.test/hooks").await;
         let mut taken = Vec::new();
         for trick in tricks(ground) {
-            // By https, too, which is the scheme that is allowed.
+            // With https, too, which is the allowed scheme.
             for url in [trick.clone(), trick.replacen("http:", "https:", 1)] {
                 let new = json!({"name": "Hook", "url": url, "events": null});
                 let made = gateway.post("/webhooks", &new).await;
@@ -275,8 +275,8 @@ fn no_trick_with_a_webhooks_url_reaches_the_inside() {
                     support::assert_issues(&changed, &["url"]);
                     continue;
                 }
-                // What is taken names a public host, as far as can be told; that it is not is found
-                // when a message is sent.
+                // An accepted URL appears to name a public host. Its private address is found when a
+                // message is sent.
                 let path = format!("/webhooks/{}", text(&made.json(), "webhook_id"));
                 let test = gateway.post(&format!("{path}/test"), &json!({})).await.expect(200);
                 let delivery = format!("{path}/deliveries/{}", text(&test, "delivery_id"));

@@ -1,4 +1,4 @@
-//! The routes of the providers' own SDKs: base URL and key are all that a client changes.
+//! The routes of the providers' own SDKs: a client changes only base URL and key.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ fn call_a(gateway: &Gateway<'_>, path: &str, key: &str) -> Call {
     gateway.call_without_key("POST", path).bearer(key)
 }
 
-/// The list of models, asked for as the SDK of the one format does.
+/// The list of models, requested as the SDK of the one format does.
 fn models(gateway: &Gateway<'_>) -> Call {
     gateway.call_without_key("GET", "/models").header("x-stainless-lang", "python")
 }
@@ -58,7 +58,7 @@ async fn key_b(gateway: &Gateway<'_>) -> String {
     gateway.spend_key(&json!({"request_shape": "shape_b"})).await.key
 }
 
-/// What stands in an error for the SDK of the one format, beside our envelope.
+/// Checks the fields of an error for the SDK of the one format, in the envelope of this service.
 #[track_caller]
 fn assert_error_a(answer: &Answer, status: u16, code: &str, param: Option<&str>) {
     assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
@@ -68,7 +68,7 @@ fn assert_error_a(answer: &Answer, status: u16, code: &str, param: Option<&str>)
     assert_eq!(json["error"].get("param"), Some(&json!(param)), "error.param: {json}");
 }
 
-/// What stands in an error for the SDK of the other format, beside our envelope.
+/// Checks the fields of an error for the SDK of the other format, in the envelope of this service.
 #[track_caller]
 fn assert_error_b(answer: &Answer, status: u16, code: &str) {
     assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
@@ -86,7 +86,7 @@ fn assert_error_b(answer: &Answer, status: u16, code: &str) {
     assert_eq!((&json["type"], &json["error"]["type"]), (&json!("error"), &json!(kind)), "{json}");
 }
 
-// What is sent.
+// Requests.
 
 #[test]
 fn each_route_leads_to_its_providers_path_with_the_body_as_it_came() {
@@ -150,7 +150,7 @@ fn each_route_leads_to_its_providers_path_with_the_body_as_it_came() {
     });
 }
 
-/// The events of a chat stream, with the usage chunk that `include_usage` brings, or without.
+/// The events of a chat stream, with the usage chunk of `include_usage` or without.
 fn chat_events(usage: bool) -> Vec<String> {
     let chunk = |choices: Value, usage: Value| {
         json!({"id": "c", "object": "chat.completion.chunk", "model": "m-1-2026", "choices": choices, "usage": usage})
@@ -347,7 +347,7 @@ fn a_merchants_own_key_works_here_too() {
     });
 }
 
-// Who serves it.
+// Providers.
 
 #[test]
 fn the_first_configured_provider_of_a_model_serves_it_unless_the_key_says_otherwise() {
@@ -357,7 +357,7 @@ fn the_first_configured_provider_of_a_model_serves_it_unless_the_key_says_otherw
         chat(gateway, &free).send().await.expect(200);
         assert_eq!(gateway.records().await[0]["provider"], "house");
 
-        // The other provider of the format, of which the same models have a price, is away.
+        // The other provider of the format, which also has prices of these models, cannot be reached.
         let rules = json!({"allowed_providers": ["nobody", "mansion"]});
         let elsewhere = gateway.spend_key(&rules).await.key;
         let answer = chat(gateway, &elsewhere).send().await;
@@ -380,7 +380,7 @@ fn the_first_configured_provider_of_a_model_serves_it_unless_the_key_says_otherw
     });
 }
 
-/// One provider lists the id, another has it under a pattern, and the key allows only that one.
+/// One provider lists the id, another has it by a pattern, and the key allows only the second.
 #[test]
 fn the_allow_list_of_a_key_decides_before_the_better_entry_of_a_price_list() {
     each_gateway(async |gateway| {
@@ -445,7 +445,7 @@ fn a_body_that_is_not_valid_is_refused_with_every_issue() {
     });
 }
 
-// What is said when it may not pass.
+// Refusals.
 
 #[test]
 fn every_refusal_is_said_so_that_either_sdk_understands_it() {
@@ -495,7 +495,7 @@ fn every_refusal_is_said_so_that_either_sdk_understands_it() {
             assert_error_b(&of_b, status, code);
             if status == 429 {
                 for answer in [&of_a, &of_b] {
-                    // SDKs wait as long as this says, without a word: what takes longer is theirs to say.
+                    // SDKs wait silently for this time, so a longer wait is left to the caller.
                     let seconds = answer.header("retry-after").map(|text| text.parse::<u64>());
                     let soon = code == "rate_limited";
                     assert_eq!(
@@ -516,7 +516,7 @@ fn every_refusal_is_said_so_that_either_sdk_understands_it() {
             gateway.provider.assert_calls(calls);
         }
         let (a, b) = (key_a(gateway).await, key_b(gateway).await);
-        // A key takes both formats unless it is for one.
+        // A key accepts both formats unless it is restricted to one.
         gateway.provider.push(Reply::json(200, message_answer()));
         message(gateway, &a).send().await.expect(200);
         let only = json!({"request_shape": "shape_a"});
@@ -626,7 +626,7 @@ fn an_embedding_has_no_maximum_to_ask_for() {
     });
 }
 
-/// What a key may not do is told before what it may not know.
+/// A refusal of the key comes before an error that shows whether the model exists.
 #[test]
 fn a_paused_key_of_an_unknown_model_reaches_nobody() {
     each_gateway(async |gateway| {
@@ -681,7 +681,7 @@ fn a_key_lists_what_it_may_call() {
             (json!({"allowed_models": ["m-r*"]}), vec!["m-rare"]),
             (json!({"allowed_models": []}), vec![]),
             (json!({"allowed_providers": ["house"]}), vec!["m-listed"]),
-            // Of the other format.
+            // Models of the other format.
             (json!({"allowed_providers": ["mansion"]}), vec!["m-listed"]),
             (json!({"allowed_providers": ["mansion"], "request_shape": "shape_a"}), vec![]),
         ] {
@@ -719,7 +719,7 @@ fn models_are_paged_when_a_limit_is_given() {
     });
 }
 
-/// A client that pages on from an id that is gone would otherwise begin anew for ever.
+/// A client that pages from a missing id would otherwise start from the first page for ever.
 #[test]
 fn a_page_after_an_id_that_is_not_listed_is_not_the_first_page_again() {
     each_gateway(async |gateway| {
@@ -764,7 +764,7 @@ fn a_deleted_secret_key_lists_no_models_any_more() {
     });
 }
 
-/// Not every client of a format is one that its maker generated.
+/// Some clients of a format are not the official SDKs, which send more headers.
 #[test]
 fn a_plain_client_that_may_not_list_models_is_told_in_the_format_as_well() {
     each_gateway(async |gateway| {

@@ -1,4 +1,4 @@
-//! The earlier shape of the interface, beside the one of today.
+//! The earlier shape of the interface, compared to the current one.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -35,7 +35,7 @@ fn customers_are_connections_under_their_earlier_names() {
         assert_eq!(changed.expect(200)["name"], "Ada");
         let listed = gateway.get("/customers?limit=1").await.expect(200);
         assert_eq!(listed["data"][0]["customer_id"], id);
-        // It is the same resource.
+        // Both shapes show the same resource.
         let connection = gateway.get(&format!("/connections/{id}")).await.expect(200);
         assert_eq!(connection["connection_id"], id);
         let none = gateway.get(&format!("/customers/{id}/subscription")).await.expect(200);
@@ -79,7 +79,7 @@ fn plans_are_subscription_configurations_under_their_earlier_names() {
     });
 }
 
-/// Subscriptions have one path in both shapes, so they answer in both.
+/// Subscriptions have the same path in both shapes, so an answer has the fields of both.
 #[test]
 fn a_customer_subscribes_to_a_plan_and_reads_it_under_both_names() {
     each_gateway_with(earlier(), async |gateway| {

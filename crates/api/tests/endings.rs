@@ -1,5 +1,5 @@
-//! Every way in which a call can end: the record says which, somebody pays what the table says,
-//! and nothing stays held.
+//! Every way in which a call can end: the record shows which, the payer of the table pays, and nothing
+//! stays held.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use tollgate_testkit::{Gate, Reply};
 
 use crate::support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings};
 
-/// Status, usage source, the wallet's and the merchant's part; and nothing is held.
+/// Status, usage source, the wallet's and the merchant's part; fails if anything is held.
 async fn ended(gateway: &Gateway<'_>) -> [String; 4] {
     let record = gateway.record().await;
     let (_, held) = gateway.wallet().await;
@@ -168,7 +168,7 @@ fn an_error_event_ends_the_record_in_error_and_the_stream_as_it_came() {
     });
 }
 
-/// The client closes its connection after so many events, each before its own settlement.
+/// The client closes its connection after each possible number of events.
 #[test]
 fn a_client_that_leaves_pays_what_the_provider_reports_in_the_end() {
     for events_read in 0..events().len() {
@@ -226,7 +226,7 @@ fn a_client_that_leaves_ends_the_call_where_the_operator_wants_it_so() {
     });
 }
 
-/// The same where nothing is read on: what has passed is paid, whenever that was, and never nothing.
+/// As above, but the call is cancelled: the client pays the events that were sent, at least the input.
 #[test]
 fn a_client_whose_call_is_cancelled_pays_what_has_passed() {
     let cancelling = tollgate_api::Settings { on_disconnect: OnDisconnect::Cancel, ..settings() };
@@ -252,7 +252,7 @@ fn a_client_whose_call_is_cancelled_pays_what_has_passed() {
             drop(open);
             gateway.provider.wait_for_hang_ups(hang_ups + 1).await;
             let record = gateway.records().await.remove(0);
-            // The usage is the last but one of the events.
+            // The usage is the last event but one.
             let source = if events_read + 1 == all.len() { "reported" } else { "partial" };
             assert_eq!(
                 (&record["status"], &record["usage_source"]),
@@ -269,7 +269,7 @@ fn a_client_whose_call_is_cancelled_pays_what_has_passed() {
     });
 }
 
-/// Usage was asked for on the client's behalf: it counts though the client is never shown it.
+/// The service requested the usage itself, so it counts, although the client never gets it.
 #[test]
 fn a_client_that_leaves_pays_usage_that_it_did_not_ask_for() {
     let body = json!({"model": "m-1", "stream": true, "messages": []});
@@ -302,7 +302,7 @@ fn long_stream() -> Reply {
     Reply::events(long).chunked_every(65_536)
 }
 
-/// Found where pieces came without a pause: the client was missed at a write, not by waiting.
+/// Without pauses between pieces, a write detects that the client has left.
 #[test]
 fn a_client_that_leaves_a_busy_stream_ends_it_too() {
     let cancelling = tollgate_api::Settings { on_disconnect: OnDisconnect::Cancel, ..settings() };
@@ -317,7 +317,7 @@ fn a_client_that_leaves_a_busy_stream_ends_it_too() {
     });
 }
 
-/// The connection stands, and nothing is taken from it.
+/// The connection stays open, and the client reads nothing from it.
 #[test]
 fn a_client_that_stops_reading_holds_neither_its_call_nor_a_shutdown_up() {
     each_gateway(async |gateway| {

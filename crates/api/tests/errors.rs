@@ -1,4 +1,4 @@
-//! The table of errors and its documentation say the same.
+//! The table of errors agrees with its documentation.
 
 use tollgate_api::ErrorCode;
 

@@ -1,4 +1,4 @@
-//! A forwarded call, end to end: what the provider gets, what the client gets, what is recorded.
+//! A forwarded call, end to end: the provider's request, the client's answer, and the record.
 
 use serde_json::{Value, json};
 use tollgate_testkit::{Gate, Reply};
@@ -9,7 +9,7 @@ use crate::support::{chat_answer, chat_body, each_gateway};
 fn a_call_is_forwarded_metered_priced_and_recorded() {
     each_gateway(async |gateway| {
         gateway.provider.push(Reply::json(200, chat_answer()).header("x-provider-header", "kept"));
-        // Odd spacing and key order must arrive as they are.
+        // Unusual spacing and key order must arrive unchanged.
         let body = br#"{ "messages":[ {"content":"Hello","role":"user"}], "model" :"m-1","temperature":0.10 }"#;
         let call = gateway
             .forward("/v1/chat/completions")
@@ -27,7 +27,7 @@ fn a_call_is_forwarded_metered_priced_and_recorded() {
         assert_eq!(seen.header("authorization"), Some("Bearer managed-provider-key"));
         assert_eq!(seen.header("x-service-metadata"), None);
 
-        // A client that has read its answer can read its completed record: no waiting here.
+        // A client that has read its answer can read its completed record without a wait.
         let record = gateway.get(&format!("/requests/{request_id}")).await.expect(200);
         let expected = json!({
             "request_id": request_id,
@@ -72,7 +72,7 @@ fn a_call_is_forwarded_metered_priced_and_recorded() {
     });
 }
 
-/// The events of a chat stream, with usage as `include_usage` brings it.
+/// The events of a chat stream, with the usage of `include_usage` or without.
 fn chat_events(usage: bool) -> Vec<String> {
     let chunk = |choices: Value, usage: Value| {
         json!({"id": "chatcmpl-2", "object": "chat.completion.chunk", "created": 1_700_000_000,
@@ -139,7 +139,7 @@ fn a_stream_that_asked_for_usage_passes_as_it_is() {
     });
 }
 
-/// The record is final before the client gets `[DONE]`, and what came before it did not wait.
+/// The record is final before the client gets `[DONE]`; the events before it are not delayed.
 #[test]
 fn the_last_event_of_a_stream_waits_for_the_settlement_and_nothing_else_does() {
     each_gateway(async |gateway| {
@@ -397,7 +397,7 @@ fn a_raw_u_works_and_secrets_in_it_are_not_recorded() {
 #[test]
 fn two_hundred_callers_on_one_balance_agree_with_the_provider_and_leave_no_hold() {
     each_gateway(async |gateway| {
-        // Each call costs 1.03 USD, held before and charged after; the wallet has 10.
+        // Each call holds and costs 1.03 USD; the wallet has 10.
         let mut body = chat_body();
         body["max_tokens"] = json!(100_000);
         let mut answer = chat_answer();

@@ -1,5 +1,5 @@
-//! Which headers pass, on the wire: exactly these reach the provider, exactly these come back, none of
-//! them chooses who pays, and no message is read in two ways.
+//! The headers of calls, byte by byte: exactly these reach the provider, exactly these are returned, none
+//! of them selects the payer, and no message can be read in two ways.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -12,7 +12,7 @@ use tollgate_testkit::{Answer, Reply};
 
 use crate::support::{self, Gateway, chat_answer, chat_body, each_gateway};
 
-/// Names in lower case and values, in the order of the names.
+/// The headers with names in lower case, sorted by name.
 fn sorted(headers: &[(String, String)]) -> Vec<String> {
     let line = |(name, value): &(String, String)| format!("{}: {value}", name.to_ascii_lowercase());
     let mut lines: Vec<_> = headers.iter().map(line).collect();
@@ -21,7 +21,7 @@ fn sorted(headers: &[(String, String)]) -> Vec<String> {
 }
 
 impl Gateway<'_> {
-    /// Sends these headers with a chat call to a path of the provider; answers what arrived there.
+    /// Sends a chat call with these headers to a path of the provider; returns the headers that arrived.
     async fn arrived(&self, path: &str, token: &str, headers: &[(&str, &str)]) -> Vec<String> {
         self.provider.push(Reply::json(200, chat_answer()));
         let u = self.provider.url(path);
@@ -31,7 +31,7 @@ impl Gateway<'_> {
         }
         call.send().await.expect(200);
         let mut lines = sorted(&self.provider.requests().last().unwrap().headers);
-        // The client that sends writes the date, the host and the length; it cannot be told not to.
+        // The service's HTTP client always adds the date, the host and the length.
         let length = format!("content-length: {}", chat_body().to_string().len());
         let host = format!("host: {}", self.provider.addr());
         for of_the_client in [length, host] {
@@ -39,7 +39,7 @@ impl Gateway<'_> {
             lines.remove(at);
         }
         lines.retain(|line| !line.starts_with("date: "));
-        // A hash of the merchant stands before it.
+        // The service puts a hash of the merchant before the key.
         let key = lines.iter_mut().find(|line| line.starts_with("idempotency-key: "));
         if let Some((line, (hash, key))) = key.and_then(|line| {
             line["idempotency-key: ".len()..]
@@ -57,8 +57,8 @@ impl Gateway<'_> {
     }
 }
 
-/// What a client may send beside its credential: everything that is not for the provider, and in the
-/// end what is.
+/// The headers that a client sends beside its credential: first those that must not reach the provider,
+/// then those that must.
 const SENT: [(&str, &str); 52] = [
     ("x-api-key", "canary"),
     ("api-key", "canary"),
@@ -114,7 +114,7 @@ const SENT: [(&str, &str); 52] = [
     ("x-custom", "kept, as it is"),
 ];
 
-/// What of it reaches a provider whatever the key.
+/// The headers of them that reach a provider with any key.
 const ARRIVE: [&str; 16] = [
     "accept-encoding: gzip",
     "accept: application/json",
@@ -159,7 +159,7 @@ fn exactly_these_headers_reach_the_provider() {
             expected.sort_unstable();
             assert_eq!(gateway.arrived(path, token, &SENT).await, expected, "{path}");
         }
-        // And hardly anything where the client sends nothing.
+        // Few headers arrive when the client sends none.
         let bare = gateway.arrived(openai, &managed, &[]).await;
         let expected = [
             "accept-encoding: identity",
@@ -220,7 +220,7 @@ fn exactly_these_headers_come_back() {
             ("upgrade", "h2c"),
             ("te", "trailers"),
             ("trailer", "x-after"),
-            // A record's id is ours to give.
+            // The id of a record is set by this service only.
             ("x-service-request-id", "req_canary"),
             ("x-request-id", "r-1"),
             ("x-ratelimit-remaining-tokens", "9"),
@@ -294,7 +294,7 @@ fn who_pays_is_the_credentials_to_say_and_nobody_elses() {
         assert_eq!(gateway.wallet().await.0, "9.9830000000");
         let others = gateway.get(&format!("/wallets/{}", other.wallet_id)).await.expect(200);
         assert_eq!(others["balance"], "10.0000000000");
-        // Nor in the query.
+        // The query cannot select the payer either.
         for name in ["connection_id", "customer_id", "wallet_id", "disable_billing", "payer"] {
             let u = gateway.provider.url("/v1/chat/completions");
             let path = format!("/forward?u={u}&{name}={}", other.connection_id);
@@ -305,10 +305,10 @@ fn who_pays_is_the_credentials_to_say_and_nobody_elses() {
     });
 }
 
-/// Writes raw bytes and reads until the service closes; how it answered each request that it saw.
+/// Writes raw bytes and reads until the service closes; returns the statuses of its answers, and their text.
 async fn raw(gateway: &Gateway<'_>, bytes: &[u8]) -> (Vec<u16>, String) {
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
-    // It may have answered and closed before it has read everything.
+    // The service may answer and close before it has read everything.
     let _ = stream.write_all(bytes).await;
     let mut read = Vec::new();
     let all = async { while stream.read_buf(&mut read).await.is_ok_and(|count| count > 0) {} };
@@ -319,7 +319,7 @@ async fn raw(gateway: &Gateway<'_>, bytes: &[u8]) -> (Vec<u16>, String) {
     (statuses.map(|status| status[..3].parse().unwrap()).collect(), text)
 }
 
-/// A whole call, to be hidden where a message is thought to have ended.
+/// A whole call, to be hidden behind a message with an unclear end.
 fn hidden(gateway: &Gateway<'_>) -> String {
     let body = chat_body().to_string();
     format!(
@@ -347,13 +347,13 @@ fn a_message_that_can_be_read_in_two_ways_is_400_and_ends_the_connection() {
             )
         };
         let framings = [
-            // A length and chunks.
+            // A length and chunks together.
             (format!("content-length: {length}\r\ntransfer-encoding: chunked"), &chunked),
             (format!("transfer-encoding: chunked\r\ncontent-length: {length}"), &chunked),
             (format!("content-length: {all}\r\ntransfer-encoding: chunked"), &chunked),
             ("Content-Length: 0\r\nTransfer-Encoding: chunked".to_owned(), &chunked),
             (format!("content-length: {length}\r\ntransfer-encoding: identity"), &body),
-            // Two lengths, or what is none.
+            // Two lengths, or an invalid one.
             (format!("content-length: {length}\r\ncontent-length: {all}"), &body),
             (format!("content-length: {length}\r\ncontent-length: {length}"), &body),
             (format!("content-length: {length}, {all}"), &body),
@@ -372,7 +372,7 @@ fn a_message_that_can_be_read_in_two_ways_is_400_and_ends_the_connection() {
             (format!("content-length: {length}\0"), &body),
             (format!(" content-length: {length}"), &body),
             (format!("x: y\r\n content-length: {length}"), &body),
-            // Codings that somebody else may not see, or see.
+            // Codings that another server may not recognize, or may recognize.
             ("transfer-encoding: chunked, chunked".to_owned(), &chunked),
             ("transfer-encoding: chunked, identity".to_owned(), &chunked),
             ("transfer-encoding: identity, chunked".to_owned(), &chunked),
@@ -388,7 +388,7 @@ fn a_message_that_can_be_read_in_two_ways_is_400_and_ends_the_connection() {
             ("transfer-encoding: chunked\r\ntransfer-encoding: x".to_owned(), &chunked),
             ("transfer-encoding: chunked\r\ntransfer-encoding: chunked".to_owned(), &chunked),
             ("transfer-encoding: ".to_owned(), &chunked),
-            // Two hosts, or none.
+            // Two hosts, or no host.
             (format!("host: other\r\ncontent-length: {length}"), &body),
         ];
         let mut cases: Vec<(String, String)> = framings
@@ -434,13 +434,13 @@ fn a_message_that_can_be_read_in_two_ways_is_400_and_ends_the_connection() {
             let (statuses, answer) = raw(gateway, format!("{text}{hidden}").as_bytes()).await;
             assert_eq!(statuses, [400], "{what}: {answer}");
         }
-        // In the middle of a body the server may as well close without a word.
+        // In the middle of a body the server may also close without an answer.
         for (what, text) in &broken {
             let (statuses, answer) = raw(gateway, format!("{text}{hidden}").as_bytes()).await;
             assert!(matches!(statuses[..], [] | [400]), "{what}: {answer}");
         }
         gateway.provider.assert_calls(0);
-        // What can be read in one way only is one call each, and the next one is not eaten.
+        // A message that can be read in one way only is one call, and the next call is read, too.
         for (framing, body) in [
             (format!("content-length: {length}"), &body),
             ("transfer-encoding: chunked".to_owned(), &chunked),
@@ -491,7 +491,7 @@ fn nothing_makes_a_connection_anything_but_http() {
                 "connection: upgrade\r\nupgrade: {to}\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
             )
         };
-        // An upgrade that is not understood is ignored: the call is a call.
+        // An upgrade to an unknown protocol is ignored: the request is a normal call.
         let (statuses, answer) = raw(
             gateway,
             evil("POST", &forward, &(upgrade("h2c") + "connection: close\r\n")).as_bytes(),
@@ -501,7 +501,7 @@ fn nothing_makes_a_connection_anything_but_http() {
         assert_eq!(gateway.provider.calls(), 1);
         let seen = gateway.provider.request();
         assert_eq!((seen.header("upgrade"), seen.header("connection")), (None, None));
-        // One that would let the body go on for ever is refused, and what follows is nobody's call.
+        // An upgrade that would make the body endless is refused, and the bytes after it are no call.
         for method in ["POST", "GET", "PUT"] {
             let text = evil(method, &forward, &upgrade("websocket")) + &hidden;
             let (statuses, answer) = raw(gateway, text.as_bytes()).await;

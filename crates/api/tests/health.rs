@@ -1,4 +1,4 @@
-//! Whether a node takes calls, and how many at once.
+//! The readiness of a node, and the most calls that it takes at once.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::support::{
     settings, text,
 };
 
-/// What `/readyz` and `/healthz` say.
+/// The answers of `/readyz` and `/healthz`.
 async fn health(gateway: &Gateway<'_>) -> [(u16, String); 2] {
     let ask = async |path| {
         let answer = Call::new(gateway.address, "GET", path).send().await;
@@ -34,7 +34,7 @@ fn who_asks_for_the_head_alone_is_told_as_much() {
     });
 }
 
-/// It can read, and others take it for dead: what it admitted they would sweep.
+/// The node can read, but other nodes count it as dead and would sweep its calls.
 #[test]
 fn a_node_whose_lease_is_not_kept_lives_and_is_not_ready() {
     const LEASE_MS: i64 = 10_000;
@@ -50,7 +50,7 @@ fn a_node_whose_lease_is_not_kept_lives_and_is_not_ready() {
     });
 }
 
-/// Clients that have left leave their calls behind: so there can be more calls than connections.
+/// A client that leaves does not end its call, so there can be more calls than connections.
 #[test]
 fn calls_beyond_as_many_as_a_node_takes_are_refused_and_not_sent() {
     const MOST: usize = 2;

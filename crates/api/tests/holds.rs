@@ -1,5 +1,5 @@
-//! Holds always end: wherever a call breaks off, its record says how, nothing stays held on its key
-//! or its wallet, and the next call is admitted.
+//! Holds always end: wherever a call breaks off, its record shows it, nothing stays held on its key or
+//! its wallet, and the next call is admitted.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,8 +16,8 @@ use crate::support::{
     Gateway, NOWHERE, SpendKey, chat_answer, each_gateway, each_gateway_with, settings,
 };
 
-/// A call that can cost 0.2 USD, under a limit of 0.3: two do not fit, and one fits again as soon
-/// as the other holds nothing and has cost what answers here cost.
+/// A call that can cost 0.2 USD, under a limit of 0.3: two do not fit. The next one fits when the
+/// first has released its hold and has cost the usual amount.
 fn body() -> Value {
     json!({"model": "m-1", "max_tokens": 100_000, "messages": [{"role": "user", "content": "Hi"}]})
 }
@@ -40,7 +40,7 @@ fn chat(gateway: &Gateway<'_>, key: &SpendKey, body: &Value) -> Call {
     gateway.forward_to(&u).bearer(&key.key).json(body)
 }
 
-/// The call has ended as this, holds nothing, and leaves room for the next.
+/// Fails unless the call has ended like this, holds nothing, and leaves room for the next.
 async fn ended_as(gateway: &Gateway<'_>, key: &SpendKey, what: &str, status: &str, source: &str) {
     let record = gateway.records().await.remove(0);
     let found = [&record["status"], &record["usage_source"]].map(|word| word.as_str().unwrap());
@@ -136,14 +136,14 @@ fn a_call_that_the_provider_breaks_holds_nothing() {
             assert_eq!(answer.status, client_status, "{what}: {}", answer.text());
             ended_as(gateway, &key, what, status, source).await;
         }
-        // The usage of such a stream is unknown: a strict key has spent what it held.
+        // The usage of such a stream is unknown, so a strict key pays the hold.
         let key = strict_key(gateway).await;
         gateway.put(&key.path, &json!({"enforcement": "bounded"})).await.expect(200);
         gateway.provider.push(Reply::events([&event]).chunked().cut_at(20));
         assert!(!chat(gateway, &key, &streamed()).send().await.complete);
         ended_as(gateway, &key, "cut in a stream", "error", "partial").await;
 
-        // What has begun cannot be answered otherwise any more, and must not look whole.
+        // The status of a started answer cannot change, but the answer must not look complete.
         for fault in ["panic while reading", "panic at the end"] {
             let key = strict_key(gateway).await;
             gateway.provider.push(Reply::events([&event]).header("x-fault", fault));
@@ -200,7 +200,7 @@ fn a_client_that_leaves_at_any_time_holds_nothing() {
     });
 }
 
-/// Everything that would run the call is gone; who drops it settles it.
+/// The task that runs the call is dropped; the drop settles the call.
 #[test]
 fn a_call_whose_task_is_cancelled_holds_nothing() {
     each_gateway(async |gateway| {

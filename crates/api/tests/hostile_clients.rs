@@ -1,5 +1,5 @@
-//! Clients that break every rule: each is answered or left in bounded time, those that keep to the
-//! rules are served meanwhile, and nothing is held or pending for one that never called.
+//! Clients that break every rule: each is answered or dropped in bounded time, other clients are served
+//! meanwhile, and nothing is held or pending for a client that never sent a whole call.
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
@@ -17,10 +17,10 @@ use crate::support::{
     self, Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings,
 };
 
-/// Longer than any client of these tests is waited for.
+/// The time within which the service must be done with any client of these tests.
 const BOUND: Duration = Duration::from_secs(10);
 
-/// Under which no client is waited for long.
+/// Settings under which the service waits only a short time for clients.
 fn impatient() -> Settings {
     let moment = Duration::from_millis(700);
     let clients = Clients {
@@ -34,7 +34,7 @@ fn impatient() -> Settings {
     settings
 }
 
-/// A connection on which a test says what it likes.
+/// A connection for raw bytes.
 struct Raw(TcpStream);
 
 impl Raw {
@@ -44,14 +44,14 @@ impl Raw {
         Self(stream)
     }
 
-    /// Sends what can be sent; false if the server takes nothing any more. It may have closed, of which
-    /// a client need not hear that has filled all buffers on the way.
+    /// Sends bytes; false if the server takes no more of them. A server that has closed may not be noticed
+    /// while buffers on the way are full.
     async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         const TAKEN_WITHIN: Duration = Duration::from_secs(2);
         timeout(TAKEN_WITHIN, self.0.write_all(bytes.as_ref())).await.is_ok_and(|sent| sent.is_ok())
     }
 
-    /// All that comes until the server closes, which it must within the bound.
+    /// All bytes until the server closes, which it must within the bound.
     async fn until_closed(&mut self, what: &str) -> String {
         let mut bytes = Vec::new();
         let closed = timeout(BOUND, self.0.read_to_end(&mut bytes)).await;
@@ -71,7 +71,7 @@ impl Raw {
     }
 }
 
-/// The head of a forward, up to where its body's framing would stand.
+/// The head of a forward, without the framing of its body.
 fn head(gateway: &Gateway<'_>) -> String {
     let u = gateway.provider.url("/v1/chat/completions");
     let token = gateway.token(&json!({}));
@@ -90,7 +90,7 @@ fn status(answer: &str) -> &str {
     answer.split(' ').nth(1).unwrap_or("")
 }
 
-/// A client that keeps to the rules is served, and no other has left anything.
+/// Fails unless a correct client is served, and the other clients have left nothing.
 async fn serves_and_holds_nothing(gateway: &Gateway<'_>, calls: usize) {
     gateway.provider.push(Reply::json(200, chat_answer()));
     gateway.chat().send().await.expect(200);
@@ -98,7 +98,7 @@ async fn serves_and_holds_nothing(gateway: &Gateway<'_>, calls: usize) {
     assert_eq!(gateway.wallet().await.1, "0.0000000000");
 }
 
-/// A body of so many bytes, all of which are JSON.
+/// A JSON body of this length.
 fn body_of(length: usize) -> String {
     let mut body = chat_body();
     let rest = length - body.to_string().len() - r#","user":"""#.len();
@@ -124,7 +124,7 @@ fn half_a_request_is_not_waited_for() {
             format!("{head}{chunked}8\r\n{{\"model\"\r\n"),
         ];
         for beginning in &beginnings {
-            // One vanishes, one says that it will say no more, one stays.
+            // One client vanishes, one closes its sending side, one stays.
             drop({
                 let mut raw = Raw::open(gateway.address).await;
                 raw.send(beginning).await;
@@ -144,7 +144,7 @@ fn half_a_request_is_not_waited_for() {
     });
 }
 
-/// What is true of the first request of a connection is true of the next.
+/// The limits of the first request of a connection also apply to the next one.
 #[test]
 fn half_of_a_second_request_is_not_waited_for_either() {
     each_gateway_with(impatient(), async |gateway| {
@@ -168,7 +168,7 @@ fn half_of_a_second_request_is_not_waited_for_either() {
     });
 }
 
-/// Whoever is refused before its body was read does not go on sending it for ever.
+/// A client that is refused before its body was read cannot send the body for ever.
 #[test]
 fn the_body_of_a_refused_call_is_not_read_for_ever() {
     each_gateway_with(impatient(), async |gateway| {
@@ -205,7 +205,7 @@ fn a_head_that_is_too_large_is_refused() {
             let mut raw = Raw::open(gateway.address).await;
             raw.send(bytes).await;
             let answer = raw.until_closed(what).await;
-            // Where much is left unread the answer may be lost in the reset.
+            // When many bytes are left unread, the answer may be lost in the reset.
             assert!(["", "400", "414", "431"].contains(&status(&answer)), "{what}: {answer}");
         }
         serves_and_holds_nothing(gateway, 0).await;
@@ -274,7 +274,7 @@ fn a_chunked_body_without_end_ends_at_the_limit() {
     });
 }
 
-/// A byte now and then is no progress.
+/// An occasional byte does not count as progress.
 #[test]
 fn a_body_that_trickles_is_not_waited_for() {
     each_gateway_with(impatient(), async |gateway| {
@@ -363,7 +363,7 @@ fn requests_in_one_write_are_answered_in_their_order() {
     });
 }
 
-/// The one that is being answered is drained, and those behind it were never calls.
+/// The call that is being answered is drained; the requests behind it are not calls.
 #[test]
 fn a_client_that_leaves_behind_many_requests_holds_nothing() {
     each_gateway(async |gateway| {
@@ -394,14 +394,14 @@ fn a_client_may_wait_for_leave_to_send_its_body() {
         raw.send(&body).await;
         let answer = raw.read_until("total_tokens").await;
         assert_eq!(status(&answer), "200");
-        // The expectation was of us and is not passed on.
+        // The expectation is for this service and is not passed on.
         assert_eq!(gateway.provider.request().header("expect"), None);
         assert_eq!(gateway.provider.request().text(), body);
         serves_and_holds_nothing(gateway, 1).await;
     });
 }
 
-/// It would be kept with the record.
+/// The model is stored in the record, so its length is limited.
 #[test]
 fn a_model_without_end_is_no_model() {
     each_gateway(async |gateway| {
@@ -413,7 +413,7 @@ fn a_model_without_end_is_no_model() {
     });
 }
 
-/// Each is small enough; together they are not.
+/// Each body is small enough, but together they are not.
 #[test]
 fn bodies_take_no_more_memory_than_they_may_together() {
     let settings = Settings { body_memory_bytes: 1024 * 1024, ..settings() };
@@ -421,7 +421,7 @@ fn bodies_take_no_more_memory_than_they_may_together() {
         gateway.provider.push_always(Reply::json(200, chat_answer()));
         let large = body_of(600 * 1024);
         let (most, last) = large.split_at(large.len() - 1);
-        // The merchant's own account pays, which may.
+        // The merchant's own wallet pays, which is allowed.
         let u = gateway.provider.url("/v1/chat/completions");
         let head = format!(
             "POST /v1/forward?u={u} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
@@ -432,7 +432,7 @@ fn bodies_take_no_more_memory_than_they_may_together() {
         let [mut one, mut other] =
             [Raw::open(gateway.address).await, Raw::open(gateway.address).await];
         assert!(one.send(&head).await && other.send(&head).await);
-        // Whose body comes first finds room.
+        // The body that arrives first gets the memory.
         let (refused, mut slow) = tokio::select! {
             refused = one.until_closed("one too many") => (refused, other),
             refused = other.until_closed("one too many") => (refused, one),
@@ -448,7 +448,7 @@ fn bodies_take_no_more_memory_than_they_may_together() {
     });
 }
 
-/// A proxy may not take it for the end of a line: then it and the service read two different heads.
+/// A proxy may not take a bare line feed as the end of a line; then it and the service read two different heads.
 #[test]
 fn a_line_that_ends_in_a_line_feed_alone_is_400_also_behind_another_request() {
     each_gateway(async |gateway| {

@@ -1,5 +1,5 @@
-//! Providers that break every rule: whatever they send, the call ends in bounded time and memory, its
-//! record is honest, nothing stays held, and the next call gets the answer that is its own.
+//! Providers that break every rule: for any answer, the call ends in bounded time and memory, its record
+//! is correct, no hold remains, and the next call gets its own answer.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use crate::support::{self, Gateway, chat_answer, each_gateway, each_gateway_with
 const ESTIMATED: [&str; 2] = ["error", "estimated"];
 const PARTIAL: [&str; 2] = ["error", "partial"];
 
-/// Under which a provider that says nothing more is given up at once.
+/// Settings under which a provider that stops sending is given up soon.
 fn impatient() -> Settings {
     let mut settings = settings();
     settings.timeouts.first_byte = Duration::from_millis(500);
@@ -31,7 +31,7 @@ fn streamed() -> Value {
     json!({"model": "m-1", "stream": true, "stream_options": {"include_usage": true}, "messages": []})
 }
 
-/// The call has ended like this, holds nothing, and the next one is answered by its own answer.
+/// Fails unless the call has ended as expected, holds nothing, and the next call gets its own answer.
 async fn recovers(gateway: &Gateway<'_>, what: &str, expected: [&str; 2]) -> Value {
     let record = gateway.records().await.remove(0);
     let found = [&record["status"], &record["usage_source"]].map(|word| word.as_str().unwrap());
@@ -45,12 +45,12 @@ async fn recovers(gateway: &Gateway<'_>, what: &str, expected: [&str; 2]) -> Val
     record
 }
 
-/// An answer of 200 with this behind its status line.
+/// An answer of 200 with these bytes after its status line.
 fn answer(rest: &str) -> Reply {
     Reply::raw(format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{rest}"))
 }
 
-/// A head, and then the same bytes for ever.
+/// A head, and then the same bytes without end.
 fn endless(head: &str, bytes: &str) -> Reply {
     Reply::raw(format!("{head}{bytes}")).pieces_at([head.len()]).endless()
 }
@@ -98,7 +98,7 @@ fn a_head_that_is_none_is_no_answer() {
     });
 }
 
-/// HTTP/1.0, and many a small server: RFC 9112, 6.3.
+/// HTTP/1.0, and some small servers: RFC 9112, 6.3.
 #[test]
 fn a_body_without_a_length_ends_with_its_connection() {
     let whole = chat_answer().to_string();
@@ -127,7 +127,7 @@ fn a_body_whose_length_is_a_lie_is_cut_where_the_lie_shows() {
     let whole = chat_answer().to_string();
     let length = whole.len();
     let chunk = format!("{length:x}\r\n{whole}\r\n");
-    // What is said of it, what the client gets, and whether that can pass for whole.
+    // The name of the case, the answer, and whether it can look complete to the client.
     let cases = [
         ("a length too long", format!("content-length: {}\r\n\r\n{whole}", length + 1), false),
         ("no chunk", "transfer-encoding: chunked\r\n\r\nzz\r\n".to_owned(), false),
@@ -182,7 +182,7 @@ fn a_provider_that_stalls_anywhere_is_given_up() {
             assert!(started.elapsed() < Duration::from_secs(5), "{what}: {:?}", started.elapsed());
             recovers(gateway, what, *expected).await;
         }
-        // The end of a body is its length: nobody waits for a connection that stays open.
+        // A body ends at its length, even if the connection stays open.
         gateway.provider.push(
             answer(&format!("connection: close\r\ncontent-length: {}\r\n\r\n{whole}", whole.len()))
                 .stalled(),
@@ -192,7 +192,7 @@ fn a_provider_that_stalls_anywhere_is_given_up() {
     });
 }
 
-/// Bytes behind an answer are nobody's: the next call on that connection must not be given them.
+/// Bytes after an answer are dropped: the next call on that connection must not get them.
 #[test]
 fn what_follows_an_answer_answers_no_other_call() {
     let evil = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n\"evil\"";
@@ -249,7 +249,7 @@ fn old_http_with_a_body_that_ends_with_the_connection_is_an_answer() {
     });
 }
 
-/// What unpacks to far more than it is passes as it is, and is not unpacked for long.
+/// A body that unpacks to a far larger size is passed on unchanged, and is unpacked only for a limited time.
 #[test]
 fn a_bomb_passes_unread() {
     let zeros = vec![b'0'; 320 * 1024 * 1024];
@@ -290,7 +290,7 @@ fn a_body_without_end_is_left_when_its_client_is() {
             let hang_ups = gateway.provider.hang_ups();
             gateway.provider.push(reply.chunked().endless());
             let mut open = gateway.forward("/v1/chat/completions").json(&streamed()).open().await;
-            // Longer than what is kept of a body or an event anywhere.
+            // More than the service keeps of any body or event.
             while open.raw().len() < 12 * 1024 * 1024 {
                 assert!(open.read_some().await, "{what} ended");
             }
@@ -337,7 +337,7 @@ fn an_error_behind_a_good_status_is_an_error() {
     });
 }
 
-/// What a record keeps of an answer is as long as the provider likes, and yet short.
+/// Names in an answer can have any length, but the record keeps only a part of them.
 #[test]
 fn names_without_end_are_kept_short() {
     each_gateway(async |gateway| {

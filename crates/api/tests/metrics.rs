@@ -1,5 +1,5 @@
-//! `GET /metrics`: what is counted agrees with the records, and all that is written about it with what is
-//! exported.
+//! `GET /metrics`: the counts agree with the records, and the documents agree with the exported
+//! metrics.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -24,7 +24,7 @@ impl Gateway<'_> {
         text
     }
 
-    /// Reads the metrics until these samples are what they should be.
+    /// Reads the metrics until these samples have the expected values.
     async fn until_metrics(&self, expected: &[(&str, u64)]) {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -46,7 +46,7 @@ fn sample(text: &str, name: &str) -> u64 {
     found.map_or(0, |value| value.parse().unwrap())
 }
 
-/// The families of a text, and what they are.
+/// The families of a text, and their types.
 fn families(text: &str) -> BTreeMap<String, String> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     types.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
@@ -145,7 +145,7 @@ fn what_is_open_is_told_while_it_is() {
 fn a_store_that_takes_no_calls_is_not_up() {
     each_gateway_by_the_stores_clock(async |gateway| {
         gateway.until_metrics(&[("tollgate_store_up", 1)]).await;
-        // Nobody has renewed the lease: it cannot be written, for all that is known.
+        // The lease has expired without a renewal, so the store counts as not writable.
         gateway.store.clock.advance_millis(60_000);
         gateway.until_metrics(&[("tollgate_store_up", 0)]).await;
         let text = gateway.metrics().await;
@@ -183,7 +183,7 @@ fn messages_that_wait_and_attempts_are_counted() {
                 ("tollgate_webhook_backlog", 1),
             ])
             .await;
-        // The next attempt is due some minutes after the first was booked, which may not be done yet.
+        // The next attempt is due minutes after the first was booked, which may still be going on.
         let deadline = Instant::now() + Duration::from_secs(10);
         while receiver.calls() < 2 {
             assert!(Instant::now() < deadline, "it is not told again");

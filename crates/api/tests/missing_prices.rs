@@ -1,5 +1,5 @@
-//! What is told of prices that are not known: of calls that went out without one, that were refused
-//! for it, and that were reported.
+//! The events about missing prices: of calls that were sent without one, that were refused for it, and
+//! that were reported.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,8 +15,8 @@ use tollgate_testkit::Reply;
 
 use crate::support::*;
 
-/// The data of the events that name missing prices, oldest first, when there are as many as that. Those of calls
-/// are written as the calls are folded; those of refusals have jobs of their own.
+/// The data of the `price.missing` events, oldest first, once there are `count`. Events of calls are written when the
+/// calls are folded; events of refusals have their own jobs.
 async fn told(gateway: &Gateway<'_>, count: usize) -> Vec<Value> {
     let merchant_id = gateway.merchant.merchant.merchant_id;
     loop {
@@ -68,7 +68,7 @@ fn a_used_unit_without_a_price_is_named() {
         gateway.provider.push(Reply::json(200, &answer));
         gateway.chat().send().await.expect(200);
         gateway.record().await;
-        // Audio takes the price of the input: nothing is missing.
+        // Audio has the price of the input, so no price is missing.
         assert_eq!(told(gateway, 0).await, Vec::<Value>::new());
 
         let reported = json!({
@@ -121,7 +121,7 @@ fn a_refusal_for_want_of_a_price_is_told_of_and_leaves_no_record() {
     });
 }
 
-/// On the routes of the SDKs the model names the provider, and one that nobody lists names none.
+/// On the routes of the SDKs the model names the provider; an unlisted model names none.
 #[test]
 fn a_model_that_nobody_serves_is_told_of_without_a_provider() {
     each_gateway(async |gateway| {

@@ -1,4 +1,4 @@
-//! The OpenAPI document says what the webhooks are sent: the samples, and messages that were really
+//! The OpenAPI document describes the messages of webhooks: the samples, and messages that were really
 //! delivered.
 
 #![expect(
@@ -24,7 +24,7 @@ fn kinds() -> impl Iterator<Item = &'static str> {
     EventKind::ALL.iter().chain(&[EventKind::WebhookTest]).map(|kind| kind.as_str())
 }
 
-/// What the document says of the message of a kind: its schema and its example.
+/// The schema and example of the message of a kind, from the document.
 fn content(kind: &str) -> &'static Value {
     &openapi()["webhooks"][kind]["post"]["requestBody"]["content"]["application/json"]
 }
@@ -65,7 +65,7 @@ fn every_sample_is_as_its_schema_says_and_no_field_may_be_added() {
         assert_eq!(sample["type"], kind);
         let mut places = Vec::new();
         objects(sample, String::new(), &mut places);
-        // Of all objects only metadata are free.
+        // Only metadata can have other fields.
         for place in places.iter().filter(|place| !place.ends_with("/metadata")) {
             let mut more = sample.clone();
             more.pointer_mut(place).unwrap()["more"] = json!("x");
@@ -76,7 +76,7 @@ fn every_sample_is_as_its_schema_says_and_no_field_may_be_added() {
 
 #[test]
 fn no_field_of_a_sample_may_be_missing_but_those_that_are_left_out_at_times() {
-    /// What is left out where there is none.
+    /// The fields that are absent when they have no value.
     const OPTIONAL: [&str; 12] = [
         "spend_key/spend_limit",
         "spend_key/rate_limit",
@@ -160,7 +160,7 @@ async fn message(receiver: &ScriptedProvider, kind: &str) -> (RecordedRequest, V
     }
 }
 
-/// Lets each kind of event happen, but the test.
+/// Causes each kind of event, except the test.
 async fn let_everything_happen(gateway: &Gateway<'_>) {
     const DAY: i64 = 24 * 60 * 60 * 1_000;
     let customer = json!({"reference_id": "customer-1", "metadata": {"plan": "a"}});
@@ -273,7 +273,7 @@ fn what_the_operations_on_webhooks_answer_is_as_the_document_says() {
     });
 }
 
-/// Every operation, as `METHOD path`, with what the document says of it.
+/// Every operation, as `METHOD path`, with its part of the document.
 fn operations() -> impl Iterator<Item = (String, &'static Value)> {
     let paths = openapi()["paths"].as_object().unwrap();
     let of_path = |(path, item): (&'static String, &'static Value)| {
@@ -285,7 +285,7 @@ fn operations() -> impl Iterator<Item = (String, &'static Value)> {
     paths.iter().flat_map(of_path)
 }
 
-/// Every route, read from where they are mounted.
+/// Every route, read from the source of the routes.
 fn routes() -> BTreeSet<String> {
     const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
     let (top, v1) = include_str!("../src/routes.rs").split_once("fn v1(").unwrap();
@@ -308,7 +308,7 @@ fn routes() -> BTreeSet<String> {
 fn every_route_is_in_the_document_and_nothing_else_is() {
     let stated: BTreeSet<_> = operations().map(|(operation, _)| operation).collect();
     assert_eq!(stated, routes());
-    // Pages for people are no operations: they are mounted elsewhere, and no document has them.
+    // Pages of the dashboard are not operations: their routes are separate, and not documented.
     assert!(!stated.iter().any(|operation| operation.contains("/dashboard")));
 }
 
@@ -332,7 +332,7 @@ fn errors_are_those_that_are_explained_and_each_belongs_to_some_operation() {
             told.insert(code);
         }
     }
-    // What no operation answers, because none was found.
+    // No operation has this error: it occurs when a path has no such method.
     told.insert("method_not_allowed");
     assert_eq!(told, ErrorCode::ALL.iter().map(|code| code.name()).collect());
 }

@@ -1,5 +1,5 @@
-//! Calls to the built-in providers, each in its own format, at their real prices: where the key
-//! goes, what is read of the answer, and what it costs.
+//! Calls to the built-in providers, each in its own format and at its real prices: the place of the
+//! key, the usage that is read from the answer, and the cost.
 
 #![expect(clippy::indexing_slicing, reason = "helpers of tests fail by panicking")]
 
@@ -21,7 +21,7 @@ async fn bill(gateway: &Gateway<'_>) -> [String; 4] {
     ]
 }
 
-/// A forward to `path` of a provider, which stands below its name.
+/// A forward to `path` of a provider, which starts with its name.
 fn to(gateway: &Gateway<'_>, path: &str) -> Call {
     gateway.forward(path)
 }
@@ -146,7 +146,7 @@ fn a_cost_that_the_provider_states_is_the_cost_and_the_drift_is_counted() {
         let record = gateway.record().await;
         assert_eq!(record["model_usage"]["output_tokens"], 110, "thoughts beside the answer");
         assert_eq!(record["model_usage"]["total_cost"], "0.0050000000");
-        // 1,000 at 3 per million; the rest of what is stated is the output.
+        // 1,000 at 3 per million; the rest of the reported cost is the output's.
         assert_eq!(bill(gateway).await, ["0.0030000000", "0.0020000000", "reported", "provider"]);
         let metrics = Call::new(gateway.address, "GET", "/metrics").send().await;
         let line = |name: &str, units: u64| {
@@ -356,7 +356,7 @@ fn the_drop_in_routes_find_a_provider_by_the_model_and_send_it_the_name_it_knows
         let chat = "/chat/completions";
         let table = [
             (chat, "gpt-4o", "/openai/v1/chat/completions gpt-4o"),
-            // An id that somebody lists with its slash goes before a provider's name.
+            // A listed id that contains a slash takes precedence over a provider's name.
             (chat, "openai/gpt-4o", "/openrouter/api/v1/chat/completions openai/gpt-4o"),
             (chat, "xai/grok-4", "/xai/v1/chat/completions grok-4"),
             (chat, "openrouter/openai/gpt-4o", "/openrouter/api/v1/chat/completions openai/gpt-4o"),

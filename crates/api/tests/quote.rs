@@ -1,4 +1,4 @@
-//! A quote says what a call would cost, and what it would hold, without making it.
+//! A quote returns the cost of a call, and its hold, without making the call.
 
 #![expect(clippy::indexing_slicing, reason = "a helper of tests fails by panicking")]
 
@@ -11,7 +11,7 @@ use crate::support::{
     Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings, with,
 };
 
-/// What a quote and a record have in common.
+/// The fields that a quote and a record have in common.
 const SHARED: [&str; 7] = [
     "model_usage",
     "price_source",
@@ -30,7 +30,7 @@ fn of_house(usage: &Value) -> Value {
     json!({"provider": "house", "model": "m-1", "usage": usage})
 }
 
-/// A meter of its own for a test.
+/// A new meter.
 async fn meter(gateway: &Gateway<'_>, more: &Value) -> Value {
     let plan = json!({
         "name": "Plan", "rate_type": "fixed", "tier_type": "tokens_1m",
@@ -39,7 +39,7 @@ async fn meter(gateway: &Gateway<'_>, more: &Value) -> Value {
     gateway.post("/meters", &with(plan, more)).await.expect(201)
 }
 
-/// The newest record, as far as a quote says the same.
+/// The newest record, reduced to the fields of a quote.
 async fn charged(gateway: &Gateway<'_>) -> Value {
     let record = gateway.records().await.remove(0);
     assert_eq!(record["status"], "completed", "{record}");
@@ -75,7 +75,7 @@ fn a_quote_is_what_the_next_such_call_is_charged() {
                     .token(&json!({"meter_slug": meter["meter_slug"], "connection_id": connection}))
             };
             let connection = json!(gateway.connection.connection_id.to_string());
-            // The second call straddles the tiers of tokens.
+            // The second call is in two tiers of tokens.
             for (calls, who) in
                 [&connection, &connection, &connection, &Value::Null].iter().enumerate()
             {
@@ -186,7 +186,7 @@ fn every_quantity_has_its_place() {
 
 #[test]
 fn a_hold_is_what_the_call_holds_while_it_is_on_its_way() {
-    // Spaces are bytes of a body as well.
+    // Spaces count as bytes of a body, too.
     let bodies = [
         r#"{"model":"m-1","max_tokens":1000,"messages":[]}"#,
         "{ \"model\" : \"m-1\",\n \"max_tokens\" : 1e3, \"n\": 3, \"messages\" : [] }",
@@ -432,7 +432,7 @@ fn every_bad_field_is_named() {
             paths.sort_unstable();
             assert_eq!(found, paths, "{body}: {}", answer.text());
         }
-        // 10¹² tokens at 1 USD per million are fine, at a meter's 10⁶ they are beyond all amounts.
+        // 10¹² tokens at 1 USD per million are in range; at a meter's 10⁶ they exceed all amounts.
         let dear = meter(gateway, &json!({"tiers": [{"start": "0", "rate": "1000000"}]})).await;
         let most = of_house(&json!({"input_tokens": 1_000_000_000_000_u64}));
         quoted(gateway, &most).await;

@@ -1,4 +1,4 @@
-//! The page at `/docs`: it has all that the document has, and every link on it leads somewhere.
+//! The page at `/docs`: it has everything that the document has, and no link on it is broken.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -22,7 +22,7 @@ async fn page(gateway: &Gateway<'_>) -> String {
     page.text().to_owned()
 }
 
-/// What stands in an attribute, everywhere.
+/// All values of an attribute.
 fn values<'a>(page: &'a str, attribute: &str) -> BTreeSet<&'a str> {
     let begin = format!(" {attribute}=\"");
     page.split(&begin).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
@@ -58,10 +58,10 @@ fn the_reference_has_every_operation_and_schema_and_its_links_lead_somewhere() {
     });
 }
 
-/// What is to be pasted is what the document says, so the two need no test of their own.
+/// The examples on the page are those of the document, so the page needs no test of its own.
 #[test]
 fn every_operation_has_an_example_that_fits_its_schemas() {
-    // They answer what is no JSON, or all of this, or what a simulated provider has no answer to.
+    // Their answers are not JSON, are very large, or are not available from a simulated provider.
     const WITHOUT: [&str; 17] = [
         "cohereChat",
         "cohereEmbed",
@@ -97,7 +97,7 @@ fn every_operation_has_an_example_that_fits_its_schemas() {
                 let json = &answer["content"]["application/json"];
                 let Some(example) = json.get("example") else { continue };
                 answers += 1;
-                // What a provider answers has none.
+                // Answers of providers have no example.
                 if json.get("schema").is_some() {
                     let json = "content/application~1json/schema";
                     fits(format!("{place}/responses/{status}/{json}"), example);

@@ -1,4 +1,4 @@
-//! What is not forwarded, and what is said about it: every issue, with its path.
+//! Calls that are not forwarded, and their errors: every issue, with its path.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

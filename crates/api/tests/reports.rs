@@ -1,5 +1,5 @@
-//! Usage that did not pass through forward, reported by the merchant: once under its own id, priced
-//! and paid for like a call.
+//! Usage that a merchant reports itself: it is booked once for its id, and priced and paid like a
+//! call.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::support::{
 const NOTHING: &str = "0.0000000000";
 
 /// 1,000 input and 500 output tokens of the connection under the meter: 0.002 USD at the provider,
-/// which nobody owes us, and 0.015 USD of fee.
+/// which the service does not charge, and 0.015 USD of fee.
 fn report(gateway: &Gateway<'_>, request_id: &str, more: &Value) -> Value {
     let fields = json!({
         "request_id": request_id, "connection_id": gateway.connection.connection_id.to_string(),
@@ -31,7 +31,7 @@ async fn count(gateway: &Gateway<'_>) -> usize {
     gateway.records().await.len()
 }
 
-/// A meter of requests, or another unit, at this rate.
+/// A meter of requests, or of another unit, at this rate.
 async fn meter_of(gateway: &Gateway<'_>, unit: &str, rate: &str) -> Value {
     let meter = json!({
         "name": "Calls", "rate_type": "fixed", "tier_type": unit,
@@ -134,7 +134,7 @@ fn a_report_sent_again_is_the_same_record_and_charged_once() {
         for _ in 0..2 {
             assert_eq!(send(gateway, "mine-1", &json!({})).await.expect(200), made);
         }
-        // The order of the fields and the name of the connection's field say nothing.
+        // The order of the fields and the name of the connection's field make no difference.
         let mut renamed = report(gateway, "mine-1", &json!({}));
         let fields = renamed.as_object_mut().unwrap();
         let connection = fields.remove("connection_id").unwrap();
@@ -169,7 +169,7 @@ fn other_content_under_the_same_id_is_a_conflict() {
         assert_eq!(gateway.records().await, [made]);
         assert_eq!(gateway.wallet().await.0, "9.9850000000");
 
-        // The ids are each merchant's own.
+        // Each merchant has its own ids.
         let stranger = gateway.store.merchant().await;
         let merchant_id = stranger.merchant.merchant_id;
         let connection = gateway.store.connection(merchant_id, "1").await;
@@ -230,10 +230,10 @@ fn reports_and_calls_walk_the_same_tiers() {
         let seen: Vec<_> = lines.iter().map(|line| (&line["tokens"], &line["cost"])).collect();
         let (five, twelve) = (json!("5.0000000000"), json!("12.0000000000"));
         assert_eq!(seen, [(&json!(1_000_000), &five), (&json!(4_000_000), &twelve)]);
-        // It happened already: it takes the wallet below zero rather than not being paid.
+        // The usage has happened already, so it is paid even if the wallet falls below zero.
         assert_eq!(gateway.wallet().await.0, "-7.0000000000");
 
-        // A call that comes after it stands in the second tier.
+        // A later call is in the second tier.
         gateway
             .store
             .credit(gateway.merchant.merchant.merchant_id, gateway.connection.wallet_id, "10")
@@ -290,7 +290,7 @@ fn a_percentage_is_of_the_base_that_is_shown() {
         assert_eq!(made["fee"]["amount"], "0.0004000000");
         assert_eq!(made["total_request_cost"], "0.0004000000");
 
-        // Of a base that is not known it is nothing.
+        // Of an unknown base cost the fee is 0.
         let unpriced = with(slug, &json!({"model": "unheard-of"}));
         let made = send(gateway, "mine-2", &unpriced).await.expect(201);
         assert_eq!([&made["price_source"], &made["fee"]["amount"]], ["unpriced", NOTHING]);
@@ -376,7 +376,7 @@ fn a_report_draws_on_credit_before_the_balance() {
         let bundle = &config["credit_bundles"][0]["credit_bundle_id"];
         gateway.post(&path, &json!({"credit_bundle_id": bundle})).await.expect(201);
 
-        // A meter that is not linked leaves the credit alone.
+        // Usage under a meter that is not linked does not use the credit.
         send(gateway, "other", &json!({})).await.expect(201);
         assert_eq!(gateway.wallet().await.0, "9.9850000000");
 
@@ -477,7 +477,7 @@ fn a_report_names_a_connection_and_a_meter_that_are_there() {
         let more = json!({"connection_id": gone["connection_id"]});
         assert_refused(&send(gateway, "mine-1", &more).await, 403, "connection_disabled");
         assert_eq!(count(gateway).await, 0);
-        // What was refused has taken no id.
+        // A refused report does not use up its id.
         send(gateway, "mine-1", &json!({})).await.expect(201);
     });
 }

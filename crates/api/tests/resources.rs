@@ -1,4 +1,4 @@
-//! Our own operations: what they answer, and what they say to bad input.
+//! The operations of this service itself: their answers, and their errors of invalid input.
 
 use serde_json::{Value, json};
 use tollgate_testkit::Reply;
@@ -32,7 +32,7 @@ fn a_meter_is_made_read_changed_listed_and_deleted() {
         );
         assert_eq!(gateway.get(&format!("/meters/{id}")).await.expect(200), made);
 
-        // What was read can be sent back, changed.
+        // A resource can be sent back with changes.
         let mut changed = made.clone();
         changed["name"] = json!("Renamed");
         changed["base_cost_payer"] = json!("merchant");
@@ -308,7 +308,7 @@ fn the_operators_routes_take_nothing_but_the_whole_token_and_are_not_there_witho
                 assert_refused(&call().bearer(token).send().await, 401, "auth_invalid");
             }
             assert_refused(&call().send().await, 401, "auth_header_missing");
-            // It stands in one place.
+            // The token is accepted in one header only.
             let elsewhere = call().header("x-api-key", OPERATOR_TOKEN).send().await;
             assert_refused(&elsewhere, 401, "auth_header_missing");
         }
@@ -441,7 +441,7 @@ fn an_operation_sent_twice_is_done_once() {
         let reused = credit("k1", "2").send().await;
         assert_eq!((reused.status, reused.error().as_str()), (409, "idempotency_key_reused"));
         assert_eq!(credit("", "1").send().await.issue_paths(), ["idempotency-key"]);
-        // What failed may be tried again under the same key.
+        // A failed request can be repeated with the same key.
         assert_eq!(credit("k2", "0").send().await.status, 400);
         credit("k2", "1").send().await.expect(201);
 

@@ -1,4 +1,4 @@
-//! Spend keys from outside: the resource, what a key may do, and what it says when it may not.
+//! The API of spend keys: the resource, the calls that a key allows, and the refusals of others.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use crate::support::{
 };
 
 const NOTHING: &str = "0.0000000000";
-/// What `chat_answer` costs without a meter, and with the meter of the gateway.
+/// The cost of `chat_answer` without a meter, and with the meter of the gateway.
 const USED: &str = "0.0020000000";
 const USED_UNDER_METER: &str = "0.0170000000";
 
@@ -41,12 +41,12 @@ fn assert_refused(answer: &Answer, status: u16, code: &str) {
     assert_eq!(answer.header("x-service-request-id"), None, "nothing was recorded");
 }
 
-/// What an error says to people.
+/// The message of an error.
 fn message(answer: &Answer) -> String {
     answer.json()["error"]["message"].as_str().unwrap().to_owned()
 }
 
-/// Seconds of `Retry-After`.
+/// The seconds of `Retry-After`.
 fn wait(answer: &Answer) -> Option<i64> {
     answer.header("retry-after").map(|seconds| seconds.parse().unwrap())
 }
@@ -418,7 +418,7 @@ fn a_date_before_the_calendar_is_refused_or_kept() {
     });
 }
 
-/// One merchant's bad input is nobody else's trouble.
+/// Invalid input of one merchant does not affect other merchants.
 #[test]
 fn a_date_that_cannot_be_written_takes_nothing_down() {
     each_gateway(async |gateway| {
@@ -436,14 +436,14 @@ fn a_date_that_cannot_be_written_takes_nothing_down() {
         by_stranger.send().await.expect(201);
         gateway.chat().send().await.expect(200);
 
-        // Nor of those whose work is done in the same transaction.
+        // Nor does it affect writes in the same transaction.
         let bad = || gateway.call("POST", "/spend_keys").json(&body);
         let (_, others) = tokio::join!(at_once(50, bad), at_once(50, || gateway.chat()));
         assert!(others.iter().all(|status| *status == 200), "{others:?}");
     });
 }
 
-/// The settlements of calls share a transaction with whatever else is written.
+/// The settlements of calls share a transaction with other writes.
 #[test]
 fn a_date_that_cannot_be_written_loses_no_settlement() {
     each_gateway(async |gateway| {
@@ -464,7 +464,7 @@ fn a_date_that_cannot_be_written_loses_no_settlement() {
             }
         };
         tokio::join!(at_once(100, bad), answered);
-        // Every client has read its answer, so every record is final: no waiting here.
+        // Every client has read its answer, so every record is final already.
         let list = gateway.get("/requests?limit=100").await.expect(200);
         for record in list["data"].as_array().unwrap() {
             assert_eq!(record["status"], "completed", "{record}");
@@ -699,7 +699,7 @@ fn the_wallet_of_a_key_pays_what_its_meter_says() {
         assert_eq!(gateway.wallet().await, ("9.9830000000".to_owned(), NOTHING.to_owned()));
         assert_eq!(own_balance(gateway).await, NOTHING);
 
-        // The merchant pays the base: its wallet is another one, or the same.
+        // The merchant pays the base cost, from another wallet or from the same one.
         let change_meter = json!({"base_cost_payer": "merchant"});
         gateway
             .call("PATCH", &format!("/meters/{meter_id}"))
@@ -912,7 +912,7 @@ fn a_burst_is_how_many_may_come_at_once() {
 fn a_limit_of_requests_says_when_there_are_more() {
     each_gateway_by_the_stores_clock(async |gateway| {
         gateway.provider.push_always(Reply::json(200, chat_answer()));
-        // The clock stands at a Saturday's midnight.
+        // The clock is at midnight of a Saturday.
         for (cycle, reset) in [
             ("daily", Some("2026-11-22T00:00:00Z")),
             ("weekly", Some("2026-11-23T00:00:00Z")),
@@ -966,7 +966,7 @@ fn a_limit_of_requests_is_exact_when_all_come_at_once() {
     });
 }
 
-/// The statuses of so many calls that are sent at once.
+/// The statuses of `count` calls that are sent at once.
 async fn at_once(count: usize, call: impl Fn() -> Call) -> Vec<u16> {
     let sent: Vec<_> = (0..count)
         .map(|_| {
@@ -981,7 +981,7 @@ async fn at_once(count: usize, call: impl Fn() -> Call) -> Vec<u16> {
     statuses
 }
 
-/// Limit, spent, held and reset in a message.
+/// Fails unless the message contains these facts, such as the limit and the amounts spent and held.
 #[track_caller]
 fn assert_names(answer: &Answer, facts: &[&str]) {
     let message = message(answer);
@@ -1099,7 +1099,7 @@ fn a_merchants_own_wallet_pays_both_parts_within_its_limit() {
         let key = gateway.spend_key(&rules).await;
         let refused = chat(gateway, &key.key).send().await;
         assert_refused(&refused, 402, "wallet_balance_insufficient");
-        // The most that it can cost: 11 USD per million tokens in, 12 out.
+        // The most that the call can cost: 11 USD per million tokens in, 12 out.
         let bytes = padded(1).len();
         let hold = i64::try_from(11 * bytes + 12 * 500).unwrap() * 10_000;
         let credit = |units: i64| {
@@ -1119,7 +1119,7 @@ fn a_merchants_own_wallet_pays_both_parts_within_its_limit() {
 
 // Strict and bounded.
 
-/// A chat body of always the same length, whatever the maximum.
+/// A chat body that has the same length for every maximum.
 fn padded(max_tokens: u64) -> Vec<u8> {
     format!(r#"{{"model":"m-1","messages":[],"max_tokens":{max_tokens:>9}}}"#).into_bytes()
 }
@@ -1129,7 +1129,7 @@ fn chat_bytes(gateway: &Gateway<'_>, key: &str, body: &[u8]) -> Call {
     gateway.forward_to(&u).bearer(key).bytes("application/json", body)
 }
 
-/// An answer that used so many tokens.
+/// An answer with this usage.
 fn used(input: usize, output: u64) -> Value {
     let mut answer = chat_answer();
     answer["usage"] = json!({"prompt_tokens": input, "completion_tokens": output});
@@ -1179,7 +1179,7 @@ fn a_strict_wallet_names_the_largest_maximum_too() {
     });
 }
 
-/// What a client does who reads the message: it writes the named maximum into its body.
+/// A client can write the maximum that the message names into its body.
 #[test]
 fn a_body_without_a_maximum_passes_with_the_one_that_is_named() {
     each_gateway(async |gateway| {
@@ -1340,7 +1340,7 @@ fn a_call_without_a_bound_is_refused_by_a_strict_key_with_the_field() {
         }
         gateway.provider.assert_calls(0);
 
-        // What states a bound passes; what has none passes under `bounded`.
+        // A body with a bound passes; one without passes under `bounded`.
         let answer = json!({"id": "msg_1", "type": "message", "model": "m-listed", "content": [],
                             "usage": {"input_tokens": 10, "output_tokens": 5}});
         gateway.provider.push_always(Reply::json(200, &answer));
@@ -1348,7 +1348,7 @@ fn a_call_without_a_bound_is_refused_by_a_strict_key_with_the_field() {
         let mut body = message(json!("Hi"), json!([limited]));
         body["model"] = json!("m-listed");
         messages_of(gateway, &b.key, &body).send().await.expect(200);
-        // So does a search, which has a maximum of its own.
+        // A search passes as well, because it has a maximum of its own.
         body["tools"] = json!([tool]);
         messages_of(gateway, &b.key, &body).send().await.expect(200);
         change(gateway, &b, &json!({"enforcement": "bounded"})).await;
@@ -1423,7 +1423,7 @@ fn an_unknown_price_is_refused_before_a_limit_is_looked_at() {
     });
 }
 
-/// More than a hundred times of what the body allows is no usage, but a fault or a lie.
+/// Usage of more than a hundred times the bound of the body is an error of the provider.
 #[test]
 fn what_cannot_have_been_used_is_flagged_and_charged_at_the_bound_by_a_strict_key() {
     each_gateway(async |gateway| {
@@ -1443,7 +1443,7 @@ fn what_cannot_have_been_used_is_flagged_and_charged_at_the_bound_by_a_strict_ke
     });
 }
 
-/// The usage of such a stream is unknown: a strict key has paid what it held.
+/// The usage of such a stream is unknown, so a strict key pays the hold.
 #[test]
 fn a_stream_without_usage_costs_a_strict_key_what_was_held() {
     let delta = json!({"id": "c", "object": "chat.completion.chunk", "model": "m-1-2026",
@@ -1472,7 +1472,7 @@ fn a_stream_without_usage_costs_a_strict_key_what_was_held() {
     });
 }
 
-/// A price list that was wrong: what it really cost is charged, and the key stops.
+/// If the price list was wrong, the actual cost is charged, and the key stops.
 #[test]
 fn a_call_that_cost_more_than_it_could_is_charged_as_it_is() {
     each_gateway(async |gateway| {
@@ -1490,7 +1490,7 @@ fn a_call_that_cost_more_than_it_could_is_charged_as_it_is() {
     });
 }
 
-// What changes acts on the very next call.
+// Changes apply to the next call.
 
 #[test]
 fn a_change_acts_on_the_very_next_call() {
@@ -1618,7 +1618,7 @@ fn what_was_used_is_counted_as_it_happens() {
         gate.open();
         while open.read_some().await {}
         assert_eq!(counted().await, ([json!(1), json!(1), json!(USED), json!(USED)], came));
-        // What failed at the provider was a request, and costs nothing.
+        // A call that failed at the provider counts as a request, and costs nothing.
         gateway.provider.push(Reply::json(500, json!({"error": {}})));
         assert_eq!(chat(gateway, &key.key).send().await.status, 500);
         let now = json!(gateway.store.clock.now().to_string());
@@ -1639,7 +1639,7 @@ fn what_fails_gives_back_what_it_held() {
         let shown = read(gateway, &key).await;
         assert_eq!((&shown["total_requests"], &shown["total_spend"]), (&json!(2), &json!(NOTHING)));
 
-        // Taken and never answered: the estimate is the merchant's, and counts as spend.
+        // A call that was accepted and never answered: the merchant pays the estimate, which counts as spend.
         gateway.provider.push(Reply::hang_up());
         assert_eq!(chat(gateway, &key.key).send().await.error(), "provider_unreachable");
         let record = gateway.records().await.remove(0);

@@ -1,5 +1,5 @@
-//! Subscriptions from outside: configurations, bundles, cycles as the clock passes, and credit that
-//! calls draw before the balance.
+//! The API of subscriptions: configurations, bundles, cycles as the clock advances, and credit that
+//! pays calls before the balance.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use crate::support::{
 };
 
 const DAY: i64 = 86_400_000;
-/// From where the clock begins, 2026-11-21T00:00:00Z, to 2027-01-31T00:00:00Z.
+/// The days from the start of the clock, 2026-11-21T00:00:00Z, to 2027-01-31T00:00:00Z.
 const TO_JANUARY_31: i64 = 71;
 
 /// A connection and its wallet.
@@ -26,12 +26,12 @@ struct Customer {
     wallet: String,
 }
 
-/// A whole number of dollars as it is shown.
+/// A whole number of dollars as the API shows it.
 fn usd(dollars: i64) -> String {
     format!("{dollars}.0000000000")
 }
 
-/// A new connection with so much on its wallet.
+/// A new connection with this amount in its wallet.
 async fn new_customer(gateway: &Gateway<'_>, balance: &str) -> Customer {
     let made = gateway.post("/connections", &json!({})).await.expect(201);
     let customer = Customer { id: text(&made, "connection_id"), wallet: text(&made, "wallet_id") };
@@ -42,7 +42,7 @@ async fn new_customer(gateway: &Gateway<'_>, balance: &str) -> Customer {
     customer
 }
 
-/// A meter under which a call costs the wallet exactly so many dollars.
+/// A meter under which a call costs the wallet exactly this number of dollars.
 async fn meter_of(gateway: &Gateway<'_>, dollars: &str) -> Value {
     let meter = json!({
         "name": "Calls", "rate_type": "fixed", "tier_type": "requests", "base_cost_payer": "merchant",
@@ -51,7 +51,7 @@ async fn meter_of(gateway: &Gateway<'_>, dollars: &str) -> Value {
     gateway.post("/meters", &meter).await.expect(201)
 }
 
-/// A configuration of 25 dollars a month with these fields besides.
+/// A configuration of 25 dollars a month, with these further fields.
 async fn new_config(gateway: &Gateway<'_>, more: &Value) -> Value {
     let fields = json!({"name": "Pro", "period_amount": "25", "billing_interval": "month"});
     gateway.post("/subscription_configs", &with(fields, more)).await.expect(201)
@@ -90,7 +90,7 @@ async fn shown(gateway: &Gateway<'_>, customer: &Customer) -> Value {
     answer["subscription"].clone()
 }
 
-/// Remaining credit of cycle and bundles, whose sum is the total.
+/// Fails unless the subscription has these remaining credits of cycle and bundles, and their sum as the total.
 #[track_caller]
 fn assert_credits(subscription: &Value, cycle: i64, bundle: i64) {
     let credits = &subscription["credits"];
@@ -99,7 +99,7 @@ fn assert_credits(subscription: &Value, cycle: i64, bundle: i64) {
     assert_eq!(found, [&usd(cycle), &usd(bundle), &usd(cycle + bundle)], "{subscription}");
 }
 
-/// Begin and end of the present cycle, as days.
+/// Fails unless the current cycle has these days as its start and end.
 #[track_caller]
 fn assert_cycle(subscription: &Value, start: &str, end: &str) {
     let found = ["cycle_start_at", "cycle_end_at"].map(|name| text(subscription, name));
@@ -112,7 +112,7 @@ async fn wallet(gateway: &Gateway<'_>, customer: &Customer) -> [String; 3] {
     ["balance", "held", "available"].map(|name| text(&wallet, name))
 }
 
-/// All lines of the ledger of a wallet, oldest first.
+/// All ledger lines of a wallet, oldest first.
 async fn ledger(gateway: &Gateway<'_>, customer: &Customer) -> Vec<Value> {
     let (mut lines, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -127,13 +127,13 @@ async fn ledger(gateway: &Gateway<'_>, customer: &Customer) -> Vec<Value> {
     }
 }
 
-/// Kind, account and amount of each line from this one on, with the balance of the account after.
+/// Kind, account, amount and balance afterwards of each line from `start` on.
 fn lines_from(ledger: &[Value], start: usize) -> Vec<[String; 4]> {
     let names = ["kind", "account", "amount", "balance_after"];
     ledger[start..].iter().map(|line| names.map(|name| text(line, name))).collect()
 }
 
-/// What `lines_from` should be.
+/// The expected value of `lines_from`.
 fn lines(expected: &[(&str, &str, i64, i64)]) -> Vec<[String; 4]> {
     let line = |&(kind, account, amount, after): &(&str, &str, i64, i64)| {
         [kind.to_owned(), account.to_owned(), usd(amount), usd(after)]
@@ -154,7 +154,7 @@ async fn spend(gateway: &Gateway<'_>, customer: &Customer, meter: &Value) {
     call_under(gateway, customer, meter).send().await.expect(200);
 }
 
-/// Does something while a call is on its way, which is then answered with this status.
+/// Runs `work` while a call is in flight, which is then answered with this status.
 async fn call_while(
     gateway: &Gateway<'_>,
     customer: &Customer,
@@ -178,13 +178,13 @@ async fn call_while(
     assert_eq!(answer.status, status, "{}", answer.text());
 }
 
-/// Lets days pass.
+/// Advances the clock by days.
 async fn pass_days(gateway: &Gateway<'_>, days: i64) {
     gateway.store.clock.advance_millis(days * DAY);
     gateway.store.store.renew_lease().await.unwrap();
 }
 
-/// All ids that a list shows, page by page of this size, newest first.
+/// All ids of a list, read in pages of this size, newest first.
 async fn listed(gateway: &Gateway<'_>, path: &str, id: &str, limit: usize) -> Vec<String> {
     let (mut ids, mut cursor) = (Vec::new(), String::new());
     let joint = if path.contains('?') { '&' } else { '?' };
@@ -254,7 +254,7 @@ fn a_config_is_made_with_everything_at_once() {
         let large = bundles.iter().find(|bundle| bundle["name"] == "Large").unwrap();
         assert_eq!([&large["cost"], &large["credit_amount"]], [&usd(100), &usd(150)]);
 
-        // As listed, a bundle names its configuration and when it was made.
+        // The bundle names its configuration and its time of creation, as in the list.
         let path = format!("/credit_bundles/{}", text(large, "credit_bundle_id"));
         let read = gateway.get(&path).await.expect(200);
         let expected = json!({
@@ -384,7 +384,7 @@ fn period_amount_and_billing_interval_are_for_good() {
         let answer = gateway.patch(&path, &changes).await;
         assert_issues(&answer, &["period_amount", "billing_interval"]);
         assert_eq!(gateway.get(&path).await.expect(200), made);
-        // The same value in other words is no change.
+        // The same value in another notation is no change.
         let same = json!({"period_amount": "25.0", "billing_interval": "month"});
         assert_eq!(gateway.patch(&path, &same).await.expect(200), made);
     });
@@ -443,7 +443,7 @@ fn what_is_wrong_with_one_element_hides_nothing_of_the_others() {
                 "credit_bundles.4.credit_amount",
             ],
         );
-        // Twice the same in one list is no order that could be carried out.
+        // The same id twice in one list is an error.
         let id = gateway.meter.meter_id.to_string();
         let twice = json!({"product_ids": [id, id]});
         assert_issues(&gateway.patch(&path_of_config(&made), &twice).await, &["product_ids.1"]);
@@ -476,7 +476,7 @@ fn product_ids_replace_all_links() {
             assert_eq!(linked(&gateway.patch(&path, &body).await.expect(200)), ids(&meters));
         }
 
-        // One that is not there spoils all of it.
+        // One id that does not exist makes the whole change fail.
         gateway.patch(&path, &json!({"product_ids": ids(&[&one])})).await.expect(200);
         let stranger = gateway.store.merchant().await;
         let theirs = gateway.store.meter(stranger.merchant.merchant_id, &[(0, "1")]).await;
@@ -551,7 +551,7 @@ fn a_list_of_bundles_is_done_wholly_or_not_at_all_and_says_every_mistake() {
                 "credit_bundles.7.size",
             ],
         );
-        // One that is deleted without saying which is no bundle.
+        // A deleted bundle without an id is invalid.
         let nameless = json!({"credit_bundles": [{"is_deleted": true}]});
         assert_refused(&gateway.patch(&path, &nameless).await, 400, "validation_failed");
         assert_eq!(gateway.get(&path).await.expect(200), made);
@@ -846,7 +846,7 @@ fn a_meter_that_is_not_linked_draws_on_the_balance() {
         assert_credits(&shown(gateway, &customer).await, 25, 0);
         assert_eq!(wallet(gateway, &customer).await[0], usd(0));
 
-        // The credit is no money for this meter, and it is for the other.
+        // The credit cannot pay under this meter, but under the other it can.
         let refused = call_under(gateway, &customer, &other).send().await;
         assert_refused(&refused, 402, "wallet_balance_insufficient");
         gateway.provider.assert_calls(1);
@@ -915,7 +915,7 @@ fn credit_that_a_call_holds_survives_a_renewal_until_that_call_ends() {
                 assert_eq!(wallet(gateway, &customer).await[..2], [usd(10), usd(4)]);
             })
             .await;
-            // The old cycle's 4 dollars paid the call, or went the way of the rest after all.
+            // The 4 dollars of the old cycle paid the call, or were treated like the rest of its credit.
             assert_credits(&shown(gateway, &customer).await, remaining, 0);
             let expected = [usd(10), usd(0), usd(10 + remaining)];
             assert_eq!(wallet(gateway, &customer).await, expected, "{rollover} {status}");
@@ -978,7 +978,7 @@ fn what_is_held_on_credit_leaves_the_balance_to_other_meters() {
             assert_eq!(wallet(gateway, &customer).await, [usd(3), usd(4), usd(9)]);
             call_while(gateway, &customer, &other, 200, async || {
                 assert_eq!(wallet(gateway, &customer).await, [usd(3), usd(7), usd(6)]);
-                // The balance is all held: there is nothing for this meter, and credit for that one.
+                // The whole balance is held, so this meter has no money, but the other has credit.
                 let refused = call_under(gateway, &customer, &other).send().await;
                 assert_refused(&refused, 402, "wallet_balance_insufficient");
                 assert_eq!(refused.header("retry-after"), Some("1"), "what is held may come back");
@@ -1066,7 +1066,7 @@ fn a_config_that_is_deleted_goes_on_for_those_who_have_it() {
         assert_credits(&shown(gateway, &customer).await, 25, 0);
         spend(gateway, &customer, &linked).await;
         assert_credits(&shown(gateway, &customer).await, 24, 0);
-        // Its last link still holds its meter: without it every meter would draw.
+        // The last link keeps its meter: without any link, every meter could use the credit.
         let meter = format!("/meters/{}", text(&linked, "meter_id"));
         assert_refused(&gateway.delete(&meter).await, 409, "meter_in_use");
         spend(gateway, &customer, &other).await;
@@ -1134,7 +1134,7 @@ fn what_the_wallet_does_not_pay_draws_on_no_credit() {
         gateway.provider.push(Reply::json(429, json!({"error": {"message": "no"}})));
         let refused = call_under(gateway, &customer, &meter).send().await;
         assert_eq!(refused.status, 429);
-        // A call on the house.
+        // A call that the customer does not pay.
         let token = gateway.token(&json!({
             "connection_id": customer.id, "meter_slug": meter["meter_slug"], "disable_billing": true
         }));
@@ -1362,7 +1362,7 @@ fn a_cancellation_takes_effect_when_the_cycle_ends_and_what_is_left_expires() {
         assert_eq!(gateway.delete(&path).await.expect(200), one);
         assert_eq!(gateway.delete(&path).await.expect(200), one);
 
-        // Until then nothing is different.
+        // Nothing changes before the end of the cycle.
         pass_days(gateway, 29).await;
         let pending = shown(gateway, &customer).await;
         assert_eq!(pending["status"], "active");
@@ -1382,7 +1382,7 @@ fn a_cancellation_takes_effect_when_the_cycle_ends_and_what_is_left_expires() {
             [("credit_expiry", "bundle_credit", -12, 0), ("credit_expiry", "cycle_credit", -25, 0)];
         assert_eq!(expired, lines(&expected));
 
-        // An ended one stays as it is, and the connection may have another.
+        // An ended subscription does not change, and the connection can have another.
         assert_eq!(gateway.delete(&path).await.expect(200), one);
         let changed = change_to(gateway, &subscription, &config).await;
         assert_refused(&changed, 404, "subscription_not_found");
@@ -1594,7 +1594,7 @@ fn a_connection_has_one_active_subscription() {
             let answer = gateway.post("/subscriptions", &body).await;
             assert_refused(&answer, 409, "subscription_exists");
         }
-        // One that ends later is active until then.
+        // A subscription that is to end stays active until then.
         gateway.delete(&path_of(&first)).await.expect(200);
         let body = json!({
             "connection_id": customer.id, "subscription_config_id": two["subscription_config_id"]
@@ -1876,7 +1876,7 @@ fn what_was_never_there_is_not_found_either() {
         assert_refused(&changed, 404, "subscription_config_not_found");
         let bought = buy(gateway, &subscription, &nowhere).await;
         assert_refused(&bought, 404, "credit_bundle_not_found");
-        // A bundle is sold with the configuration it belongs to.
+        // A bundle can be bought only with the configuration that it belongs to.
         let small = json!([{"name": "Small", "cost": "10", "credit_amount": "12"}]);
         let other = new_config(gateway, &json!({"credit_bundles": small})).await;
         let bought = buy(gateway, &subscription, &other["credit_bundles"][0]).await;

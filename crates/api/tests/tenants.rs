@@ -1,6 +1,6 @@
-//! Merchants know nothing of each other. Every route is read from the table of routes and asked, by
-//! every method it has, for another merchant's things: the answer is that of an id that never was, and
-//! nothing has changed.
+//! Merchants cannot see each other. Every route of the table of routes is called, with each of its methods,
+//! for another merchant's resources: the answer is that for an id that does not exist, and nothing has
+//! changed.
 
 #![expect(
     clippy::unwrap_used,
@@ -36,16 +36,16 @@ fn routes() -> Vec<(String, String)> {
     routes
 }
 
-/// A merchant with one of everything.
+/// A merchant with one of each resource.
 struct Tenant {
     key: String,
-    /// The id of each, by the route that shows it.
+    /// The id of each resource, by the route that shows it.
     ids: BTreeMap<&'static str, String>,
     meter_slug: String,
     reference_id: String,
 }
 
-/// What a tenant has, and of what each is made. Ids that never were have the same prefixes.
+/// The resources of a tenant, and the prefixes of their ids.
 const NOUNS: [(&str, &str); 11] = [
     ("meters", "mtr_"),
     ("requests", "req_"),
@@ -117,7 +117,7 @@ impl Tenant {
         Self { key: key.to_owned(), ids, meter_slug, reference_id }
     }
 
-    /// Whose things never were.
+    /// A tenant with ids that do not exist.
     fn nobody(key: &str) -> Self {
         let id = |(number, (noun, prefix)): (usize, &(&'static str, &str))| {
             (*noun, format!("{prefix}01M7XPE6{number:02}MDSSSD1354KJFSJ9"))
@@ -132,7 +132,7 @@ impl Tenant {
         self.ids.get(noun).unwrap_or_else(|| panic!("{noun}: say here what a tenant has of it"))
     }
 
-    /// A route's path with this tenant's ids in it; those of deliveries may be another's.
+    /// The path of a route with this tenant's ids; deliveries may be another tenant's.
     fn path(&self, route: &str, deliveries_of: &Self) -> String {
         let noun = route.split('/').nth(1).unwrap();
         let path = route.replace("{delivery_id}", deliveries_of.id("deliveries"));
@@ -153,7 +153,7 @@ impl Tenant {
         }
     }
 
-    /// Everything that is shown to it.
+    /// Everything that the tenant can read.
     async fn everything(&self, gateway: &Gateway<'_>) -> BTreeMap<String, Value> {
         let mut shown = BTreeMap::new();
         for (method, route) in routes() {
@@ -170,7 +170,7 @@ impl Tenant {
     }
 }
 
-/// A body that is valid for a route, of this tenant's own things.
+/// A body that is valid for a route, with this tenant's own ids.
 fn body(method: &str, route: &str, of: &Tenant) -> Option<Value> {
     Some(match (method, route) {
         ("GET" | "DELETE", _) => return None,
@@ -185,7 +185,7 @@ fn body(method: &str, route: &str, of: &Tenant) -> Option<Value> {
     })
 }
 
-/// Fails unless both answers are the same, but for the ids in question.
+/// Fails unless both answers are the same refusal.
 #[track_caller]
 fn assert_alike(what: &str, theirs: &Answer, nobodys: &Answer) {
     assert_eq!(theirs.text(), nobodys.text(), "{what}");
@@ -211,7 +211,7 @@ fn every_route_with_an_id_hides_what_is_another_merchants() {
         let with_id = |(_, route): &&(String, String)| route.contains("{id}");
         let routes = routes();
         let with_id: Vec<_> = routes.iter().filter(with_id).collect();
-        // All that have an id but the models, which are everybody's.
+        // All routes with an id, except those of models, which all merchants share.
         assert!(with_id.len() >= 30, "{with_id:?}");
         assert_eq!(include_str!("../src/routes.rs").matches("{id").count() - 1, {
             let mut paths: Vec<_> = with_id.iter().map(|(_, route)| route).collect();
@@ -238,12 +238,12 @@ fn every_route_with_an_id_hides_what_is_another_merchants() {
         }
         assert_eq!(one.everything(gateway).await, before, "nothing has changed");
 
-        // What was asked for is there for its owner; what destroys comes last.
+        // The owner can use each route; deletions come last.
         let mut owned = with_id.clone();
         owned.sort_by_key(|(method, route)| (method == "DELETE", route.starts_with("/meters")));
         for (method, route) in owned {
             if method == "DELETE" && route.starts_with("/meters") {
-                continue; // In use by what was deleted a moment ago, or not: another test's.
+                continue; // It may still be in use; another test checks that.
             }
             let body = body(method, route, one);
             let answer = one.ask(gateway, method, &one.path(route, one), body.as_ref()).await;
@@ -288,7 +288,7 @@ fn no_list_shows_what_is_another_merchants_and_no_filter_finds_it() {
             assert_eq!(theirs.text(), nobodys.text(), "{list} by {filter}");
             assert_ne!(own.text(), nobodys.text(), "{list} by {filter} finds one's own");
         }
-        // A cursor is an id in other clothes: another's is a place in one's own list.
+        // A cursor is an id, too: another merchant's is only a position in the caller's own list.
         let page = one.ask(gateway, "GET", "/wallets", None).await;
         assert_eq!(page.status, 404, "there is no list of wallets");
         for path in
@@ -478,7 +478,7 @@ fn names_that_merchants_choose_are_their_own() {
                            "tier_type": "requests", "tiers": [{"start": "0", "rate": "1"}]});
         let made = other.ask(gateway, "POST", "/meters", Some(&meter)).await.expect(201);
         assert_ne!(text(&made, "meter_id"), one.id("meters"));
-        // A request id of one's own finds one's own record.
+        // A request id finds only the caller's own record.
         let report = async |of: &Tenant| {
             let used = json!({"request_id": "order-1", "connection_id": of.id("connections"),
                               "meter_slug": of.meter_slug, "input_tokens": 1});
@@ -490,7 +490,7 @@ fn names_that_merchants_choose_are_their_own() {
         let missing = other.ask(gateway, "GET", "/requests/order-1", None).await;
         support::assert_refused(&missing, 404, "request_not_found");
         assert_ne!(report(other).await, first);
-        // And so does an idempotency key: no merchant is given another's answer.
+        // An idempotency key, too, returns only the caller's own answer.
         let name = |of: &Tenant| {
             let call = gateway.call_without_key("POST", "/connections").bearer(&of.key);
             call.header("idempotency-key", "key-1").json(&json!({"name": "Same"}))
@@ -543,7 +543,7 @@ fn no_page_of_the_dashboard_shows_or_changes_what_is_another_merchants() {
             let theirs = ask(path(page, one)).await;
             assert_alike(&what, &theirs, &ask(path(page, &nobody)).await);
             assert_eq!(theirs.status, 404, "{what}: {}", theirs.text());
-            // A new key is shown once, to who has just made it.
+            // A new key is shown once, only to the browser that created it.
             if method == "GET" && !page.ends_with("/key") {
                 let shown = owner.show(&path(page, one)).await;
                 assert!(shown.contains("Alpha") || page.contains("requests"), "{what}: {shown}");
@@ -563,7 +563,7 @@ fn no_page_of_the_dashboard_shows_or_changes_what_is_another_merchants() {
             ),
         ] {
             let answer = browser.get(&filter).await;
-            // The filter itself is shown as it was filled in.
+            // The page shows the filter as it was entered.
             let shown =
                 answer.text().replace(one.id("connections"), "").replace(one.id("meters"), "");
             hides(&filter, &shown);

@@ -1,5 +1,5 @@
-//! What passes, passes as it is: bodies byte for byte in both directions, in every encoding, with one
-//! token inserted where usage must be asked for. And what is read of it on the way is what is paid.
+//! Bodies pass unchanged, byte for byte in both directions and in every encoding, except one token that is
+//! inserted to request usage. The usage that is read from them is the usage that is paid.
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
@@ -18,7 +18,7 @@ use crate::support::{
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// Status and usage source of the newest record, and what it cost wallet and merchant together.
+/// Status and usage source of the newest record, and the cost for wallet and merchant together.
 async fn newest(gateway: &Gateway<'_>) -> [String; 3] {
     let record = gateway.records().await.remove(0);
     ["status", "usage_source", "total_request_cost"].map(|name| support::text(&record, name))
@@ -51,7 +51,7 @@ fn every_byte_of_a_request_arrives() {
                 let call = gateway.forward(CHAT).bytes(content_type, body.as_bytes());
                 let answer = call.send().await;
                 if body.contains('\0') {
-                    // It is no JSON, and nobody else has to find that out.
+                    // It is not JSON, and is refused before the provider gets it.
                     assert_eq!(answer.status, 400);
                     continue;
                 }
@@ -70,7 +70,7 @@ fn every_byte_of_a_request_arrives() {
     });
 }
 
-/// Taken out again, what remains is what was sent.
+/// Without the inserted token, the body is the one that was sent.
 #[test]
 fn what_is_inserted_is_one_token_and_nothing_else() {
     let inserted = [
@@ -99,7 +99,7 @@ fn what_is_inserted_is_one_token_and_nothing_else() {
             let sent: Value = serde_json::from_str(&arrived).unwrap();
             assert_eq!(sent["stream_options"]["include_usage"], true);
         }
-        // What says the opposite is turned, and keeps its place.
+        // An option that is false is changed to true, in its place.
         let body = r#"{"stream":true,"stream_options":{"include_usage": false },"model":"m-1"}"#;
         gateway.provider.push(Reply::events(["[DONE]"]));
         gateway.forward(CHAT).bytes("application/json", body.as_bytes()).send().await;
@@ -213,7 +213,7 @@ fn a_packed_answer_passes_packed_and_is_read_all_the_same() {
                     assert!(answer.complete && answer.body == packed, "{what}");
                     assert_eq!(answer.header("content-encoding"), Some(encoding), "{what}");
                     let arrived = gateway.provider.requests().pop().unwrap();
-                    // The client's choice, also where it makes none.
+                    // The client's choice is passed on, or `identity` if it makes none.
                     let asked = Some(asks.unwrap_or("identity"));
                     assert_eq!(arrived.header("accept-encoding"), asked, "{what}");
                     assert_eq!(
@@ -222,7 +222,7 @@ fn a_packed_answer_passes_packed_and_is_read_all_the_same() {
                         "{what}"
                     );
                 }
-                // Packed and then cut: what can be read of it does not pass for a report.
+                // A compressed answer that is cut: the part that can be read does not count as a report.
                 let cut = packed[..packed.len() / 2].to_vec();
                 gateway.provider.push(Reply::bytes(200, kind, "").encoded(encoding, cut.clone()));
                 let answer = gateway.forward(CHAT).json(sent).send().await;
@@ -238,7 +238,7 @@ fn a_packed_answer_passes_packed_and_is_read_all_the_same() {
     });
 }
 
-/// Nothing is put in to keep a stream alive: every byte is the provider's.
+/// No bytes are inserted to keep a stream alive: every byte is the provider's.
 #[test]
 fn a_stream_that_is_silent_stays_silent() {
     let event =
@@ -261,11 +261,11 @@ fn a_stream_that_is_silent_stays_silent() {
     });
 }
 
-/// What every spelling of usage comes to, in money: 19 tokens in and 10 out, where they can be read.
+/// The cost of usage in every notation: 19 tokens in and 10 out, where they can be read.
 #[test]
 fn usage_in_every_spelling_is_billed_as_it_is_told() {
     let reported = |input: u32, output: u32| {
-        // 1 USD a million in, 2 out, and a fee of 10 on both.
+        // 1 USD per million in, 2 out, and a fee of 10 on both.
         let units = input * 110_000 + output * 120_000;
         ["completed", "reported"]
             .map(str::to_owned)
@@ -279,7 +279,7 @@ fn usage_in_every_spelling_is_billed_as_it_is_told() {
     let both = |input: Value, output: Value| {
         with_usage(json!({"prompt_tokens": input, "completion_tokens": output}))
     };
-    // Of what nothing is told, the input is estimated by the bytes of the body.
+    // Without reported usage, the input is estimated by the bytes of the body.
     let cases: [(&str, Value, Option<Vec<String>>); 15] = [
         ("whole", both(json!(19), json!(10)), Some(reported(19, 10))),
         ("zeros", both(json!(0), json!(0)), Some(reported(0, 0))),
@@ -320,7 +320,7 @@ fn usage_in_every_spelling_is_billed_as_it_is_told() {
     });
 }
 
-/// Figures of later events replace those before; none are added, and nulls say nothing.
+/// Figures of later events replace earlier ones; they are not added, and nulls are ignored.
 #[test]
 fn cumulative_figures_are_not_added_up() {
     let delta = |usage: &Value, is_last: bool| {
@@ -371,8 +371,8 @@ fn cumulative_figures_are_not_added_up() {
     });
 }
 
-/// A version that does not know the question would refuse the call; in one that does, the client that
-/// did not ask is not shown the answer to it.
+/// A version that does not know the option would refuse the call. In a version that knows it, a client
+/// that did not request usage does not get it.
 #[test]
 fn an_old_azure_is_not_asked_and_a_new_one_keeps_it_from_the_client() {
     let delta = json!({"id": "c", "model": "gpt-4o-2024-08-06", "choices": [{"index": 0, "delta": {"content": "Hi"}}]});

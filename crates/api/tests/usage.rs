@@ -1,4 +1,4 @@
-//! `GET /usage`: sums of each day, and what is said to bad questions.
+//! `GET /usage`: the sums of each day, and the errors of invalid queries.
 
 use serde_json::{Value, json};
 use tollgate_testkit::Reply;
@@ -14,7 +14,7 @@ async fn usage(gateway: &Gateway<'_>, query: &str) -> Value {
     gateway.get(&format!("/usage?{query}")).await.expect(200)
 }
 
-/// The sums of so many chat calls, all paid by the wallet.
+/// The sums of this number of chat calls, all paid by the wallet.
 fn sums(calls: u32) -> Value {
     let amount = |ten_thousandths: u32| format!("0.{:04}000000", ten_thousandths * calls);
     json!({
@@ -29,7 +29,7 @@ fn sums(calls: u32) -> Value {
 fn calls_are_added_up_by_the_days_of_the_offset_of_start() {
     each_gateway_by_the_stores_clock(async |gateway| {
         chat(gateway, "{}").await;
-        // 23:00 in UTC is tomorrow in Kathmandu.
+        // 23:00 in UTC is the next day in Kathmandu.
         gateway.store.clock.advance_millis(23 * 3_600_000);
         chat(gateway, "{}").await;
         chat(gateway, "{}").await;
@@ -52,7 +52,7 @@ fn calls_are_added_up_by_the_days_of_the_offset_of_start() {
         let (start, end) = ("2026-11-20T12:00:00+05:45", "2026-11-23T00:00:00+05:45");
         let expected = json!({"start": start, "end": end, "items": items, "totals": sums(3)});
         assert_eq!(found, expected);
-        // A plus that nobody encoded is meant to be one.
+        // A plus that is not encoded counts as one.
         assert_eq!(usage(gateway, &query.replace("%2B", "+")).await, found);
     });
 }
@@ -65,7 +65,7 @@ fn without_start_and_end_it_is_the_last_thirty_days_with_today() {
         gateway.store.clock.advance_millis(60_000);
         let found = usage(gateway, "").await;
         let items = found["items"].as_array().unwrap();
-        // Up to a minute past midnight, widened to a quarter of an hour.
+        // The end is a minute past midnight, widened to a quarter of an hour.
         assert_eq!(
             (&found["start"], &found["end"]),
             (&json!("2026-10-22T00:00:00Z"), &json!("2026-11-21T00:15:00Z"))

@@ -1,4 +1,4 @@
-//! Connections and wallets from outside: every operation, its bounds, and what it leaves behind.
+//! The API of connections and wallets: every operation, its bounds, and its effects.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::support::{
     self, Gateway, assert_issues, assert_refused, chat_answer, chat_body, each_gateway, names, text,
 };
 
-/// Ids that look right and name nothing.
+/// Valid ids of resources that do not exist.
 const NO_CONNECTION: &str = "con_01M7YS5040NCSYBM5NZVE98902";
 const NO_WALLET: &str = "wal_01M7YS5040NCSYBM5NZVE98902";
 
@@ -39,7 +39,7 @@ fn usd(dollars: [i64; 3]) -> [String; 3] {
     dollars.map(|dollars| format!("{dollars}.0000000000"))
 }
 
-/// A meter under which a call costs the wallet exactly so many dollars.
+/// A meter under which a call costs the wallet exactly this number of dollars.
 async fn meter_of(gateway: &Gateway<'_>, dollars: &str) -> Value {
     let meter = json!({
         "name": "Calls", "rate_type": "fixed", "tier_type": "requests", "base_cost_payer": "merchant",
@@ -106,7 +106,7 @@ fn a_known_reference_is_answered_with_its_connection_also_when_asked_at_once() {
         let other = gateway.post("/connections", &renamed).await;
         assert_eq!(other.expect(200), first, "unchanged");
 
-        // The reference is this merchant's own affair.
+        // Another merchant can use the same reference.
         let stranger = gateway.store.merchant().await;
         let theirs = gateway.call_without_key("POST", "/connections").bearer(stranger.key.reveal());
         let theirs = theirs.json(&body).send().await.expect(201);
@@ -275,7 +275,7 @@ fn the_merchants_own_wallet_is_a_running_account() {
         let path = format!("/wallets/{}", text(&own, "wallet_id"));
         assert_eq!(gateway.get(&path).await.expect(200), own);
 
-        // It pays for the merchant's own calls without having anything.
+        // The merchant's own wallet pays for its calls without any money.
         gateway.provider.push(Reply::json(200, chat_answer()));
         let u = gateway.provider.url("/v1/chat/completions");
         let bare = gateway.forward_to(&u).bearer(gateway.key()).json(&chat_body());
@@ -285,7 +285,7 @@ fn the_merchants_own_wallet_is_a_running_account() {
         let line = &lines["data"][0];
         assert_eq!([&line["kind"], &line["amount"]], ["usage", "-0.0020000000"]);
 
-        // With a limit it is one that can be reached.
+        // With a limit, calls are refused when it is reached.
         gateway.patch(&path, &json!({"overdraft_limit": "0.001"})).await.expect(200);
         let refused = gateway.forward_to(&u).bearer(gateway.key()).json(&chat_body()).send().await;
         assert_refused(&refused, 402, "wallet_balance_insufficient");
@@ -314,7 +314,7 @@ fn an_overdraft_is_money_that_may_be_spent() {
         assert_refused(&refused, 402, "wallet_balance_insufficient");
         assert_eq!(refused.header("retry-after"), None, "waiting does not help");
 
-        // Without a limit everything goes, and a limit that is set again acts at once.
+        // Without a limit all calls pass, and a new limit applies at once.
         gateway.patch(&path, &json!({"overdraft_limit": null})).await.expect(200);
         gateway.provider.push(Reply::json(200, chat_answer()));
         call_under(gateway, &made, &meter).send().await.expect(200);
@@ -424,7 +424,7 @@ fn every_bad_field_of_a_credit_or_debit_is_named_and_nothing_is_booked() {
                 assert_issues(&gateway.post(&format!("{path}/{what}"), &body).await, &issues);
             }
         }
-        // What would leave the range of an amount is refused, not wrapped.
+        // An operation that would leave the range of an amount is refused.
         for (what, most) in [("credits", "400000000"), ("debits", "-400000000")] {
             let amount = if what == "debits" { "800000000" } else { most };
             book(gateway, &made, what, amount).await;
@@ -456,7 +456,7 @@ fn a_movement_sent_twice_under_its_key_is_booked_once() {
             }
             assert_eq!(wallet(gateway, &made).await, usd([balance, 0, balance]));
         }
-        // Another amount, another wallet or another operation is not the same.
+        // With another amount, wallet or operation, the request is a different one.
         for different in [
             send(&made, "credits", "credits", "8"),
             send(&other, "credits", "credits", "7"),
@@ -468,12 +468,12 @@ fn a_movement_sent_twice_under_its_key_is_booked_once() {
         let answer = send(&made, "credits", &long, "1").send().await;
         assert_issues(&answer, &["idempotency-key"]);
         send(&made, "credits", &long[1..], "1").send().await.expect(201);
-        // Without a key each is one of its own.
+        // Without a key each request is a new one.
         book(gateway, &made, "credits", "1").await;
         book(gateway, &made, "credits", "1").await;
         assert_eq!(wallet(gateway, &made).await, usd([3, 0, 3]));
 
-        // The key belongs to the merchant.
+        // Keys are per merchant.
         let stranger = gateway.store.merchant().await;
         let path = format!("/wallets/{}/credits", stranger.merchant.wallet_id);
         let theirs = gateway.call_without_key("POST", &path).bearer(stranger.key.reveal());
@@ -492,7 +492,7 @@ fn movements_at_once_all_count() {
         });
         join_all(moves).await;
         assert_eq!(wallet(gateway, &made).await, usd([30, 0, 30]));
-        // Each line goes on from the one before.
+        // The balance of each line follows from the line before.
         let path = format!("{}/transactions?limit=100", wallet_path(&made));
         let list = gateway.get(&path).await.expect(200);
         let amount = |line: &Value, name: &str| -> i64 {
@@ -541,7 +541,7 @@ fn transactions_are_paged_and_seen_exactly_once_while_more_come_in() {
         }
         let answer = gateway.get(&format!("{path}?cursor=nonsense")).await;
         assert_refused(&answer, 400, "cursor_invalid");
-        // The cursor of another kind of list is none here.
+        // The cursor of another kind of list is invalid here.
         let connections = gateway.get("/connections?limit=1").await.expect(200);
         let theirs = text(&connections, "next_cursor");
         let answer = gateway.get(&format!("{path}?cursor={theirs}")).await;

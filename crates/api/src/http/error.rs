@@ -288,7 +288,7 @@ pub(crate) struct Envelope<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = ErrorBody)]
 struct Body<'a> {
-    /// What is wrong and what would be right.
+    /// The problem, and what is expected.
     message: &'a str,
     #[schema(value_type = ErrorCode)]
     code: &'a str,

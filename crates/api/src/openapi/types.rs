@@ -232,6 +232,6 @@ pub(crate) struct RateLimitSchema {
 pub(crate) struct IssueSchema {
     /// Field names and array positions from the outside in; empty for the input as a whole.
     path: Vec<String>,
-    /// What is wrong and what would be right.
+    /// The problem, and what is expected.
     message: String,
 }

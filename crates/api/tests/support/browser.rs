@@ -1,17 +1,17 @@
-//! Somebody who looks at the dashboard, as far as a browser matters: a cookie, and forms that say where they
-//! come from.
+//! A user of the dashboard, with the relevant features of a browser: a cookie, and forms that send their
+//! origin.
 
 use tollgate_testkit::{Answer, Call};
 
 use super::Gateway;
 
-/// Where the pages of a gateway are, by the `Host` that calls of tests have.
+/// The origin of a gateway's pages, from the `Host` that calls of tests have.
 pub const ORIGIN: &str = "http://test";
 
-/// A session, as a browser keeps it.
+/// A session in a browser.
 pub struct Browser<'a> {
     gateway: &'a Gateway<'a>,
-    /// As it was set, with all that a browser is told of it.
+    /// The whole `set-cookie` header.
     pub set_cookie: String,
     pub cookie: String,
     pub form_token: String,
@@ -23,7 +23,7 @@ pub fn form_token(page: &str) -> String {
     after.split('"').next().unwrap().to_owned()
 }
 
-/// What a form sends.
+/// A call with the fields of a form.
 pub fn form(call: Call, fields: &[(&str, &str)]) -> Call {
     let mut text = url::form_urlencoded::Serializer::new(String::new());
     text.extend_pairs(fields);
@@ -35,7 +35,7 @@ pub fn page(gateway: &Gateway<'_>, method: &str, path: &str) -> Call {
     Call::new(gateway.address, method, &format!("/dashboard{path}"))
 }
 
-/// The form to sign in, sent from our page.
+/// Sends the form to sign in, with the dashboard's origin.
 pub async fn try_sign_in(gateway: &Gateway<'_>, key: &str) -> Answer {
     let call = page(gateway, "POST", "/sign-in").header("origin", ORIGIN);
     form(call, &[("key", key)]).send().await
@@ -62,20 +62,20 @@ impl<'a> Browser<'a> {
         self.call("GET", path).send().await
     }
 
-    /// A page that must be there.
+    /// The text of a page, which must exist.
     pub async fn show(&self, path: &str) -> String {
         let answer = self.get(path).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answer.text().to_owned()
     }
 
-    /// A form of a page that was just loaded.
+    /// Sends a form with the token of a page that is loaded now.
     pub async fn send(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
         let token = form_token(&self.show("/meters").await);
         self.send_with(&token, path, fields).await
     }
 
-    /// Follows to where a form leads, with the cookie that it sets on the way.
+    /// Follows the redirect of a form, with the cookie that it sets.
     pub async fn follow(&self, answer: &Answer) -> Answer {
         assert_eq!(answer.status, 303, "{}", answer.text());
         let path = answer.header("location").unwrap().strip_prefix("/dashboard").unwrap();
@@ -84,14 +84,14 @@ impl<'a> Browser<'a> {
         page(self.gateway, "GET", path).header("cookie", &cookie).send().await
     }
 
-    /// The same form with a token of its own.
+    /// Sends a form with this token.
     pub async fn send_with(&self, token: &str, path: &str, fields: &[(&str, &str)]) -> Answer {
         let fields = [&[("form_token", token)], fields].concat();
         form(self.call("POST", path).header("origin", ORIGIN), &fields).send().await
     }
 }
 
-/// Every page and form, with its method, read from where they are mounted.
+/// Every page and form, with its method, read from the source of the routes.
 pub fn pages() -> Vec<(&'static str, &'static str)> {
     let source = include_str!("../../src/dashboard/mod.rs").split_once("fn routes(").unwrap().1;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Whatever a test is answered is as the OpenAPI document says.
+//! Checks that answers conform to the OpenAPI document.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tollgate_api::openapi;
 use tollgate_testkit::Answer;
 
-/// Validates against the schema at a place of the document.
+/// A validator for the schema at this place of the document.
 pub fn validator_at(place: &str) -> Arc<Validator> {
     static KNOWN: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap();
@@ -30,18 +30,18 @@ pub fn assert_valid(validator: &Validator, value: &Value) {
     assert!(faults.is_empty(), "{faults:#?}\n{value:#}");
 }
 
-/// What stands at a place of the document, or where it refers to.
+/// A value of the document, or the value that it refers to.
 pub fn resolve(value: &'static Value) -> &'static Value {
     let place = value["$ref"].as_str().and_then(|place| place.strip_prefix('#'));
     place.map_or(value, |place| openapi().pointer(place).unwrap())
 }
 
-/// A path as it stands in a reference into the document.
+/// A path, escaped for a reference into the document.
 fn escaped(path: &str) -> String {
     path.replace('/', "~1").replace('{', "%7B").replace('}', "%7D")
 }
 
-/// The path of the document that a path is one of.
+/// The path of the document that matches a path.
 fn template(path: &str) -> Option<&'static str> {
     let is_one = |template: &str| {
         let (parts, names) = (path.split('/'), template.split('/'));
@@ -53,7 +53,7 @@ fn template(path: &str) -> Option<&'static str> {
     paths.keys().map(String::as_str).find(|template| is_one(template))
 }
 
-/// Fails unless the document has this answer to an operation of ours. `target` is path and query.
+/// Fails unless the document has this answer to the operation. `target` is path and query.
 #[track_caller]
 pub fn assert_documented(method: &str, target: &str, answer: &Answer) {
     let path = target.split('?').next().unwrap();
@@ -65,7 +65,7 @@ pub fn assert_documented(method: &str, target: &str, answer: &Answer) {
         assert!([404, 405].contains(&answer.status), "{method} {path}: {}", answer.status);
         return;
     };
-    // Providers answer whatever they like.
+    // The answers of providers are not described.
     if operation["responses"]["default"].is_object() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The whole service in process, on each database, before a scripted provider.
+//! The whole service in process, on each database, with a scripted provider.
 
 #![expect(
     clippy::unwrap_used,
@@ -35,26 +35,26 @@ pub struct Gateway<'a> {
     pub connection: Connection,
     pub meter: MerchantMeter,
     pub app: web::Data<App>,
-    /// Whether answers have the shape that is documented.
+    /// Whether answers must conform to the OpenAPI document.
     is_documented: bool,
-    /// A chat URL of a provider that is configured and does not listen.
+    /// A chat URL of a configured provider that does not listen.
     pub nobody: String,
     /// A chat URL of a provider that should speak TLS and does not.
     pub untrusted: String,
 }
 
-/// A spend key that a test made.
+/// A spend key of a test.
 pub struct SpendKey {
     pub key: String,
-    /// Of the resource, below `/v1`.
+    /// The path of the resource, below `/v1`.
     pub path: String,
-    /// As it was shown when it was made.
+    /// The answer to its creation.
     pub made: Value,
 }
 
 pub const OPERATOR_TOKEN: &str = "operator-token-of-tests";
 
-/// Settings under which nothing waits long.
+/// Settings with short waits.
 pub fn settings() -> Settings {
     let mut settings =
         Settings { operator_token: Some(OPERATOR_TOKEN.to_owned()), ..Settings::default() };
@@ -68,36 +68,36 @@ pub fn each_gateway(test: impl AsyncFn(&Gateway<'_>)) {
     each_gateway_with(settings(), test);
 }
 
-/// The same, under other settings.
+/// As [`each_gateway`], with these settings.
 pub fn each_gateway_with(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
     each_store(async |store| {
         run(store, settings.clone(), Clock::system(), Prices::OfTests, &test).await;
     });
 }
 
-/// The same, with the built-in providers at the scripted one (each below a path of its name), their
-/// keys, and their real prices.
+/// As [`each_gateway`], with the built-in providers at the scripted one (each below a path of its name),
+/// their keys, and their real prices.
 pub fn each_gateway_at_real_prices(test: impl AsyncFn(&Gateway<'_>)) {
     each_store(async |store| {
         run(store, settings(), Clock::system(), Prices::Embedded, &test).await;
     });
 }
 
-/// The same, by the clock of the store, which stands until the test moves it.
+/// As [`each_gateway`], with the clock of the store, which moves only when the test moves it.
 pub fn each_gateway_by_the_stores_clock(test: impl AsyncFn(&Gateway<'_>)) {
     each_store(async |store| {
         run(store, settings(), store.clock.clone(), Prices::OfTests, &test).await;
     });
 }
 
-/// The same, with webhooks being served, which may be anywhere; a clock that stands limits no rate.
+/// As [`each_gateway_by_the_stores_clock`], with a dispatcher and any receivers; rate limits are off.
 pub fn each_gateway_with_webhooks(test: impl AsyncFn(&Gateway<'_>)) {
     let webhooks = Reach { http: true, private_network: true };
     let settings = Settings { webhooks, standard_rate_per_minute: 0, ..settings() };
     each_gateway_with_webhooks_under(settings, test);
 }
 
-/// The same, under other settings.
+/// As [`each_gateway_with_webhooks`], with these settings.
 pub fn each_gateway_with_webhooks_under(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
     let test = async |gateway: &Gateway<'_>| {
         let courier = Courier::start(gateway.app.clone()).unwrap();
@@ -109,11 +109,11 @@ pub fn each_gateway_with_webhooks_under(settings: Settings, test: impl AsyncFn(&
     });
 }
 
-/// Which providers there are, at which prices.
+/// The providers of a gateway, and their prices.
 enum Prices {
-    /// A few, at round prices.
+    /// A few providers, at round prices.
     OfTests,
-    /// The built-in ones, at those of the catalogue.
+    /// The built-in providers, at the prices of the catalogue.
     Embedded,
 }
 
@@ -182,7 +182,7 @@ impl<'a> Gateway<'a> {
         self.merchant.key.reveal()
     }
 
-    /// A request of the merchant's.
+    /// A request of the merchant.
     pub fn call(&self, method: &str, path: &str) -> Call {
         self.call_without_key(method, path).bearer(self.key())
     }
@@ -191,7 +191,7 @@ impl<'a> Gateway<'a> {
         Call::new(self.address, method, &format!("/v1{path}"))
     }
 
-    /// Sends a request of the merchant's, and looks whether the answer is documented.
+    /// Sends a request of the merchant, and checks that the answer is documented.
     async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         let call = self.call(method, path);
         let answer = body.into_iter().fold(call, |call, body| call.json(body)).send().await;
@@ -221,7 +221,7 @@ impl<'a> Gateway<'a> {
         self.send("PUT", path, Some(body)).await
     }
 
-    /// A new spend key with these fields beside its name: the resource as it was shown once.
+    /// Creates a spend key with these fields and a name.
     pub async fn spend_key(&self, more: &Value) -> SpendKey {
         let mut fields = json!({"name": "Key"});
         fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -230,7 +230,7 @@ impl<'a> Gateway<'a> {
         SpendKey { key: text("key"), path: format!("/spend_keys/{}", text("spend_key_id")), made }
     }
 
-    /// The forward token of the connection and the meter, with more fields or other ones.
+    /// The forward token of the connection and the meter, with more or other fields.
     pub fn token(&self, more: &Value) -> String {
         let mut fields = json!({
             "secret_key": self.key(),
@@ -242,12 +242,12 @@ impl<'a> Gateway<'a> {
         STANDARD.encode(fields.to_string())
     }
 
-    /// A forward of a path of the provider, with the usual token.
+    /// A forward to a path of the provider, with the default token.
     pub fn forward(&self, path: &str) -> Call {
         self.forward_to(&self.provider.url(path)).bearer(&self.token(&json!({})))
     }
 
-    /// A forward of a URL, without a credential.
+    /// A forward to a URL, without a credential.
     pub fn forward_to(&self, u: &str) -> Call {
         let u: String = url::form_urlencoded::byte_serialize(u.as_bytes()).collect();
         self.call_without_key("POST", &format!("/forward?u={u}"))
@@ -258,14 +258,14 @@ impl<'a> Gateway<'a> {
         self.forward("/v1/chat/completions").json(&chat_body())
     }
 
-    /// The only record there is, when it is settled.
+    /// The only record, once it is settled.
     pub async fn record(&self) -> Value {
         let mut list = self.records().await;
         assert_eq!(list.len(), 1, "{list:?}");
         list.remove(0)
     }
 
-    /// All records, newest first, when none is pending any more.
+    /// All records, newest first, once none is pending.
     pub async fn records(&self) -> Vec<Value> {
         loop {
             let list = self.get("/requests?limit=100").await.expect(200);
@@ -287,14 +287,14 @@ impl<'a> Gateway<'a> {
     }
 }
 
-/// The base URL of a port that nobody listens on: it was free a moment ago.
+/// The base URL of a port where no process listens: it was free a moment ago.
 fn nobody() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}/v1", listener.local_addr().unwrap())
 }
 
-/// The scripted provider under two names: `house` speaks the one format, `mansion` the other. Whoever
-/// made the name of `public` lead inside would find it there, too.
+/// The scripted provider under two names: `house` has the one dialect, `mansion` the other. A call that
+/// follows the name of `public` to a private address would reach it, too.
 fn providers(provider: &ScriptedProvider, nobody: &str, untrusted: &str) -> ProviderTable {
     let mut table = ProviderTable::builtin();
     let rows = [
@@ -319,12 +319,12 @@ fn providers(provider: &ScriptedProvider, nobody: &str, untrusted: &str) -> Prov
     table
 }
 
-/// Every built-in provider at the scripted one, as it would be at its own host.
+/// The built-in providers, all at the scripted one, with the paths of their own hosts.
 fn builtin_providers(provider: &ScriptedProvider) -> ProviderTable {
     let mut table = ProviderTable::builtin();
     let names: Vec<_> = table.iter().map(|provider| provider.name.clone()).collect();
     for name in names.iter().map(String::as_str).chain(["azure", "bedrock"]) {
-        // The path prefix of its own URL stays.
+        // The path prefix of the provider's own URL is kept.
         let own = table.get(name).map(|provider| provider.base_url.path().to_owned());
         let own = own.unwrap_or_default();
         let settings = ProviderSettings {
@@ -340,15 +340,15 @@ fn builtin_providers(provider: &ScriptedProvider) -> ProviderTable {
 
 /// A provider that must have a public address.
 const PUBLIC: &str = "public";
-/// Its name, for which a test's resolver has the addresses.
+/// Its host name, for which a test's resolver has the addresses.
 pub const PUBLIC_HOST: &str = "provider.test";
 
 /// A host that has no address.
 pub const NOWHERE: &str = "https://nowhere.invalid/v1";
 
 /// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`. Two
-/// are listed by their ids: a call of the provider's tools costs 0.01 USD there, and how long an
-/// answer can be is not known.
+/// are listed by their ids: there, a call of the provider's tools costs 0.01 USD, and the greatest
+/// length of an answer is not known.
 fn round_prices() -> PriceBook {
     let row = |provider: &str| PriceRow {
         provider: provider.to_owned(),
@@ -393,7 +393,7 @@ pub fn text(value: &Value, name: &str) -> String {
     value[name].as_str().unwrap_or_else(|| panic!("{name} of {value}")).to_owned()
 }
 
-/// The same with more fields, or others.
+/// The fields with more or other ones.
 pub fn with(mut fields: Value, more: &Value) -> Value {
     fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     fields
@@ -406,13 +406,13 @@ pub fn names(value: &Value) -> Vec<&str> {
     names
 }
 
-/// Fails unless it was refused so.
+/// Fails unless the answer is this refusal.
 #[track_caller]
 pub fn assert_refused(answer: &Answer, status: u16, code: &str) {
     assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
 }
 
-/// Fails unless it was refused for exactly these fields.
+/// Fails unless the request was refused for exactly these fields.
 #[track_caller]
 pub fn assert_issues(answer: &Answer, paths: &[&str]) {
     assert_refused(answer, 400, "validation_failed");
