@@ -168,6 +168,18 @@ impl<'ast> Visit<'ast> for Seen<'_> {
         syn::visit::visit_path(self, path);
     }
 
+    /// The arguments of a macro are no syntax tree: the paths among them are read as text.
+    fn visit_macro(&mut self, called: &'ast syn::Macro) {
+        let text = called.tokens.to_string().replace(" :: ", "::");
+        for path in text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':') {
+            let parts: Vec<_> = path.split("::").map(str::to_owned).collect();
+            if parts.len() > 1 && parts.iter().all(|part| !part.is_empty()) {
+                self.note(&parts);
+            }
+        }
+        syn::visit::visit_macro(self, called);
+    }
+
     /// A visibility needs no module.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 

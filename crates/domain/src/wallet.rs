@@ -37,6 +37,11 @@ impl Wallet {
     /// The highest balance that a credit may leave.
     pub const MOST_BALANCE: Amount = Amount::from_units(400_000_000 * 10_000_000_000);
 
+    /// Whether admissions must check a merchant's own wallet: it has a limit, or almost no room left.
+    pub fn is_guarded(&self) -> bool {
+        self.overdraft_limit.is_some() || self.balance <= Self::LEAST_BALANCE
+    }
+
     /// Returns whether the balance stays in the range of an amount if `hold` and all present holds
     /// are spent.
     pub fn has_room_for(&self, hold: Amount) -> bool {

@@ -562,9 +562,7 @@ pub(crate) fn lock_queued_calls(
     macro_rules! oldest {
         () => {
             rollup_queue::table
-                .filter(
-                    rollup_queue::number.ge(after.map_or(i64::MIN, |last| last.saturating_add(1))),
-                )
+                .filter(rollup_queue::number.gt(after.unwrap_or(i64::MIN)))
                 .order(rollup_queue::number)
                 .limit(most)
                 .select((rollup_queue::number, rollup_queue::calls))

@@ -167,14 +167,11 @@ impl WriteSet {
             && self.keys_before.is_empty()
     }
 
-    /// Whether it changes which wallets admissions check.
-    pub(crate) fn guards_a_wallet(&self) -> bool {
-        let is_guarded = |wallet: &LedgerWallet| {
-            let Wallet { balance, overdraft_limit, .. } = &wallet.wallet;
-            overdraft_limit.is_some() || *balance <= Wallet::LEAST_BALANCE
-        };
+    /// Whether a wallet becomes [guarded](Wallet::is_guarded), or is guarded no longer.
+    pub(crate) fn changes_guards(&self) -> bool {
         self.wallets_before.iter().any(|(id, before)| {
-            self.wallets_after.get(id).is_some_and(|after| is_guarded(before) != is_guarded(after))
+            let after = self.wallets_after.get(id);
+            after.is_some_and(|after| before.wallet.is_guarded() != after.wallet.is_guarded())
         })
     }
 

@@ -16,6 +16,7 @@ use super::outbound::Outbound;
 use super::{call, drop_in};
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
+use crate::openapi::fields::MetadataSchema;
 use crate::openapi::marks::{OF_A_CALL, OfShapeA, OfShapeB, mark, refused};
 use crate::openapi::types::*;
 

@@ -1,8 +1,8 @@
 //! The JSON schemas of the fields of bodies, which `http/fields.rs` reads.
 
-use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, SchemaType, Type};
 
-use super::types::{looks, text};
+use super::types::{looks, schemas, text};
 use crate::http::fields::{
     Count, MAX_COUNT, MetadataField, NAME_CHARS, Name, NonNegative, Positive, SLUG_CHARS, Seconds,
     Slug, TierStart,
@@ -68,4 +68,14 @@ looks! {
         .max_length(Some(2048))
         .pattern(Some(r"^[Hh][Tt][Tt][Pp][Ss]?://[!-\[\]-~]+$"))
         .examples(["https://example.com/webhooks"]);
+}
+
+schemas! {
+    MetadataSchema = metadata();
+    MetadataFilters = {
+        let pair = [metadata_key(), text().pattern(Some(NO_NUL))];
+        // Not as `items: false`, which generators of clients cannot read.
+        let pair = ArrayBuilder::new().prefix_items(pair).items(text());
+        ArrayBuilder::new().items(pair.min_items(Some(2)).max_items(Some(2)))
+    };
 }

@@ -4,7 +4,7 @@
 mod credentials;
 mod errors;
 mod examples;
-mod fields;
+pub(crate) mod fields;
 pub(crate) mod marks;
 mod messages;
 pub(crate) mod page;

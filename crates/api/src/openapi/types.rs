@@ -10,7 +10,7 @@ use serde_aux::serde_introspection::serde_introspect;
 use tollgate_pricing::Unit;
 use utoipa::ToSchema;
 use utoipa::openapi::Ref;
-use utoipa::openapi::schema::{ArrayBuilder, KnownFormat, ObjectBuilder, SchemaFormat, Type};
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
 
 pub(super) fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
@@ -46,6 +46,7 @@ macro_rules! schemas {
         looks! { $Type as stringify!($Type).trim_end_matches("Schema") => $schema; }
     )* };
 }
+pub(crate) use schemas;
 
 macro_rules! ids {
     ($( $Id:ident = $prefix:literal; )*) => {
@@ -122,13 +123,6 @@ schemas! {
         .examples(["2026-11-21T12:00:00Z"]);
     // A test event can be neither requested nor left out.
     WantedKind = text().enum_values(Some(tollgate_domain::EventKind::ALL.iter().map(|kind| kind.as_str())));
-    MetadataSchema = super::fields::metadata();
-    MetadataFilters = {
-        let pair = [super::fields::metadata_key(), text().pattern(Some(super::fields::NO_NUL))];
-        // Not as `items: false`, which generators of clients cannot read.
-        let pair = ArrayBuilder::new().prefix_items(pair).items(text());
-        ArrayBuilder::new().items(pair.min_items(Some(2)).max_items(Some(2)))
-    };
     LocalTimeSchema = text()
         .description(Some("An instant, with the offset in which it was asked for."))
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))

@@ -18,6 +18,7 @@ use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Change, Issues, MetadataField, Name};
 use crate::http::idempotency::{IdempotencyHeader, Reply};
 use crate::http::list::{ListView, PageQuery, page, respond};
+use crate::openapi::fields::MetadataSchema;
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 

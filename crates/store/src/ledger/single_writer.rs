@@ -106,7 +106,7 @@ impl SingleWriter {
             Ok((outcomes, changes)) => {
                 context.committed(&changes);
                 self.checkpoints.after(group.len(), conn);
-                if changes.guards_a_wallet() {
+                if changes.changes_guards() {
                     self.configs = Configs::default();
                 }
                 Ok(outcomes)

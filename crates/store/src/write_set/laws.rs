@@ -104,8 +104,14 @@ impl WriteSet {
             self.corrections.iter().map(|one| (&one.after, one.before.counted_units));
         for (settled, before) in of_records.chain(of_corrections) {
             let units = i128::from(settled.counted_units) - i128::from(before);
-            let Some(meter) = settled.call.meter.filter(|_| units != 0) else { continue };
-            *left.entry((counter_owner(&settled.call), Id(meter.meter_id))).or_default() -= units;
+            match settled.call.meter {
+                Some(meter) => {
+                    let counter = (counter_owner(&settled.call), Id(meter.meter_id));
+                    *left.entry(counter).or_default() -= units;
+                }
+                None if units == 0 => {}
+                None => return Err(broken(Law::TiersCountTheirCalls, settled.call.request_id)),
+            }
         }
         match left.iter().find(|(_, left)| **left != 0) {
             Some(((owner, _), _)) => Err(broken(Law::TiersCountTheirCalls, owner)),
@@ -426,6 +432,11 @@ mod tests {
             })
         };
         assert_eq!(on(counter_owner), None);
+        let without_meter = breaks(|changes, wallet, _| {
+            let number = changes.number_record(wallet).unwrap();
+            changes.record(settled(&call(wallet, None, "0"), number, 2));
+        });
+        assert_eq!(without_meter, law);
         assert_eq!(on(|_| Id(MerchantId::generate(NOW)).of_any()), law, "another one's counter");
     }
 

@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::{ListView, PageQuery, Query, respond};
+use crate::openapi::fields::MetadataFilters;
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 pub(crate) use report::report;

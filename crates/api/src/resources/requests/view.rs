@@ -11,6 +11,7 @@ use tollgate_pricing::{
 use utoipa::ToSchema;
 
 use super::super::meters::TierView;
+use crate::openapi::fields::MetadataSchema;
 use crate::openapi::types::*;
 use crate::settings::InterfaceShape;
 
