@@ -25,15 +25,15 @@ use crate::conn::Conn;
 use crate::ids::Id;
 use crate::rows::{
     AnswerRow, ConfigRow, ConfigVersionRow, ConnectionRow, CorrectionRow, DeliveryRow, EventRow,
-    MissingPriceRow, OpenCallRow, ReportedUsageRow, RepricingRow, RequestIndexRow, RequestRow,
-    RollupRow, SeriesRow, SpendCountersRow, SpendKeyRow, SubscriptionRow, TagRow, TierCounterRow,
+    MissingPriceRow, OpenCallRow, PairRow, ReportedUsageRow, RepricingRow, RequestIndexRow,
+    RequestRow, RollupRow, SpendCountersRow, SpendKeyRow, SubscriptionRow, TierCounterRow,
     TransactionRow, WalletRow, WebhookRow, to_json,
 };
 use crate::schema::{
     connections, corrections, deliveries, events, idempotent_answers, merchants, missing_prices,
     open_calls, reported_usage, repricings, request_index, requests, rollup_queue, secret_keys,
     spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
-    usage_series, usage_tags, wallets, webhooks,
+    usage_pairs, wallets, webhooks,
 };
 use crate::statements::{
     AddRollup, AddRollups, DataVersion, InsertIndexRows, InsertSomeIndexRows,
@@ -630,27 +630,13 @@ pub(crate) fn claim_idempotency_key(conn: &mut Conn, row: &AnswerRow) -> QueryRe
     claimed.map(|count| count > 0)
 }
 
-/// Inserts the series that do not exist yet. `rows` must ascend.
-pub(crate) fn insert_series(conn: &mut Conn, rows: &[SeriesRow]) -> QueryResult<()> {
+/// Inserts the pairs that do not exist yet. `rows` must ascend.
+pub(crate) fn insert_pairs(conn: &mut Conn, rows: &[PairRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => for_each(rows, |row| {
-            diesel::insert_or_ignore_into(usage_series::table).values(row).execute(conn)
+            diesel::insert_or_ignore_into(usage_pairs::table).values(row).execute(conn)
         }),
-        Conn::Postgres(conn) => diesel::insert_into(usage_series::table)
-            .values(rows)
-            .on_conflict_do_nothing()
-            .execute(conn)
-            .map(drop),
-    }
-}
-
-/// Inserts the tags that do not exist yet. `rows` must ascend.
-pub(crate) fn insert_tags(conn: &mut Conn, rows: &[TagRow]) -> QueryResult<()> {
-    match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| {
-            diesel::insert_or_ignore_into(usage_tags::table).values(row).execute(conn)
-        }),
-        Conn::Postgres(conn) => diesel::insert_into(usage_tags::table)
+        Conn::Postgres(conn) => diesel::insert_into(usage_pairs::table)
             .values(rows)
             .on_conflict_do_nothing()
             .execute(conn)

@@ -21,7 +21,7 @@ use crate::ledger::{Context, Ledger, Recent};
 use crate::migrations::{self, MigrationError};
 use crate::missing_prices::ReportedPrices;
 use crate::readers::Readers;
-use crate::rollups::Series;
+use crate::rollups::KnownPairs;
 use crate::serving::Begun;
 use crate::store::{Inner, Renewals, Store};
 use crate::vitals::Vitals;
@@ -153,7 +153,7 @@ impl Store {
             node_id,
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
-            series: Series::default(),
+            known_pairs: KnownPairs::default(),
             is_queued: AtomicBool::new(false),
             reported_prices: ReportedPrices::default(),
             journal: journal.map(journal_in).transpose()?,

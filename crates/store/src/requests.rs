@@ -1,12 +1,13 @@
 //! Reads of request records.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use diesel::prelude::*;
 use tollgate_domain::{
     ConnectionId, MerchantId, Metadata, MeterId, MeterVersion, PendingRecord, RequestId,
-    RequestRecord, RequestStatus,
+    RequestRecord, RequestStatus, Timestamp,
 };
 use tollgate_pricing::Meter;
 
@@ -226,6 +227,79 @@ fn conditions(filter: &RequestFilter, ended: HowEnded) -> Vec<Condition> {
 
 /// The numbers of records of one condition that are walked through before another is tried.
 const PATIENCE: [i64; 3] = [200, 2_000, 20_000];
+
+/// The number of records that are read at once for a sum.
+const RECORDS_AT_ONCE: i64 = 1_000;
+/// The most by which a clock is expected to be set back: a day.
+const CLOCK_SET_BACK_MS: i64 = 24 * 60 * 60 * 1_000;
+
+/// Calls `each` with every settled record of a span that passes the filter. Call it in a snapshot.
+pub(crate) fn for_each_settled(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    span: Range<Timestamp>,
+    mut each: impl FnMut(RequestRow) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    // An id begins with the time at which its call was made, or with a later one while a clock that was set back
+    // catches up.
+    let past = span.end.plus_millis(CLOCK_SET_BACK_MS);
+    let [from, past] = [span.start, past].map(|at| Id(RequestId::least(at)));
+    let mut read = |conn: &mut Conn, ids: &[Id<RequestId>]| {
+        let mut rows = dialect::requests(conn, merchant_id, ids, Lock::No)?;
+        records::correct(conn, &mut rows)?;
+        rows.into_iter().try_for_each(&mut each)
+    };
+    let queued = rollups::queued(conn)?.into_iter();
+    let queued = queued.filter(|call| call.passes(merchant_id, filter));
+    let queued: BTreeSet<_> = queued.map(|call| Id(call.request_id)).collect();
+    let in_span: Vec<_> = queued.range(from..past).copied().collect();
+    read(conn, &in_span)?;
+    let conditions =
+        rarest_first(conn, merchant_id, conditions(filter, HowEnded::Anyhow), from..past)?;
+    let mut after = Some(past);
+    loop {
+        let walk = Ids {
+            merchant_id: Id(merchant_id),
+            conditions: &conditions,
+            after,
+            until: Some(from),
+            limit: RECORDS_AT_ONCE,
+        };
+        let mut ids: Vec<Id<RequestId>> = each_database!(conn, conn => walk.load(conn))?;
+        let is_last = i64::try_from(ids.len()).is_ok_and(|count| count < RECORDS_AT_ONCE);
+        after = ids.last().copied();
+        // A call in the queue may be the correction of a record of the index.
+        ids.retain(|id| !queued.contains(id));
+        ids.sort_unstable();
+        read(conn, &ids)?;
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// Moves the condition that the fewest records of a span meet to the front, unless all are met by many.
+fn rarest_first(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    mut conditions: Vec<Condition>,
+    span: Range<Id<RequestId>>,
+) -> Result<Vec<Condition>, StoreError> {
+    for skip in PATIENCE {
+        for number in 0..conditions.len() {
+            let Some(condition) = conditions.get(number) else { break };
+            let nth = Nth { merchant_id: Id(merchant_id), condition, after: Some(span.end), skip };
+            let nth: Option<Id<RequestId>> =
+                each_database!(conn, conn => nth.get_result(conn).optional())?;
+            if nth.is_none_or(|nth| nth < span.start) {
+                conditions.swap(0, number);
+                return Ok(conditions);
+            }
+        }
+    }
+    Ok(conditions)
+}
 
 /// Returns the ids of a page. The condition that the fewest records meet is not known. So each condition is tried with
 /// a limit, and then with higher limits. This takes at most a few times as long as the best condition alone.

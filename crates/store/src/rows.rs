@@ -30,7 +30,7 @@ pub(crate) use missing_prices::MissingPriceRow;
 pub(crate) use open_calls::OpenCallRow;
 pub(crate) use repricings::RepricingRow;
 pub(crate) use requests::{CorrectionRow, ReportedUsageRow, RequestIndexRow, RequestRow};
-pub(crate) use rollups::{HIGH, PartSums, QueueRow, RollupRow, SeriesRow, TagRow};
+pub(crate) use rollups::{HIGH, PairRow, PartSums, QueueRow, RollupRow};
 pub(crate) use spend_keys::{SpendCountersRow, SpendKeyRow};
 pub(crate) use subscription_configs::{ConfigRow, ConfigVersionRow, CreditBundleRow};
 pub(crate) use subscriptions::SubscriptionRow;

@@ -389,21 +389,10 @@ diesel::table! {
 }
 
 diesel::table! {
-    usage_series (series_id) {
+    usage_pairs (merchant_id, key, value) {
         merchant_id -> Binary,
-        series_id -> Binary,
-        connection_id -> Nullable<Binary>,
-        metadata -> Text,
-    }
-}
-
-diesel::table! {
-    usage_tags (owner_id, key, value, series_id) {
-        merchant_id -> Binary,
-        owner_id -> Binary,
         key -> Text,
         value -> Text,
-        series_id -> Binary,
     }
 }
 
@@ -470,5 +459,4 @@ diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(deliveries, events, webhooks);
 diesel::allow_tables_to_appear_in_same_query!(requests, reported_usage);
-diesel::allow_tables_to_appear_in_same_query!(usage_tags, usage_series);
 diesel::allow_tables_to_appear_in_same_query!(transaction_keys, transactions);

@@ -390,7 +390,8 @@ impl Store {
         loop {
             let context = Arc::clone(&self.0.context);
             let fold = move |conn: &mut Conn| {
-                conn.write_again(|conn| rollups::fold(conn, &context.series, context.clock.now()))
+                let (known, now) = (&context.known_pairs, context.clock.now());
+                conn.write_again(|conn| rollups::fold(conn, known, now))
             };
             let folded = match self.0.has_one_writer {
                 true => self.ledger()?.run_apart(fold).await?,
@@ -400,7 +401,7 @@ impl Store {
                 return Ok(calls);
             }
             calls += folded.calls;
-            folded.committed(&self.0.context.series);
+            folded.committed(&self.0.context.known_pairs);
         }
     }
 

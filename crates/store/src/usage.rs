@@ -14,10 +14,9 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
-use crate::requests::RequestFilter;
-use crate::rollups::{self, MODEL, NARROW, QueuedCall, STATUS, WIDE, pairs, slot};
-use crate::rows::SeriesRow;
-use crate::schema::{connections, spend_keys, usage_series, usage_tags};
+use crate::requests::{self, RequestFilter};
+use crate::rollups::{self, MODEL, NARROW, QueuedCall, STATUS, WIDE, series_of, slot};
+use crate::schema::{connections, spend_keys, usage_pairs};
 
 pub use crate::rollups::Sums;
 
@@ -40,14 +39,21 @@ pub fn by_day(
         Some(id) if is_of(conn, merchant_id, id)? => Id(id).of_any(),
         Some(_) => return Ok(days),
     };
-    let mut add = |conn: &mut Conn, series: &[Id<AnyId>], width, ranges: &[_]| {
-        if series.is_empty() || ranges.is_empty() {
-            return Ok::<_, StoreError>(());
+    let pairs: BTreeSet<_> = filter.metadata.iter().collect();
+    let (wide, narrow) = ranges(span);
+    let (series_id, wide, narrow) = match Vec::from_iter(pairs)[..] {
+        [] => (owner, wide, narrow),
+        [(key, value)] => (series_of(owner, (key, value)), Vec::new(), vec![span.quarters()]),
+        _ => return by_day_of_records(conn, merchant_id, filter, span),
+    };
+    for (width, ranges) in [(WIDE, wide), (NARROW, narrow)] {
+        if ranges.is_empty() {
+            continue;
         }
         let query = dialect::UsageByDay {
-            series,
+            series_id,
             width,
-            ranges,
+            ranges: &ranges,
             midnight: span.first_midnight(),
             meter_id: filter.meter_id,
         };
@@ -57,34 +63,42 @@ pub fn by_day(
                 *day += Sums::from(&sums);
             }
         }
-        Ok(())
-    };
-    let common = match filter.metadata.is_empty() {
-        true => vec![owner],
-        false => {
-            tagged(conn, owner, &(String::new(), String::new()), filter)?.into_iter().collect()
-        }
-    };
-    let (wide, narrow) = ranges(span);
-    add(conn, &common, WIDE, &wide)?;
-    add(conn, &common, NARROW, &narrow)?;
-    let mut rare = BTreeSet::new();
-    for pair in &filter.metadata {
-        rare.extend(tagged(conn, merchant, pair, filter)?);
     }
-    add(conn, &Vec::from_iter(rare), NARROW, &[span.quarters()])?;
-    let (start, end) = span.quarters();
     for call in rollups::queued(conn)? {
-        let slot = slot(call.created_at);
-        let day = usize::try_from((slot - span.first_midnight()).div_euclid(96)).ok();
-        if (start..end).contains(&slot)
-            && call.passes(merchant_id, filter)
-            && let Some(day) = day.and_then(|day| days.get_mut(day))
+        if call.passes(merchant_id, filter)
+            && let Some(day) = day_of(span, call.created_at, &mut days)
         {
             *day += call.sums;
         }
     }
     Ok(days)
+}
+
+/// The same sums, added up record by record. There are no roll-ups for several pairs at once.
+fn by_day_of_records(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    span: &Span,
+) -> Result<Vec<Sums>, StoreError> {
+    let mut days = vec![Sums::default(); span.days().count()];
+    let (start, end) = span.quarters();
+    requests::for_each_settled(conn, merchant_id, filter, start_of(start)..start_of(end), |row| {
+        if let Some(day) = day_of(span, row.created_at, &mut days) {
+            *day += Sums::of(&row.to_record(None)?);
+        }
+        Ok(())
+    })?;
+    Ok(days)
+}
+
+/// The sums of the day of an instant in microseconds, if it is in the span.
+fn day_of<'a>(span: &Span, created_at: i64, days: &'a mut [Sums]) -> Option<&'a mut Sums> {
+    let (start, end) = span.quarters();
+    let slot = slot(created_at);
+    let day = usize::try_from((slot - span.first_midnight()).div_euclid(96)).ok()?;
+    (start..end).contains(&slot).then_some(())?;
+    days.get_mut(day)
 }
 
 impl QueuedCall {
@@ -236,21 +250,24 @@ fn names(
     dimension: Dimension,
 ) -> Result<Vec<(Id<AnyId>, String)>, StoreError> {
     let limit = MOST_MEMBERS + 1;
-    let mut tags = |key: &str| -> Result<Vec<(Id<AnyId>, String)>, StoreError> {
-        Ok(usage_tags::table
-            .filter(usage_tags::owner_id.eq(Id(merchant_id).of_any()))
-            .filter(usage_tags::key.eq(key))
-            .order((usage_tags::value, usage_tags::series_id))
+    let mut of_pairs = |key: &str| -> Result<Vec<(Id<AnyId>, String)>, StoreError> {
+        let values: Vec<String> = usage_pairs::table
+            .filter(usage_pairs::merchant_id.eq(Id(merchant_id)))
+            .filter(usage_pairs::key.eq(key))
+            .order(usage_pairs::value)
             .limit(limit)
-            .select((usage_tags::series_id, usage_tags::value))
-            .load(conn)?)
+            .select(usage_pairs::value)
+            .load(conn)?;
+        let owner = Id(merchant_id).of_any();
+        let series_of = |value| (series_of(owner, (&key.to_owned(), &value)), value);
+        Ok(values.into_iter().map(series_of).collect())
     };
     Ok(match dimension {
-        Dimension::Model => tags(MODEL)?,
+        Dimension::Model => of_pairs(MODEL)?,
         Dimension::Provider => {
-            tags(MODEL)?.into_iter().map(|(series, name)| (series, provider_of(name))).collect()
+            of_pairs(MODEL)?.into_iter().map(|(series, name)| (series, provider_of(name))).collect()
         }
-        Dimension::Failure => tags(STATUS)?,
+        Dimension::Failure => of_pairs(STATUS)?,
         Dimension::Connection => {
             let ids: Vec<Id<ConnectionId>> = connections::table
                 .filter(connections::merchant_id.eq(Id(merchant_id)))
@@ -283,7 +300,7 @@ pub fn plan(
     span: &Span,
 ) -> Result<Vec<String>, StoreError> {
     let query = dialect::UsageByDay {
-        series: &[Id(merchant_id).of_any()],
+        series_id: Id(merchant_id).of_any(),
         width: NARROW,
         ranges: &[span.quarters()],
         midnight: span.first_midnight(),
@@ -304,32 +321,6 @@ fn is_of(
         .get_result(conn)
         .optional()?;
     Ok(found.is_some())
-}
-
-/// The series under a tag that pass the filter.
-fn tagged(
-    conn: &mut Conn,
-    owner_id: Id<AnyId>,
-    (key, value): &(String, String),
-    filter: &RequestFilter,
-) -> Result<BTreeSet<Id<AnyId>>, StoreError> {
-    let connection_id = filter.connection_id.map(|id| Id(id).of_any());
-    let rows: Vec<SeriesRow> = usage_tags::table
-        .inner_join(usage_series::table.on(usage_series::series_id.eq(usage_tags::series_id)))
-        .filter(usage_tags::owner_id.eq(owner_id))
-        .filter(usage_tags::key.eq(key))
-        .filter(usage_tags::value.eq(value))
-        .select(SeriesRow::as_select())
-        .load(conn)?;
-    let mut found = BTreeSet::new();
-    for row in rows {
-        let metadata = pairs(&row)?;
-        let all = filter.metadata.iter().all(|(key, value)| metadata.get(key) == Some(value));
-        if all && (connection_id.is_none() || row.connection_id == connection_id) {
-            found.insert(row.series_id);
-        }
-    }
-    Ok(found)
 }
 
 /// A range of slots. The end is excluded.

@@ -100,7 +100,10 @@ impl Shop {
     fn call(&self, store: &TestStore, dice: &mut Dice) -> Call {
         let pairs: BTreeMap<_, _> = dice.metadata().into_iter().collect();
         let at = Timestamp::from_unix_micros(dice.quarter() + dice.below(900_000_000) as i64);
+        // After a clock was set back, ids are ahead of it.
+        let ahead = dice.one_or_none(&[1, 20_000_000]).unwrap_or_default();
         let mut call = Call {
+            request_id: RequestId::least(at.plus_millis(ahead)),
             connection_id: dice.one_or_none(&self.connections),
             meter_slug: (dice.below(3) > 0).then(|| dice.one_of(&self.meters).1.clone()),
             created_at: at,
@@ -517,6 +520,50 @@ fn sums_are_right_before_calls_are_folded_afterwards_and_when_they_are_rebuilt()
         let now = store.clock.now();
         store.store.write(move |conn| rollups::rebuild(conn, now)).await.unwrap();
         assert_adds_up(&store.store, &shop, &mut dice).await;
+    });
+}
+
+#[test]
+fn a_sum_by_two_pairs_is_right_over_several_pages_of_records() {
+    const CALLS: u64 = 2_300;
+    each_store(async |store| {
+        let shop = shop(store).await;
+        let call = async |number: u64| {
+            let mut call = store.call(shop.merchant_id, shop.key);
+            let pairs = format!(r#"{{"env":"prod","team":"team-{}"}}"#, number % 2);
+            call.forwarded.metadata = Metadata::parse(&pairs).unwrap();
+            let request_id = call.request_id;
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            store.store.settle(request_id, answered(number, "0.01")).await;
+        };
+        futures_util::future::join_all((0..CALLS).map(call)).await;
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let at = LocalTime::in_utc(START);
+        let span = Span::new(at, LocalTime::in_utc(START.plus_millis(900_000))).unwrap();
+        for is_folded in [false, true] {
+            if is_folded {
+                store.store.fold().await.unwrap();
+            }
+            for metadata in [
+                vec![pair("env", "prod")],
+                vec![pair("env", "prod"), pair("team", "team-0")],
+                vec![pair("team", "team-1"), pair("env", "prod")],
+                vec![pair("team", "team-1"), pair("team", "team-0")],
+            ] {
+                let half = metadata.iter().find(|(key, _)| key == "team");
+                let is_none = metadata.iter().all(|(key, _)| key == "team");
+                let counts = |number: &u64| match half {
+                    None => true,
+                    Some((_, value)) => !is_none && *value == format!("team-{}", number % 2),
+                };
+                let expected: Vec<u64> = (0..CALLS).filter(counts).collect();
+                let filter = RequestFilter { metadata, ..RequestFilter::default() };
+                let found = by_day(&store.store, shop.merchant_id, &filter, span).await;
+                let sums = (found[0].requests, found[0].tokens);
+                let tokens = i128::from(expected.iter().sum::<u64>());
+                assert_eq!(sums, (expected.len() as i128, tokens), "{filter:?}");
+            }
+        }
     });
 }
 

@@ -1,29 +1,34 @@
-//! The audit of the roll-ups. Series of merchants, customers and spend keys are compared row by row. Series by metadata
-//! and by traits are compared by the total of each pair.
+//! The audit of the roll-ups. Series of merchants, customers and spend keys are compared row by row, series of pairs by
+//! their total.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use diesel::prelude::*;
-use tollgate_domain::{Id as _, MeterId, PendingRecord, RequestRecord};
+use tollgate_domain::{Id as _, MerchantId, MeterId, PendingRecord, RequestRecord};
 
 use super::findings::{Audit, CHUNK, Owners};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
-use crate::rollups::{
-    self, NARROW, RollupKey, Rollups, Series, Sums, WIDE, is_trait, pairs, slot, traits,
-};
-use crate::rows::{RollupRow, SeriesRow, TagRow, time};
-use crate::schema::{usage_rollups, usage_series, usage_tags};
-
-/// A merchant or customer, and a pair of metadata.
-type PairKey = (Id<AnyId>, String, String);
+use crate::rollups::{self, NARROW, RollupKey, Rollups, Sums, WIDE, slot, traits};
+use crate::rows::{PairRow, RollupRow, time};
+use crate::schema::{usage_pairs, usage_rollups};
 
 /// The stored and the recalculated sums.
 #[derive(Default)]
 pub(super) struct Recomputed {
     rows: BTreeMap<RollupKey, [Sums; 2]>,
-    pairs: BTreeMap<PairKey, [Sums; 2]>,
+    /// By the series of a pair.
+    pairs: HashMap<Id<AnyId>, OfPair>,
+}
+
+/// The total of the calls of a merchant or a customer with a pair.
+struct OfPair {
+    merchant_id: Id<MerchantId>,
+    owner: Id<AnyId>,
+    key: String,
+    value: String,
+    sums: [Sums; 2],
 }
 
 impl Recomputed {
@@ -41,40 +46,43 @@ impl Recomputed {
                 *sums += more;
             }
         };
+        let merchant_id = Id(call.merchant_id).of_any();
+        let connection_id = call.connection_id.map(|id| Id(id).of_any());
+        let owners = || [Some(merchant_id), connection_id].into_iter().flatten();
+        owners().for_each(|owner| add(owner, &[NARROW, WIDE]));
         if let Some(spend_key_id) = call.spend_key_id {
             add(Id(spend_key_id).of_any(), &[WIDE]);
         }
-        let merchant_id = Id(call.merchant_id).of_any();
-        for (key, value) in traits(record) {
-            let pair = (merchant_id, key.to_owned(), value);
-            let [_, sums] = self.pairs.entry(pair).or_default();
+        let mut add = |owner: Id<AnyId>, key: &String, value: &String| {
+            let series = self.pairs.entry(rollups::series_of(owner, (key, value)));
+            let of_pair = series.or_insert_with(|| OfPair {
+                merchant_id: Id(call.merchant_id),
+                owner,
+                key: key.clone(),
+                value: value.clone(),
+                sums: Default::default(),
+            });
+            let [_, sums] = &mut of_pair.sums;
             *sums += more;
+        };
+        for (key, value) in traits(record) {
+            add(merchant_id, &key.to_owned(), &value);
         }
-        let connection_id = call.connection_id.map(|id| Id(id).of_any());
-        for owner in [Some(merchant_id), connection_id].into_iter().flatten() {
-            add(owner, &[NARROW, WIDE]);
-            for (key, value) in record.metadata.iter() {
-                let key = (owner, key.clone(), value.clone());
-                let [_, sums] = self.pairs.entry(key).or_default();
-                *sums += more;
-            }
+        for owner in owners() {
+            record.metadata.iter().for_each(|(key, value)| add(owner, key, value));
         }
     }
 
-    fn keep(&mut self, row: RollupRow, pairs_of: &HashMap<Id<AnyId>, Vec<PairKey>>) {
-        let sums = Sums::from(&row);
-        let Some(pairs) = pairs_of.get(&row.series_id) else {
-            let key = (row.merchant_id, row.series_id, row.width, row.slot, row.meter_id);
-            let [kept, _] = self.rows.entry(key).or_default();
-            *kept += sums;
-            return;
-        };
-        for pair in pairs {
-            if row.width == NARROW || is_trait(&pair.1) {
-                let [kept, _] = self.pairs.entry(pair.clone()).or_default();
-                *kept += sums;
+    fn keep(&mut self, row: &RollupRow) {
+        let sums = Sums::from(row);
+        let [kept, _] = match self.pairs.get_mut(&row.series_id) {
+            Some(of_pair) => &mut of_pair.sums,
+            None => {
+                let key = (row.merchant_id, row.series_id, row.width, row.slot, row.meter_id);
+                self.rows.entry(key).or_default()
             }
-        }
+        };
+        *kept += sums;
     }
 }
 
@@ -86,10 +94,8 @@ pub(super) fn compare(
 ) -> Result<(), StoreError> {
     // The calls in the queue count as if they were in the roll-ups.
     let mut unfolded = Rollups::default();
-    rollups::queued(conn)?.iter().for_each(|call| unfolded.add(&Series::default(), call));
-    let rows: Vec<_> = unfolded.rows().collect();
-    let pairs_of = pairs_by_series(conn, unfolded)?;
-    rows.into_iter().for_each(|row| recomputed.keep(row, &pairs_of));
+    rollups::queued(conn)?.iter().for_each(|call| unfolded.add(call));
+    unfolded.rows().for_each(|row| recomputed.keep(&row));
     let mut after = (Id::default(), 0, 0, Id::default());
     loop {
         use usage_rollups::{meter_id, series_id, slot, width};
@@ -110,7 +116,7 @@ pub(super) fn compare(
             .load(conn)?;
         let Some(last) = rows.last() else { break };
         after = (last.series_id, last.width, last.slot, last.meter_id);
-        rows.into_iter().for_each(|row| recomputed.keep(row, &pairs_of));
+        rows.iter().for_each(|row| recomputed.keep(row));
     }
     for ((_, owner, width, slot, meter_id), sums) in recomputed.rows {
         let at = time(slot.saturating_mul(15 * 60 * 1_000_000));
@@ -123,35 +129,16 @@ pub(super) fn compare(
         let what = format!("usage of {owner} in {width} quarter hour{plural} from {at} {meter}");
         audit.compare_sums(&what, sums);
     }
-    for ((owner, key, value), sums) in recomputed.pairs {
-        let owner = owners.name(owner);
-        audit.compare_sums(&format!("usage of {owner} with {key} = {value}"), sums);
+    let mut listed: BTreeSet<PairRow> = unfolded.into_pairs().collect();
+    let rows: Vec<PairRow> = usage_pairs::table.select(PairRow::as_select()).load(conn)?;
+    listed.extend(rows);
+    for OfPair { merchant_id, owner, key, value, sums } in recomputed.pairs.into_values() {
+        let what = format!("usage of {} with {key} = {value}", owners.name(owner));
+        audit.compare_sums(&what, sums);
+        let is_listed = listed.contains(&PairRow { merchant_id, key, value });
+        audit.compare(format!("{what}: pair"), i64::from(is_listed), 1);
     }
     Ok(())
-}
-
-/// The pairs that a query finds each series by, with their owners.
-fn pairs_by_series(
-    conn: &mut Conn,
-    unfolded: Rollups,
-) -> Result<HashMap<Id<AnyId>, Vec<PairKey>>, StoreError> {
-    let mut found: HashMap<Id<AnyId>, Vec<PairKey>> = HashMap::new();
-    let tags: Vec<(TagRow, SeriesRow)> = usage_tags::table
-        .inner_join(usage_series::table.on(usage_series::series_id.eq(usage_tags::series_id)))
-        .select((TagRow::as_select(), SeriesRow::as_select()))
-        .load(conn)?;
-    let tags: BTreeSet<_> = tags.into_iter().chain(unfolded.tagged()).collect();
-    for (tag, series) in tags {
-        let of_series = found.entry(series.series_id).or_default();
-        if tag.key.is_empty() {
-            let all = pairs(&series)?.into_iter();
-            of_series.extend(all.map(|(key, value)| (tag.owner_id, key, value)));
-        } else {
-            let owners = [Some(tag.owner_id), series.connection_id].into_iter().flatten();
-            of_series.extend(owners.map(|owner| (owner, tag.key.clone(), tag.value.clone())));
-        }
-    }
-    Ok(found)
 }
 
 impl Audit {

@@ -13,12 +13,12 @@ use crate::conn::Conn;
 use crate::ids::{AnyId, Id};
 use crate::rows::{PartSums, to_json};
 
-/// The sums of the rows of these series and this width, by day. A day begins at the slot of a midnight. Only rows
+/// The sums of the rows of a series and a width, by day. A day begins at the slot of a midnight. Only rows
 /// within these ranges and within one day count, of one meter or all.
 ///
-/// The order of the loops is forced: the planners cannot know that there are few series and ranges.
+/// The order of the loops is forced: the planners cannot know that there are few ranges.
 pub(crate) struct UsageByDay<'a> {
-    pub(crate) series: &'a [Id<AnyId>],
+    pub(crate) series_id: Id<AnyId>,
     pub(crate) width: i32,
     pub(crate) ranges: &'a [(i64, i64)],
     pub(crate) midnight: i64,
@@ -52,7 +52,7 @@ impl UsageByDay<'_> {
         diesel::sql_query(sql)
             .into_boxed()
             .bind::<BigInt, _>(self.midnight)
-            .bind::<Text, _>(to_json(&self.series))
+            .bind::<Binary, _>(self.series_id)
             .bind::<Text, _>(to_json(&self.ranges))
             .bind::<Integer, _>(self.width)
             .bind::<Nullable<Binary>, _>(self.meter_id.map(Id))
@@ -63,7 +63,7 @@ impl UsageByDay<'_> {
         diesel::sql_query(sql)
             .into_boxed()
             .bind::<BigInt, _>(self.midnight)
-            .bind::<Array<Binary>, _>(self.series.to_vec())
+            .bind::<Binary, _>(self.series_id)
             .bind::<Array<BigInt>, _>(first)
             .bind::<Array<BigInt>, _>(past)
             .bind::<Integer, _>(self.width)
@@ -192,8 +192,8 @@ macro_rules! sums {
 const SQLITE_USAGE_BY_DAY: &str = concat!(
     "SELECT (r.slot - ?1) / 96 AS part, ",
     sums!(""),
-    "FROM json_each(?2) AS s CROSS JOIN json_each(?3) AS g CROSS JOIN usage_rollups AS r \
-     WHERE r.series_id = unhex(substr(s.value, 3)) AND r.width = ?4 \
+    "FROM json_each(?3) AS g CROSS JOIN usage_rollups AS r \
+     WHERE r.series_id = ?2 AND r.width = ?4 \
      AND r.slot >= json_extract(g.value, '$[0]') AND r.slot < json_extract(g.value, '$[1]') \
      AND (r.slot - ?1) % 96 + ?4 <= 96 AND (?5 IS NULL OR r.meter_id = ?5) GROUP BY 1"
 );
@@ -201,8 +201,8 @@ const SQLITE_USAGE_BY_DAY: &str = concat!(
 const POSTGRES_USAGE_BY_DAY: &str = concat!(
     "SELECT (r.slot - $1) / 96 AS part, ",
     sums!("::bigint"),
-    "FROM unnest($2) AS s (id) CROSS JOIN unnest($3, $4) AS g (first, past) CROSS JOIN LATERAL \
-     (SELECT * FROM usage_rollups AS r WHERE r.series_id = s.id AND r.width = $5 \
+    "FROM unnest($3, $4) AS g (first, past) CROSS JOIN LATERAL \
+     (SELECT * FROM usage_rollups AS r WHERE r.series_id = $2 AND r.width = $5 \
      AND r.slot >= g.first AND r.slot < g.past \
      AND (r.slot - $1) % 96 + $5 <= 96 AND ($6 IS NULL OR r.meter_id = $6) OFFSET 0) AS r GROUP BY 1"
 );

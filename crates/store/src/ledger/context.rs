@@ -15,7 +15,7 @@ use super::recent::Recent;
 use crate::error::StoreError;
 use crate::journal::{Entry, Journal};
 use crate::missing_prices::ReportedPrices;
-use crate::rollups::Series;
+use crate::rollups::KnownPairs;
 use crate::vitals::Vitals;
 use crate::write_set::WriteSet;
 
@@ -24,7 +24,7 @@ pub(crate) struct Context {
     pub(crate) node_id: NodeId,
     pub(crate) service_charge_rate: Rate,
     pub(crate) clock: Clock,
-    pub(crate) series: Series,
+    pub(crate) known_pairs: KnownPairs,
     /// Whether calls were settled that this process has not folded yet.
     pub(crate) is_queued: AtomicBool,
     pub(crate) reported_prices: ReportedPrices,

@@ -292,7 +292,7 @@ impl Writer {
             }
             self.conn = Some(conn);
             self.distrust();
-            self.context.series.forget();
+            self.context.known_pairs.forget();
             self.context.reported_prices.forget();
         }
         let Self { conn: Some(conn), database, context, manager, .. } = self else {

@@ -19,7 +19,7 @@ use crate::settled_call::SettledCall;
 pub(crate) const CONNECTION: &str = ":connection";
 /// The key of the index of records for meters. Its values are their ids.
 pub(crate) const METER: &str = ":meter";
-/// The pair of the index of records for failed calls. It is also their tag in the roll-ups.
+/// The pair of the index of records for failed calls. It is also their pair in the roll-ups.
 pub(crate) const FAILURE: (&str, &str) = (STATUS, FAILED);
 
 /// A settled call in the queue.
@@ -35,7 +35,7 @@ pub(crate) struct QueuedCall {
     pub(crate) meter_id: Option<MeterId>,
     pub(crate) created_at: i64,
     pub(super) settled_at: i64,
-    /// The tags of the call, from [`traits`].
+    /// The pairs of the call beside its metadata, from [`traits`].
     pub(crate) traits: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     pub(crate) metadata: Metadata,

@@ -1,14 +1,12 @@
 //! The sums of calls, and the keys of the rows in which they are kept.
 
-use std::collections::BTreeMap;
 use std::ops::{AddAssign, Sub};
 
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{MerchantId, RequestRecord, RequestStatus};
 
-use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
-use crate::rows::{HIGH, PartSums, RollupRow, SeriesRow, from_json};
+use crate::rows::{HIGH, PartSums, RollupRow};
 
 /// The sums of some calls. Amounts are in units of 10⁻¹⁰ USD, in a type that no sum overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,26 +95,21 @@ impl Sub for Sums {
     }
 }
 
-/// The keys of tags that are not metadata, for the provider and model, and for failures. Metadata keys have no colon.
+/// The keys of pairs that are not metadata, for the provider and model, and for failures. Metadata keys have no colon.
 pub(crate) const MODEL: &str = ":model";
 pub(crate) const STATUS: &str = ":status";
-/// The value of the tag of failed calls.
+/// The value of the pair of failed calls.
 pub(crate) const FAILED: &str = "error";
-/// The longest model name that has a tag of its own. Clients choose the name, and it is part of an index.
+/// The longest model name that has a pair of its own. Clients choose the name, and it is part of an index.
 const MODEL_BYTES: usize = 255;
 
-/// The tags of an ended call beside its metadata: their keys and values.
+/// The pairs of an ended call beside its metadata.
 pub(crate) fn traits(record: &RequestRecord) -> impl Iterator<Item = (&'static str, String)> {
     let model = record.model.as_deref().unwrap_or_default();
     let has_name = model.len() <= MODEL_BYTES && !model.contains(char::is_control);
     let model = format!("{}/{}", record.provider, if has_name { model } else { "" });
     let failed = (record.status == RequestStatus::Error).then(|| (STATUS, FAILED.to_owned()));
     [Some((MODEL, model)), failed].into_iter().flatten()
-}
-
-/// Whether a tag is a trait, and not metadata.
-pub(crate) fn is_trait(key: &str) -> bool {
-    key.starts_with(':')
 }
 
 /// The quarter hours that a wide row covers. Long ranges are then few rows, and a day that does not begin with a wide
@@ -188,9 +181,4 @@ impl RollupRow {
             merchant_cost,
         }
     }
-}
-
-/// The metadata of a series.
-pub(crate) fn pairs(row: &SeriesRow) -> Result<BTreeMap<String, String>, StoreError> {
-    from_json("usage_series.metadata", &row.metadata)
 }

@@ -1,4 +1,4 @@
-//! The rows of roll-ups, of their series, and of the queue of calls.
+//! The rows of roll-ups, of the pairs of calls, and of the queue of calls.
 
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use tollgate_domain::MerchantId;
 
 use crate::ids::{AnyId, Id};
-use crate::schema::{rollup_queue, usage_rollups, usage_series, usage_tags};
+use crate::schema::{rollup_queue, usage_pairs, usage_rollups};
 
 /// The unit of the high number of a sum in [`PartSums`].
 pub(crate) const HIGH: i64 = 10_000_000_000;
@@ -65,24 +65,19 @@ pub(crate) struct PartSums {
     pub(crate) merchant_cost_high: i64,
 }
 
+/// A pair that calls of a merchant have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
-#[diesel(table_name = usage_series, treat_none_as_default_value = false)]
-pub(crate) struct SeriesRow {
+#[diesel(table_name = usage_pairs)]
+pub(crate) struct PairRow {
     pub(crate) merchant_id: Id<MerchantId>,
-    pub(crate) series_id: Id<AnyId>,
-    pub(crate) connection_id: Option<Id<AnyId>>,
-    /// A JSON object.
-    pub(crate) metadata: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
-#[diesel(table_name = usage_tags)]
-pub(crate) struct TagRow {
-    pub(crate) merchant_id: Id<MerchantId>,
-    pub(crate) owner_id: Id<AnyId>,
     pub(crate) key: String,
     pub(crate) value: String,
-    pub(crate) series_id: Id<AnyId>,
+}
+
+impl PairRow {
+    pub(crate) fn new(merchant_id: MerchantId, (key, value): (&String, &String)) -> Self {
+        Self { merchant_id: Id(merchant_id), key: key.clone(), value: value.clone() }
+    }
 }
 
 /// The settled calls of a group.

@@ -2,23 +2,20 @@
 -- open_calls, requests, request_index and transactions are written for every call and carry no foreign
 -- keys: every id in them was read from the table it names in the same transaction, and `tollgate audit`
 -- checks them.
--- requests, request_index and transactions only grow. They have a partition for each month, named by it such as
--- requests_2026_11, which a process that serves makes ahead. Ids begin with the milliseconds since 1970 at which
--- they were made. What is of no such month is in the default partition.
 
 CREATE TABLE merchants (
-    merchant_id BYTEA NOT NULL PRIMARY KEY,
-    name        TEXT COLLATE "C" NOT NULL,
-    wallet_id   BYTEA NOT NULL,
+    merchant_id BLOB NOT NULL PRIMARY KEY,
+    name        TEXT NOT NULL,
+    wallet_id   BLOB NOT NULL REFERENCES wallets DEFERRABLE INITIALLY DEFERRED,
     created_at  BIGINT NOT NULL
 );
 
 CREATE TABLE secret_keys (
-    secret_key_id BYTEA NOT NULL PRIMARY KEY,
-    merchant_id   BYTEA NOT NULL REFERENCES merchants,
-    name          TEXT COLLATE "C" NOT NULL,
-    key_hash      BYTEA NOT NULL UNIQUE,
-    key_preview   TEXT COLLATE "C" NOT NULL,
+    secret_key_id BLOB NOT NULL PRIMARY KEY,
+    merchant_id   BLOB NOT NULL REFERENCES merchants,
+    name          TEXT NOT NULL,
+    key_hash      BLOB NOT NULL UNIQUE,
+    key_preview   TEXT NOT NULL,
     created_at    BIGINT NOT NULL,
     deleted_at    BIGINT
 );
@@ -27,24 +24,24 @@ CREATE INDEX secret_keys_by_merchant ON secret_keys (merchant_id, secret_key_id)
 -- Sessions of the dashboard. The browser keeps a random token; its SHA-256 is here, so that a reader of
 -- this table cannot sign in with it.
 CREATE TABLE sessions (
-    token_hash    BYTEA NOT NULL PRIMARY KEY,
+    token_hash    BLOB NOT NULL PRIMARY KEY,
     -- A session ends with the key that it was opened with.
-    secret_key_id BYTEA NOT NULL REFERENCES secret_keys,
-    merchant_id   BYTEA NOT NULL REFERENCES merchants,
+    secret_key_id BLOB NOT NULL REFERENCES secret_keys,
+    merchant_id   BLOB NOT NULL REFERENCES merchants,
     expires_at    BIGINT NOT NULL
 );
 CREATE INDEX sessions_by_age ON sessions (expires_at);
 
 CREATE TABLE wallets (
-    wallet_id             BYTEA NOT NULL PRIMARY KEY,
-    merchant_id           BYTEA NOT NULL REFERENCES merchants,
-    connection_id         BYTEA,
+    wallet_id             BLOB NOT NULL PRIMARY KEY,
+    merchant_id           BLOB NOT NULL REFERENCES merchants,
+    connection_id         BLOB REFERENCES connections DEFERRABLE INITIALLY DEFERRED,
     balance               BIGINT NOT NULL,
     held                  BIGINT NOT NULL CHECK (held >= 0),
     overdraft_limit       BIGINT,
     low_balance_threshold BIGINT,
     -- The active subscription that fills its credits.
-    subscription_id       BYTEA,
+    subscription_id       BLOB,
     cycle_credit          BIGINT NOT NULL CHECK (cycle_credit >= 0),
     cycle_held            BIGINT NOT NULL CHECK (cycle_held >= 0),
     cycle_expired         BIGINT NOT NULL,
@@ -61,28 +58,26 @@ CREATE TABLE wallets (
 );
 
 CREATE TABLE connections (
-    connection_id BYTEA NOT NULL PRIMARY KEY,
-    merchant_id   BYTEA NOT NULL REFERENCES merchants,
-    reference_id  TEXT COLLATE "C",
-    name          TEXT COLLATE "C",
-    email         TEXT COLLATE "C",
-    metadata      TEXT COLLATE "C" NOT NULL,
-    wallet_id     BYTEA NOT NULL REFERENCES wallets,
+    connection_id BLOB NOT NULL PRIMARY KEY,
+    merchant_id   BLOB NOT NULL REFERENCES merchants,
+    reference_id  TEXT,
+    name          TEXT,
+    email         TEXT,
+    metadata      TEXT NOT NULL,
+    wallet_id     BLOB NOT NULL REFERENCES wallets,
     created_at    BIGINT NOT NULL,
     deleted_at    BIGINT
 );
 CREATE INDEX connections_by_merchant ON connections (merchant_id, connection_id);
 CREATE UNIQUE INDEX connections_by_reference ON connections (merchant_id, reference_id)
     WHERE reference_id IS NOT NULL AND deleted_at IS NULL;
-ALTER TABLE merchants ADD FOREIGN KEY (wallet_id) REFERENCES wallets DEFERRABLE INITIALLY DEFERRED;
-ALTER TABLE wallets ADD FOREIGN KEY (connection_id) REFERENCES connections DEFERRABLE INITIALLY DEFERRED;
 
 CREATE TABLE meters (
-    meter_id    BYTEA NOT NULL PRIMARY KEY,
-    merchant_id BYTEA NOT NULL REFERENCES merchants,
-    slug        TEXT COLLATE "C" NOT NULL,
-    name        TEXT COLLATE "C" NOT NULL,
-    tier_period TEXT COLLATE "C" NOT NULL,
+    meter_id    BLOB NOT NULL PRIMARY KEY,
+    merchant_id BLOB NOT NULL REFERENCES merchants,
+    slug        TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    tier_period TEXT NOT NULL,
     version     INTEGER NOT NULL,
     created_at  BIGINT NOT NULL,
     deleted_at  BIGINT
@@ -92,76 +87,46 @@ CREATE UNIQUE INDEX meters_by_slug ON meters (merchant_id, slug) WHERE deleted_a
 
 -- The fee model of a meter from one change to the next; never updated.
 CREATE TABLE meter_versions (
-    meter_id    BYTEA NOT NULL REFERENCES meters,
-    merchant_id BYTEA NOT NULL REFERENCES merchants,
+    meter_id    BLOB NOT NULL REFERENCES meters,
+    merchant_id BLOB NOT NULL REFERENCES merchants,
     version     INTEGER NOT NULL,
-    model       TEXT COLLATE "C" NOT NULL,
+    model       TEXT NOT NULL,
     created_at  BIGINT NOT NULL,
     PRIMARY KEY (meter_id, version)
 );
 
 -- The usage of an owner (a spend key, else a connection, else a merchant) under a meter so far.
 CREATE TABLE tier_counters (
-    merchant_id BYTEA NOT NULL,
-    owner_id    BYTEA NOT NULL,
-    meter_id    BYTEA NOT NULL REFERENCES meters,
-    period      TEXT COLLATE "C" NOT NULL,
+    merchant_id BLOB NOT NULL,
+    owner_id    BLOB NOT NULL,
+    meter_id    BLOB NOT NULL REFERENCES meters,
+    period      TEXT NOT NULL,
     used        BIGINT NOT NULL,
     PRIMARY KEY (merchant_id, owner_id, meter_id, period)
-);
+) WITHOUT ROWID;
 
 -- Restricted keys. The rules of a key are JSON and are replaced as a whole.
 CREATE TABLE spend_keys (
-    spend_key_id  BYTEA NOT NULL PRIMARY KEY,
-    merchant_id   BYTEA NOT NULL REFERENCES merchants,
-    wallet_id     BYTEA NOT NULL REFERENCES wallets,
+    spend_key_id  BLOB NOT NULL PRIMARY KEY,
+    merchant_id   BLOB NOT NULL REFERENCES merchants,
+    wallet_id     BLOB NOT NULL REFERENCES wallets,
     -- The connection of that wallet; absent for the merchant's own wallet.
-    connection_id BYTEA REFERENCES connections,
-    meter_id      BYTEA REFERENCES meters,
-    name          TEXT COLLATE "C" NOT NULL,
-    key_hash      BYTEA NOT NULL UNIQUE,
-    key_preview   TEXT COLLATE "C" NOT NULL,
-    rules         TEXT COLLATE "C" NOT NULL,
+    connection_id BLOB REFERENCES connections,
+    meter_id      BLOB REFERENCES meters,
+    name          TEXT NOT NULL,
+    key_hash      BLOB NOT NULL UNIQUE,
+    key_preview   TEXT NOT NULL,
+    rules         TEXT NOT NULL,
     created_at    BIGINT NOT NULL,
     deleted_at    BIGINT
 );
-
--- How often the configuration that decides a merchant's calls has been changed. Who decides by a configuration that
--- was read before compares the count. Triggers keep it, when a transaction commits: two transactions that change several
--- rows never wait for each other in a circle.
-CREATE TABLE config_versions (
-    merchant_id BYTEA NOT NULL PRIMARY KEY,
-    version     BIGINT NOT NULL
-);
-CREATE FUNCTION count_config_change() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO config_versions VALUES (OLD.merchant_id, 1)
-        ON CONFLICT (merchant_id) DO UPDATE SET version = config_versions.version + 1;
-    RETURN NULL;
-END $$;
-CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE OR DELETE ON merchants
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_config_change();
-CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE OR DELETE ON secret_keys
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_config_change();
-CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE OR DELETE ON connections
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_config_change();
-CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE OR DELETE ON meters
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_config_change();
-CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE OR DELETE ON spend_keys
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_config_change();
--- Of a wallet it counts whether admissions have to look at it: it has a limit, or almost no room.
-CREATE CONSTRAINT TRIGGER count_config_change AFTER UPDATE ON wallets
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-    WHEN ((OLD.overdraft_limit IS NOT NULL OR OLD.balance <= -4000000000000000000)
-        IS DISTINCT FROM (NEW.overdraft_limit IS NOT NULL OR NEW.balance <= -4000000000000000000))
-    EXECUTE FUNCTION count_config_change();
 CREATE INDEX spend_keys_by_merchant ON spend_keys (merchant_id, spend_key_id);
 CREATE INDEX spend_keys_by_meter ON spend_keys (meter_id) WHERE meter_id IS NOT NULL;
 
 -- The use of a spend key in the cycles of its last use: a narrow row, because every call writes it twice.
 CREATE TABLE spend_counters (
-    spend_key_id   BYTEA NOT NULL PRIMARY KEY REFERENCES spend_keys,
-    merchant_id    BYTEA NOT NULL,
+    spend_key_id   BLOB NOT NULL PRIMARY KEY REFERENCES spend_keys,
+    merchant_id    BLOB NOT NULL,
     day_spent      BIGINT NOT NULL,
     week_spent     BIGINT NOT NULL,
     month_spent    BIGINT NOT NULL,
@@ -186,11 +151,11 @@ CREATE TABLE spend_counters (
 
 -- Subscription plans, each for a price per cycle.
 CREATE TABLE subscription_configs (
-    subscription_config_id BYTEA NOT NULL PRIMARY KEY,
-    merchant_id            BYTEA NOT NULL REFERENCES merchants,
-    name                   TEXT COLLATE "C" NOT NULL,
+    subscription_config_id BLOB NOT NULL PRIMARY KEY,
+    merchant_id            BLOB NOT NULL REFERENCES merchants,
+    name                   TEXT NOT NULL,
     period_amount          BIGINT NOT NULL,
-    billing_interval       TEXT COLLATE "C" NOT NULL,
+    billing_interval       TEXT NOT NULL,
     version                INTEGER NOT NULL,
     created_at             BIGINT NOT NULL,
     deleted_at             BIGINT
@@ -200,19 +165,19 @@ CREATE INDEX subscription_configs_by_merchant
 
 -- The terms of a configuration from one change to the next; never updated.
 CREATE TABLE subscription_config_versions (
-    subscription_config_id BYTEA NOT NULL REFERENCES subscription_configs,
-    merchant_id            BYTEA NOT NULL REFERENCES merchants,
+    subscription_config_id BLOB NOT NULL REFERENCES subscription_configs,
+    merchant_id            BLOB NOT NULL REFERENCES merchants,
     version                INTEGER NOT NULL,
-    terms                  TEXT COLLATE "C" NOT NULL,
+    terms                  TEXT NOT NULL,
     created_at             BIGINT NOT NULL,
     PRIMARY KEY (subscription_config_id, version)
 );
 
 CREATE TABLE credit_bundles (
-    credit_bundle_id       BYTEA NOT NULL PRIMARY KEY,
-    subscription_config_id BYTEA NOT NULL REFERENCES subscription_configs,
-    merchant_id            BYTEA NOT NULL REFERENCES merchants,
-    name                   TEXT COLLATE "C" NOT NULL,
+    credit_bundle_id       BLOB NOT NULL PRIMARY KEY,
+    subscription_config_id BLOB NOT NULL REFERENCES subscription_configs,
+    merchant_id            BLOB NOT NULL REFERENCES merchants,
+    name                   TEXT NOT NULL,
     cost                   BIGINT NOT NULL,
     credit_amount          BIGINT NOT NULL,
     created_at             BIGINT NOT NULL,
@@ -223,12 +188,12 @@ CREATE INDEX credit_bundles_by_config ON credit_bundles (subscription_config_id,
 
 -- Written only under the lock of the wallet that has the credit.
 CREATE TABLE subscriptions (
-    subscription_id        BYTEA NOT NULL PRIMARY KEY,
-    merchant_id            BYTEA NOT NULL REFERENCES merchants,
-    connection_id          BYTEA NOT NULL REFERENCES connections,
-    wallet_id              BYTEA NOT NULL REFERENCES wallets,
-    subscription_config_id BYTEA NOT NULL REFERENCES subscription_configs,
-    status                 TEXT COLLATE "C" NOT NULL,
+    subscription_id        BLOB NOT NULL PRIMARY KEY,
+    merchant_id            BLOB NOT NULL REFERENCES merchants,
+    connection_id          BLOB NOT NULL REFERENCES connections,
+    wallet_id              BLOB NOT NULL REFERENCES wallets,
+    subscription_config_id BLOB NOT NULL REFERENCES subscription_configs,
+    status                 TEXT NOT NULL,
     started_at             BIGINT NOT NULL,
     cancelled_at           BIGINT,
     -- The instant from which cycles are counted, and the number of the current one from there.
@@ -237,8 +202,8 @@ CREATE TABLE subscriptions (
     cycle_start_at         BIGINT NOT NULL,
     cycle_end_at           BIGINT NOT NULL,
     -- The change at the end of the cycle, and the configuration from then if it goes on.
-    pending_change         TEXT COLLATE "C",
-    pending_config_id      BYTEA REFERENCES subscription_configs
+    pending_change         TEXT,
+    pending_config_id      BLOB REFERENCES subscription_configs
 );
 CREATE INDEX subscriptions_by_merchant ON subscriptions (merchant_id, subscription_id);
 CREATE INDEX subscriptions_by_connection ON subscriptions (connection_id, subscription_id);
@@ -251,15 +216,15 @@ CREATE INDEX subscriptions_due ON subscriptions (cycle_end_at) WHERE status = 'a
 -- Calls that were admitted and are not settled: each row is deleted by the settlement. There are as many
 -- as calls are in flight.
 CREATE TABLE open_calls (
-    request_id         BYTEA NOT NULL PRIMARY KEY,
-    merchant_id        BYTEA NOT NULL,
+    request_id         BLOB NOT NULL PRIMARY KEY,
+    merchant_id        BLOB NOT NULL,
     -- The life of the process that will settle it.
-    node_id            BYTEA NOT NULL,
-    connection_id      BYTEA,
-    spend_key_id       BYTEA,
-    wallet_id          BYTEA,
-    merchant_wallet_id BYTEA NOT NULL,
-    meter_id           BYTEA,
+    node_id            BLOB NOT NULL,
+    connection_id      BLOB,
+    spend_key_id       BLOB,
+    wallet_id          BLOB,
+    merchant_wallet_id BLOB NOT NULL,
+    meter_id           BLOB,
     meter_version      INTEGER,
     disable_billing    BOOLEAN NOT NULL,
     spend_hold         BIGINT NOT NULL,
@@ -270,23 +235,23 @@ CREATE TABLE open_calls (
     bundle_hold        BIGINT NOT NULL,
     credit_cycle       BIGINT,
     merchant_hold      BIGINT NOT NULL,
-    forwarded          TEXT COLLATE "C" NOT NULL,
+    forwarded          TEXT NOT NULL,
     created_at         BIGINT NOT NULL
-);
+) WITHOUT ROWID;
 
 -- The records of settled calls: each is written once, by the settlement, and never updated.
 CREATE TABLE requests (
-    merchant_id        BYTEA NOT NULL,
-    request_id         BYTEA NOT NULL,
+    merchant_id        BLOB NOT NULL,
+    request_id         BLOB NOT NULL,
     -- 1, 2, 3, … on its wallet, or else the merchant's own, without gaps.
     sequence           BIGINT NOT NULL,
     -- The merchant's own id of usage that was reported.
-    reference_id       TEXT COLLATE "C",
-    connection_id      BYTEA,
-    spend_key_id       BYTEA,
-    wallet_id          BYTEA,
-    merchant_wallet_id BYTEA NOT NULL,
-    meter_id           BYTEA,
+    reference_id       TEXT,
+    connection_id      BLOB,
+    spend_key_id       BLOB,
+    wallet_id          BLOB,
+    merchant_wallet_id BLOB NOT NULL,
+    meter_id           BLOB,
     meter_version      INTEGER,
     disable_billing    BOOLEAN NOT NULL,
     -- 2 completed, 3 error.
@@ -297,48 +262,48 @@ CREATE TABLE requests (
     counted_units      BIGINT NOT NULL,
     -- Ended by the sweeper; a settlement that comes later is a correction.
     swept              BOOLEAN NOT NULL,
-    forwarded          TEXT COLLATE "C" NOT NULL,
-    outcome            TEXT COLLATE "C" NOT NULL,
+    forwarded          TEXT NOT NULL,
+    outcome            TEXT NOT NULL,
     created_at         BIGINT NOT NULL,
     PRIMARY KEY (merchant_id, request_id)
-) PARTITION BY RANGE (request_id);
+);
 
 -- The settlement of a call that the sweeper had ended: it replaces these columns of its record.
 CREATE TABLE corrections (
-    merchant_id   BYTEA NOT NULL,
-    request_id    BYTEA NOT NULL,
+    merchant_id   BLOB NOT NULL,
+    request_id    BLOB NOT NULL,
     status        SMALLINT NOT NULL CHECK (status IN (2, 3)),
     wallet_cost   BIGINT NOT NULL,
     merchant_cost BIGINT NOT NULL,
     counted_units BIGINT NOT NULL,
-    outcome       TEXT COLLATE "C" NOT NULL,
+    outcome       TEXT NOT NULL,
     created_at    BIGINT NOT NULL,
     PRIMARY KEY (merchant_id, request_id)
 );
 
 -- The merchants' own ids of reported usage: each is booked once.
 CREATE TABLE reported_usage (
-    merchant_id  BYTEA NOT NULL,
-    reference_id TEXT COLLATE "C" NOT NULL,
-    request_id   BYTEA NOT NULL,
+    merchant_id  BLOB NOT NULL,
+    reference_id TEXT NOT NULL,
+    request_id   BLOB NOT NULL,
     PRIMARY KEY (merchant_id, reference_id)
-);
+) WITHOUT ROWID;
 
 -- How lists find records: by each pair of a record's metadata, and by `:connection`, `:meter`, and `:status`
 -- for those that failed. No key of metadata has a colon.
 CREATE TABLE request_index (
-    merchant_id BYTEA NOT NULL,
-    key         TEXT COLLATE "C" NOT NULL,
-    value       TEXT COLLATE "C" NOT NULL,
-    request_id  BYTEA NOT NULL,
+    merchant_id BLOB NOT NULL,
+    key         TEXT NOT NULL,
+    value       TEXT NOT NULL,
+    request_id  BLOB NOT NULL,
     PRIMARY KEY (merchant_id, key, value, request_id)
-) PARTITION BY RANGE (request_id);
+) WITHOUT ROWID;
 
 -- Every movement of money or credit; never updated.
 CREATE TABLE transactions (
-    transaction_id BYTEA NOT NULL,
-    merchant_id    BYTEA NOT NULL,
-    wallet_id      BYTEA NOT NULL,
+    transaction_id BLOB NOT NULL,
+    merchant_id    BLOB NOT NULL,
+    wallet_id      BLOB NOT NULL,
     -- The account of the wallet: 1 its balance, 2 the credit of its cycle, 3 that of bundles.
     account        SMALLINT NOT NULL CHECK (account BETWEEN 1 AND 3),
     -- 1, 2, 3, … on each wallet, without gaps.
@@ -348,28 +313,28 @@ CREATE TABLE transactions (
     kind           SMALLINT NOT NULL CHECK (kind BETWEEN 1 AND 8),
     amount         BIGINT NOT NULL,
     balance_after  BIGINT NOT NULL,
-    request_id     BYTEA,
-    description    TEXT COLLATE "C",
+    request_id     BLOB,
+    description    TEXT,
     created_at     BIGINT NOT NULL,
-    PRIMARY KEY (wallet_id, number, transaction_id)
-) PARTITION BY RANGE (transaction_id);
+    PRIMARY KEY (wallet_id, number)
+) WITHOUT ROWID;
 
 -- The keys of movements that must happen once on their wallet and that no other row makes happen once, as
 -- the record of a call does.
 CREATE TABLE transaction_keys (
-    wallet_id       BYTEA NOT NULL,
-    idempotency_key TEXT COLLATE "C" NOT NULL,
-    merchant_id     BYTEA NOT NULL,
+    wallet_id       BLOB NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    merchant_id     BLOB NOT NULL,
     -- The number of the transaction.
     number          BIGINT NOT NULL,
     PRIMARY KEY (wallet_id, idempotency_key)
-);
+) WITHOUT ROWID;
 
 -- Movements because a record was priced again. The record stays as it was settled; the final cost of its
 -- call is the record and all of these.
 CREATE TABLE repricings (
-    merchant_id    BYTEA NOT NULL,
-    request_id     BYTEA NOT NULL,
+    merchant_id    BLOB NOT NULL,
+    request_id     BLOB NOT NULL,
     -- 1, 2, 3, … of each record.
     number         INTEGER NOT NULL,
     base_before    BIGINT NOT NULL,
@@ -378,33 +343,33 @@ CREATE TABLE repricings (
     wallet_delta   BIGINT NOT NULL,
     merchant_delta BIGINT NOT NULL,
     -- The prices that were applied, as JSON.
-    applied        TEXT COLLATE "C" NOT NULL,
+    applied        TEXT NOT NULL,
     created_at     BIGINT NOT NULL,
     PRIMARY KEY (merchant_id, request_id, number)
-);
+) WITHOUT ROWID;
 
 -- The calls that were settled and are not in the roll-ups and indexes yet: a row for each group of calls,
 -- deleted by the transaction that adds them there.
 CREATE TABLE rollup_queue (
-    number     BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    number     INTEGER PRIMARY KEY,
     -- JSON.
-    calls      TEXT COLLATE "C" NOT NULL,
+    calls      TEXT NOT NULL,
     created_at BIGINT NOT NULL
 );
 
 -- Sums over settled calls.
 --
 -- A series is a set of calls that are added up together: all calls of a merchant or of a connection (the id
--- of the series is theirs), or those among them with the same metadata. `slot` is the time of admission in
+-- of the series is theirs), or those among them with a pair of metadata. `slot` is the time of admission in
 -- quarter hours since 1970; a row covers `width` of them from there on: 1, and 12 so that long ranges are
 -- few rows. A sum that would leave the range of a BIGINT stays at its end.
 CREATE TABLE usage_rollups (
-    merchant_id         BYTEA NOT NULL,
-    series_id           BYTEA NOT NULL,
+    merchant_id         BLOB NOT NULL,
+    series_id           BLOB NOT NULL,
     width               INTEGER NOT NULL,
     slot                BIGINT NOT NULL,
     -- Zero where no meter priced the calls.
-    meter_id            BYTEA NOT NULL,
+    meter_id            BLOB NOT NULL,
     requests            BIGINT NOT NULL,
     tokens              BIGINT NOT NULL,
     usage_cost          BIGINT NOT NULL,
@@ -413,47 +378,37 @@ CREATE TABLE usage_rollups (
     wallet_cost         BIGINT NOT NULL,
     merchant_cost       BIGINT NOT NULL,
     PRIMARY KEY (series_id, width, slot, meter_id)
-);
+) WITHOUT ROWID;
 
--- The series of one set of metadata. Several may have the same.
-CREATE TABLE usage_series (
-    merchant_id   BYTEA NOT NULL,
-    series_id     BYTEA NOT NULL PRIMARY KEY,
-    connection_id BYTEA,
-    metadata      TEXT COLLATE "C" NOT NULL
-);
-
--- How a series is found: by its owner (a merchant or a connection) alone, with an empty key; or, if it has
--- pairs whose keys have many values, by its merchant and each of these pairs.
-CREATE TABLE usage_tags (
-    merchant_id BYTEA NOT NULL,
-    owner_id    BYTEA NOT NULL,
-    key         TEXT COLLATE "C" NOT NULL,
-    value       TEXT COLLATE "C" NOT NULL,
-    series_id   BYTEA NOT NULL,
-    PRIMARY KEY (owner_id, key, value, series_id)
-);
+-- The pairs that calls of a merchant have: of their metadata, and with a key that begins with a colon, of their model and
+-- status. The id of the series of a pair is computed from its owner, key and value.
+CREATE TABLE usage_pairs (
+    merchant_id BLOB NOT NULL,
+    key         TEXT NOT NULL,
+    value       TEXT NOT NULL,
+    PRIMARY KEY (merchant_id, key, value)
+) WITHOUT ROWID;
 
 -- The prices that were missing on a UTC day, in days since 1970, and that the merchant has an event of.
 -- Rows of past days are deleted.
 CREATE TABLE missing_prices (
-    merchant_id BYTEA NOT NULL,
+    merchant_id BLOB NOT NULL,
     day         BIGINT NOT NULL,
-    provider    TEXT COLLATE "C" NOT NULL,
-    model       TEXT COLLATE "C" NOT NULL,
+    provider    TEXT NOT NULL,
+    model       TEXT NOT NULL,
     PRIMARY KEY (merchant_id, day, provider, model)
-);
+) WITHOUT ROWID;
 
 -- The outbox: events are written in the transaction that causes them, and get numbers in the order in which
 -- they are written. Events of one resource are written under its lock, so their numbers are in their order.
 CREATE TABLE events (
-    number        BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    event_id      BYTEA NOT NULL UNIQUE,
-    merchant_id   BYTEA NOT NULL REFERENCES merchants,
-    kind          TEXT COLLATE "C" NOT NULL,
+    number        INTEGER PRIMARY KEY AUTOINCREMENT,
+    event_id      BLOB NOT NULL UNIQUE,
+    merchant_id   BLOB NOT NULL REFERENCES merchants,
+    kind          TEXT NOT NULL,
     -- The resource whose events are delivered in their order.
-    resource      TEXT COLLATE "C" NOT NULL,
-    news          TEXT COLLATE "C" NOT NULL,
+    resource      TEXT NOT NULL,
+    news          TEXT NOT NULL,
     created_at    BIGINT NOT NULL,
     -- When the webhooks that want it were found; until then it waits.
     dispatched_at BIGINT
@@ -463,14 +418,14 @@ CREATE INDEX events_waiting ON events (merchant_id, number) WHERE dispatched_at 
 
 -- A webhook's row is also the head of its queue: its lock is held to change which deliveries wait.
 CREATE TABLE webhooks (
-    webhook_id     BYTEA NOT NULL PRIMARY KEY,
-    merchant_id    BYTEA NOT NULL REFERENCES merchants,
-    name           TEXT COLLATE "C" NOT NULL,
-    url            TEXT COLLATE "C" NOT NULL,
+    webhook_id     BLOB NOT NULL PRIMARY KEY,
+    merchant_id    BLOB NOT NULL REFERENCES merchants,
+    name           TEXT NOT NULL,
+    url            TEXT NOT NULL,
     -- A JSON array of kinds; absent for all but those of single calls.
-    events         TEXT COLLATE "C",
+    events         TEXT,
     -- The secrets that messages are signed with, as JSON.
-    secrets        TEXT COLLATE "C" NOT NULL,
+    secrets        TEXT NOT NULL,
     -- The number of its last delivery.
     sequence       BIGINT NOT NULL,
     -- When its next delivery is due; absent when none is.
@@ -487,14 +442,14 @@ CREATE INDEX webhooks_due ON webhooks (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX webhooks_of_requests ON webhooks (merchant_id) WHERE requests_since IS NOT NULL;
 
 CREATE TABLE deliveries (
-    delivery_id     BYTEA NOT NULL PRIMARY KEY,
-    merchant_id     BYTEA NOT NULL REFERENCES merchants,
-    webhook_id      BYTEA NOT NULL REFERENCES webhooks,
-    event_id        BYTEA NOT NULL REFERENCES events (event_id),
-    resource        TEXT COLLATE "C" NOT NULL,
+    delivery_id     BLOB NOT NULL PRIMARY KEY,
+    merchant_id     BLOB NOT NULL REFERENCES merchants,
+    webhook_id      BLOB NOT NULL REFERENCES webhooks,
+    event_id        BLOB NOT NULL REFERENCES events (event_id),
+    resource        TEXT NOT NULL,
     sequence        BIGINT NOT NULL,
     -- `waiting` for an earlier one of its resource, `pending`, `delivered` or `failed`.
-    status          TEXT COLLATE "C" NOT NULL,
+    status          TEXT NOT NULL,
     -- All attempts, and those since it was last sent again by hand.
     attempts        INTEGER NOT NULL,
     failures        INTEGER NOT NULL,
@@ -504,8 +459,8 @@ CREATE TABLE deliveries (
     -- When it is due, or when the current attempt counts as lost. Absent unless it is pending.
     next_attempt_at BIGINT,
     response_status INTEGER,
-    response_body   TEXT COLLATE "C",
-    fault           TEXT COLLATE "C",
+    response_body   TEXT,
+    fault           TEXT,
     duration_ms     INTEGER,
     created_at      BIGINT NOT NULL,
     UNIQUE (event_id, webhook_id)
@@ -518,13 +473,13 @@ CREATE INDEX deliveries_due ON deliveries (webhook_id, next_attempt_at)
 -- Answers of operations of the API, kept for requests that come again.
 CREATE TABLE idempotent_answers (
     -- Zero for the operator.
-    merchant_id     BYTEA NOT NULL,
+    merchant_id     BLOB NOT NULL,
     -- `api`, `dashboard` or `operator`.
-    scope           TEXT COLLATE "C" NOT NULL,
-    idempotency_key TEXT COLLATE "C" NOT NULL,
-    fingerprint     BYTEA NOT NULL,
+    scope           TEXT NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    fingerprint     BLOB NOT NULL,
     status          INTEGER NOT NULL,
-    body            TEXT COLLATE "C" NOT NULL,
+    body            TEXT NOT NULL,
     created_at      BIGINT NOT NULL,
     PRIMARY KEY (merchant_id, scope, idempotency_key)
 );
@@ -532,7 +487,7 @@ CREATE INDEX idempotent_answers_by_age ON idempotent_answers (created_at);
 
 -- One life of a serving process each.
 CREATE TABLE nodes (
-    node_id     BYTEA NOT NULL PRIMARY KEY,
+    node_id     BLOB NOT NULL PRIMARY KEY,
     lease_until BIGINT NOT NULL
 );
 
@@ -540,14 +495,10 @@ CREATE TABLE nodes (
 -- that is overtaken finds out. Several processes may serve from PostgreSQL, and nothing is written there.
 CREATE TABLE serving (
     epoch     BIGINT NOT NULL PRIMARY KEY,
-    node_id   BYTEA NOT NULL,
+    node_id   BLOB NOT NULL,
     -- Device and inode of the file whose lock it holds.
-    lock_file TEXT COLLATE "C" NOT NULL,
+    lock_file TEXT NOT NULL,
     since     BIGINT NOT NULL,
     -- Whether it ended by itself: else the file is checked before the next one serves.
     has_ended BOOLEAN NOT NULL
 );
-
-CREATE TABLE requests_default PARTITION OF requests DEFAULT;
-CREATE TABLE request_index_default PARTITION OF request_index DEFAULT;
-CREATE TABLE transactions_default PARTITION OF transactions DEFAULT;
