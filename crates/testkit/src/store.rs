@@ -220,30 +220,7 @@ impl TestStore {
 
     /// A call with a bound of a million input tokens, which cost 2 USD at the provider.
     pub fn call(&self, merchant_id: MerchantId, secret_key_id: SecretKeyId) -> Call {
-        Call {
-            request_id: RequestId::generate(self.clock.now()),
-            merchant_id,
-            key: CallKey::Secret(secret_key_id),
-            connection_id: None,
-            meter_slug: None,
-            disable_billing: false,
-            forwarded: Forwarded {
-                provider: "house".to_owned(),
-                endpoint: "POST http://127.0.0.1/v1/chat/completions".to_owned(),
-                metered: true,
-                provider_key_type: ProviderKeyType::Managed,
-                model: Some("m".to_owned()),
-                metadata: Metadata::default(),
-                input_estimate: PricedUsage {
-                    usage_source: UsageSource::Estimated,
-                    ..priced(100, "0.25")
-                },
-            },
-            shape: Some(RequestFormat::ShapeA),
-            names_other_models: false,
-            bound: million_tokens(),
-            created_at: self.clock.now(),
-        }
+        a_call(merchant_id, CallKey::Secret(secret_key_id), self.clock.now())
     }
 
     /// As [`Self::call`], with a spend key.
@@ -278,6 +255,34 @@ pub fn million_tokens() -> CostBound {
         answers: 1,
         prices: Some(UnitPrices { input: Some(2.into()), ..UnitPrices::default() }),
         ..CostBound::default()
+    }
+}
+
+/// A call at `at` with a bound of a million input tokens, which cost 2 USD at the provider.
+pub fn a_call(merchant_id: MerchantId, key: CallKey, at: Timestamp) -> Call {
+    Call {
+        request_id: RequestId::generate(at),
+        merchant_id,
+        key,
+        connection_id: None,
+        meter_slug: None,
+        disable_billing: false,
+        forwarded: Forwarded {
+            provider: "house".to_owned(),
+            endpoint: "POST http://127.0.0.1/v1/chat/completions".to_owned(),
+            metered: true,
+            provider_key_type: ProviderKeyType::Managed,
+            model: Some("m".to_owned()),
+            metadata: Metadata::default(),
+            input_estimate: PricedUsage {
+                usage_source: UsageSource::Estimated,
+                ..priced(100, "0.25")
+            },
+        },
+        shape: Some(RequestFormat::ShapeA),
+        names_other_models: false,
+        bound: million_tokens(),
+        created_at: at,
     }
 }
 
