@@ -9,9 +9,9 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use tollgate_fuzz::{Answer, ended, endpoint, lengths};
-use tollgate_provider::Endpoint;
+use tollgate_usage::EndpointFormat;
 
-static ENDPOINTS: LazyLock<Vec<Endpoint>> = LazyLock::new(|| {
+static ENDPOINTS: LazyLock<Vec<EndpointFormat>> = LazyLock::new(|| {
     let base = "https://bedrock-runtime.eu-central-1.amazonaws.com/model/m";
     [format!("{base}/converse-stream"), format!("{base}/invoke-with-response-stream")]
         .iter()

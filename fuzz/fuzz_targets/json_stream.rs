@@ -9,9 +9,10 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use serde_json::value::RawValue;
 use tollgate_fuzz::{Answer, ended, endpoint, lengths};
-use tollgate_provider::{Ended, Endpoint};
+use tollgate_usage::EndpointFormat;
+use tollgate_usage::Ended;
 
-static ENDPOINT: LazyLock<Endpoint> = LazyLock::new(|| {
+static ENDPOINT: LazyLock<EndpointFormat> = LazyLock::new(|| {
     endpoint("https://generativelanguage.googleapis.com/v1beta/models/g:streamGenerateContent")
 });
 

@@ -7,9 +7,9 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use tollgate_fuzz::{Answer, ended, endpoint, lengths};
-use tollgate_provider::Endpoint;
+use tollgate_usage::EndpointFormat;
 
-static ENDPOINTS: LazyLock<Vec<Endpoint>> = LazyLock::new(|| {
+static ENDPOINTS: LazyLock<Vec<EndpointFormat>> = LazyLock::new(|| {
     let urls = [
         "https://api.openai.com/v1/chat/completions",
         "https://api.openai.com/v1/responses",

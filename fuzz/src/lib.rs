@@ -6,9 +6,8 @@ use awc::http::Method;
 use awc::http::header::{self, HeaderMap, HeaderValue};
 use bytes::Bytes;
 use tollgate_domain::UsageSource;
-use tollgate_provider::{
-    CallBody, Ended, Endpoint, Fed, ProviderSettings, ProviderTable, Reading, ResponseMeter,
-};
+use tollgate_provider::{AnswerHeaders, ProviderSettings, ProviderTable};
+use tollgate_usage::{CallBody, Ended, EndpointFormat, Fed, Reading, ResponseMeter};
 
 /// All providers, with those that want a name.
 pub static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
@@ -21,13 +20,13 @@ pub static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
 });
 
 /// The endpoint that a POST to `url` leads to.
-pub fn endpoint(url: &str) -> Endpoint {
-    TABLE.resolve(&Method::POST, url).expect("an endpoint of the table")
+pub fn endpoint(url: &str) -> EndpointFormat {
+    TABLE.resolve(&Method::POST, url).expect("an endpoint of the table").format
 }
 
 /// One answer, as the first bytes of an input describe it.
 pub struct Answer<'a> {
-    pub endpoint: &'a Endpoint,
+    pub endpoint: &'a EndpointFormat,
     pub content_type: &'static str,
     pub body: &'a [u8],
     pub strip: bool,
@@ -56,7 +55,7 @@ impl Answer<'_> {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         let mut request = CallBody::empty();
         request.stream = true;
-        let mut meter = ResponseMeter::new(self.endpoint, 200, &headers, &request, self.strip);
+        let mut meter = ResponseMeter::new(self.endpoint, 200, &AnswerHeaders(&headers), &request, self.strip);
         let (mut passed, mut held) = (Vec::new(), Vec::new());
         let mut rest = self.body;
         let mut lengths = lengths.iter().cycle();

@@ -8,8 +8,9 @@ use tokio::sync::Semaphore;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, SecretKeyId, Timestamp};
 use tollgate_pricing::PriceBook;
-use tollgate_provider::{AnswerMemory, ProviderTable};
+use tollgate_provider::ProviderTable;
 use tollgate_store::{Store, merchants, spend_keys};
+use tollgate_usage::AnswerMemory;
 
 use crate::forward::calls::Calls;
 use crate::http::error::ApiError;

@@ -7,9 +7,8 @@ use tollgate_pricing::{
     BaseCost, Listed, Overflow, PriceBook, PriceRow, Priced, Quote, Rate, Served, Terms,
     UnitPrices, Usage,
 };
-use tollgate_provider::{
-    CallBody, Endpoint, OutputBound, ProviderTable, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound,
-};
+use tollgate_provider::{Endpoint, ProviderTable};
+use tollgate_usage::{CallBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound};
 
 use crate::forward::endpoint::endpoint;
 use crate::forward::refusal::body_invalid;
@@ -85,10 +84,10 @@ impl<'a> Tariff<'a> {
         let endpoint = endpoint(&Method::POST, url, true, self.providers)
             .map_err(|refused| refused.within("url"))?;
         let in_body = |refused: ApiError| refused.within("body");
-        let body = CallBody::inspect(body, &endpoint, true)
+        let body = CallBody::inspect(body, &endpoint.format, true)
             .map_err(|issues| in_body(body_invalid(issues)))?;
         let listed = self.find(&endpoint.provider.name, body.model.as_deref());
-        match endpoint.metered() {
+        match endpoint.format.metered() {
             true => self
                 .at_most(&endpoint, &body, true, listed)
                 .map(|bound| Bound(Some(bound)))
@@ -115,7 +114,7 @@ impl<'a> Tariff<'a> {
         }
         let mut bound = bound_at(listed, endpoint, body);
         if let Some(prices) = &mut bound.prices {
-            let charges = body.bound(endpoint).tool_charges;
+            let charges = body.bound(&endpoint.format).tool_charges;
             match dearest_tool(&charges, prices, bound.input_tokens, provider, self) {
                 Ok(price) => prices.tool_call = price,
                 Err(path) => {
@@ -164,7 +163,7 @@ impl Bound {
 /// Whether a row has prices for the units that an endpoint bills. By a row for another kind of use a call
 /// would cost nothing.
 pub(crate) fn is_priced(endpoint: &Endpoint, row: &PriceRow) -> bool {
-    let mut sets = endpoint.billed_units().iter();
+    let mut sets = endpoint.format.billed_units().iter();
     sets.all(|units| units.iter().any(|unit| row.prices.price(*unit).is_some()))
 }
 
@@ -214,7 +213,7 @@ fn refuse_unpriced(issue: Issue, managed: bool, unpriced: Unpriced) -> Result<()
 /// The most that the call can use, and the highest prices of its row.
 fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) -> CostBound {
     let UsageBound { input_tokens, output, answers, tool_calls, others, unbounded, .. } =
-        body.bound(endpoint);
+        body.bound(&endpoint.format);
     let row = listed.map(|listed| listed.row);
     let (max_tokens, is_unknown) = match (output, row.and_then(|row| row.max_output_tokens)) {
         (OutputBound::None, _) => (0, false),
@@ -249,7 +248,7 @@ fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) ->
 
 /// The field for the most tokens of an answer, in the format of the endpoint.
 fn max_tokens_field(endpoint: &Endpoint) -> &'static str {
-    match endpoint.operation {
+    match endpoint.format.operation {
         Some(operation) if operation.path == "/responses" => "max_output_tokens",
         _ => "max_tokens",
     }

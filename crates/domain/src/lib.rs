@@ -58,7 +58,7 @@ pub use missing_price::MissingPrice;
 pub use rate_limit::{Gcra, TooSoon};
 pub use record::{
     Forwarded, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,
-    RequestStatus, UsageSource,
+    RequestStatus,
 };
 pub use session::{Session, SessionHash, SessionToken};
 pub use span::{Day, LocalTime, Span, SpanError};
@@ -78,3 +78,5 @@ pub use subscription_state::{
 pub use time::{Clock, ParseTimestampError, Timestamp};
 pub use wallet::{Transaction, TransactionKind, Wallet, WalletChanges};
 pub use webhook::{NewWebhook, Webhook, WebhookChanges, WebhookSecret, WebhookSecrets};
+
+pub use tollgate_pricing::UsageSource;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{
     Amount, AppliedPrices, BaseCost, PriceSource, Quote, Rate, RateType, TokenBasis, Usage,
+    UsageSource,
 };
 
 use crate::credit::CreditHold;
@@ -42,21 +43,6 @@ impl ProviderKeyType {
 
 const fn yes() -> bool {
     true
-}
-
-/// The source of a usage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UsageSource {
-    /// Stated by the provider.
-    Reported,
-    /// Counted up to the point at which the answer was cut.
-    Partial,
-    /// Estimated, because the provider stated none that can be read.
-    Estimated,
-    /// No usage.
-    #[default]
-    None,
 }
 
 /// The provider's side of a call, as it is recorded. The serialized form is stored for every call,

@@ -7,9 +7,12 @@ use std::sync::{Arc, OnceLock};
 use serde::{Deserialize, Serialize};
 use time::{Date, Time};
 
+use crate::base_cost::BaseCost;
+use crate::exact::Overflow;
 use crate::hours::{Hours, Moment};
 use crate::model::{ModelPattern, forms, lower_case};
 use crate::price_row::PriceRow;
+use crate::usage::{Unit, Usage};
 
 /// A price list: price rows, and the providers whose rows stand in for another's.
 ///
@@ -65,6 +68,38 @@ impl fmt::Display for CatalogError {
 impl std::error::Error for CatalogError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.0)
+    }
+}
+
+/// The reason why a usage has no cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CostError {
+    /// The price list has no row for the model at that moment.
+    UnknownModel,
+    /// The row has no price for a unit that was used.
+    UnpricedUnit(Unit),
+    /// The cost is beyond the range of an [`Amount`](crate::Amount).
+    Overflow,
+}
+
+impl fmt::Display for CostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownModel => f.write_str("the price list does not have the model"),
+            Self::UnpricedUnit(unit) => {
+                write!(f, "the price list has no price for {:?} of the model", unit.price_key())
+            }
+            Self::Overflow => Overflow.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CostError {}
+
+impl From<Overflow> for CostError {
+    fn from(Overflow: Overflow) -> Self {
+        Self::Overflow
     }
 }
 
@@ -189,6 +224,25 @@ impl Catalog {
                     && latest(None).is_none_or(|since| since <= row.effective_from)
             })
         })
+    }
+
+    /// The cost of `usage` of a model at a provider, at the standard prices of a moment.
+    ///
+    /// # Errors
+    /// [`CostError`] when a price is missing, or when the cost is beyond the range of an amount.
+    pub fn cost(
+        &self,
+        provider: &str,
+        model: &str,
+        at: impl Into<Moment>,
+        usage: &Usage,
+    ) -> Result<BaseCost, CostError> {
+        let listed = self.find(provider, model, at).ok_or(CostError::UnknownModel)?;
+        let prices = listed.row.prices_for::<&str>(usage.input_tokens(), &[]).prices;
+        match BaseCost::unpriced_unit(usage, &prices).filter(|_| usage.provider_cost.is_none()) {
+            Some(unit) => Err(CostError::UnpricedUnit(unit)),
+            None => Ok(BaseCost::of(usage, &prices)?),
+        }
     }
 
     /// The price row for `model` at `provider` at a moment; `None` without one.

@@ -16,7 +16,7 @@ mod usage;
 
 pub use amount::{Amount, ParseAmountError};
 pub use base_cost::BaseCost;
-pub use catalog::{Catalog, CatalogError, CatalogFile, Listed, PriceBook, PriceSource};
+pub use catalog::{Catalog, CatalogError, CatalogFile, CostError, Listed, PriceBook, PriceSource};
 pub use exact::Overflow;
 pub use hours::{Hours, Moment};
 pub use meter::{Fee, FeeLine, Meter, MeterError, Payer, RateType, Tier, TierUnit, TokenBasis};
@@ -25,4 +25,4 @@ pub use price::{AppliedPrices, Part, Priced, Served};
 pub use price_row::{Band, PriceRow, Selected, TierPrices};
 pub use quote::{Quote, ServiceCharge, Terms};
 pub use rate::{ParseRateError, Rate};
-pub use usage::{PerUnit, Scale, Side, Unit, UnitPrices, Usage};
+pub use usage::{PerUnit, Scale, Side, Unit, UnitPrices, Usage, UsageSource};

@@ -267,3 +267,18 @@ impl Usage {
 fn sum<const N: usize>(parts: [u64; N]) -> u64 {
     parts.into_iter().fold(0, u64::saturating_add)
 }
+
+/// The source of a usage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UsageSource {
+    /// Stated by the provider.
+    Reported,
+    /// Counted up to the point at which the answer was cut.
+    Partial,
+    /// Estimated, because the provider stated none that can be read.
+    Estimated,
+    /// No usage.
+    #[default]
+    None,
+}

@@ -3,8 +3,8 @@
 use time::Date;
 use time::macros::date;
 use tollgate_pricing::{
-    Catalog, CatalogFile, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, Unit, UnitPrices,
-    import,
+    Catalog, CatalogFile, CostError, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, Unit,
+    UnitPrices, Usage, import,
 };
 
 const TODAY: Date = date!(2026 - 11 - 21);
@@ -369,4 +369,23 @@ fn a_long_prompt_takes_the_prices_of_its_band() {
         |tokens| row.prices_for::<&str>(tokens, &[]).prices.input.map(|rate| rate.to_string());
     assert_eq!(input(200_000).as_deref(), Some("3"));
     assert_eq!(input(200_001).as_deref(), Some("6"));
+}
+
+#[test]
+fn a_cost_is_that_of_the_row_and_an_unknown_price_is_an_error() {
+    let row = serde_json::json!({"provider": "house", "models": ["m"], "prices": {"input": "1.5", "output": "6"}});
+    let file = serde_json::json!({"rows": [row]}).to_string();
+    let catalog = Catalog::from_json(&file).unwrap();
+    let day = time::macros::date!(2026 - 11 - 01);
+    let cost = |model: &str, usage: &Usage| catalog.cost("house", model, day, usage);
+    let tokens = Usage::tokens(1_000_000, 500_000);
+    assert_eq!(cost("m", &tokens).unwrap().total().unwrap().to_string(), "4.5000000000");
+    assert_eq!(cost("other", &tokens), Err(CostError::UnknownModel));
+    let mut images = Usage::default();
+    images.quantities.image = 1;
+    assert_eq!(cost("m", &images), Err(CostError::UnpricedUnit(Unit::Image)));
+    // A cost that the provider reports needs no price.
+    images.provider_cost = Some("0.04".parse().unwrap());
+    assert_eq!(cost("m", &images).unwrap().total().unwrap().to_string(), "0.0400000000");
+    assert_eq!(cost("m", &Usage::tokens(u64::MAX, 0)), Err(CostError::Overflow));
 }

@@ -8,7 +8,8 @@ use awc::http::Method;
 use awc::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use tollgate_provider::{CallBody, Ended, Endpoint, ProviderTable, ResponseMeter};
+use tollgate_provider::{AnswerHeaders, ProviderTable};
+use tollgate_usage::{CallBody, Ended, EndpointFormat, ResponseMeter};
 
 const EVENTS: usize = 200;
 
@@ -31,7 +32,7 @@ const USAGE: &str = "data: {\"id\":\"chatcmpl-BfX2v3wq\",\"object\":\"chat.compl
     \"accepted_prediction_tokens\":0,\"rejected_prediction_tokens\":0}}}\n\n";
 
 struct Stream {
-    endpoint: Endpoint,
+    endpoint: EndpointFormat,
     headers: HeaderMap,
     call: CallBody,
 }
@@ -40,7 +41,7 @@ impl Stream {
     fn new() -> Self {
         let url = "https://api.openai.com/v1/chat/completions";
         let endpoint = ProviderTable::builtin().resolve(&Method::POST, url);
-        let endpoint = endpoint.expect("an endpoint of the table");
+        let endpoint = endpoint.expect("an endpoint of the table").format;
         let body = br#"{"model":"gpt-4o-mini","stream":true,"messages":[]}"#;
         let call = CallBody::inspect(body, &endpoint, false).expect("a body");
         let mut headers = HeaderMap::new();
@@ -49,7 +50,7 @@ impl Stream {
     }
 
     fn meter(&self) -> ResponseMeter {
-        ResponseMeter::new(&self.endpoint, 200, &self.headers, &self.call, false)
+        ResponseMeter::new(&self.endpoint, 200, &AnswerHeaders(&self.headers), &self.call, false)
     }
 }
 

@@ -15,7 +15,8 @@ use tollgate_pricing::{
     BaseCost, Catalog, Meter, PriceBook, Quote, Rate, RateType, Served, Terms, Tier, TierUnit,
     UnitPrices, Usage,
 };
-use tollgate_provider::{CallBody, Ended, Endpoint, ProviderTable, ResponseMeter};
+use tollgate_provider::{AnswerHeaders, ProviderTable};
+use tollgate_usage::{CallBody, Ended, EndpointFormat, ResponseMeter};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -173,17 +174,17 @@ fn text(times: u32) -> Outcome {
     Ok(())
 }
 
-fn chat() -> Result<Endpoint, Box<dyn Error>> {
+fn chat() -> Result<EndpointFormat, Box<dyn Error>> {
     let url = "https://api.openai.com/v1/chat/completions";
     let endpoint = ProviderTable::builtin().resolve(&Method::POST, url);
-    endpoint.map_err(|_| "there is no such endpoint".into())
+    endpoint.map(|endpoint| endpoint.format).map_err(|_| "there is no such endpoint".into())
 }
 
 const EVENT_STREAM: &str = "text/event-stream; charset=utf-8";
 
-fn meter(endpoint: &Endpoint, content_type: &'static str) -> ResponseMeter {
+fn meter(endpoint: &EndpointFormat, content_type: &'static str) -> ResponseMeter {
     let content_type = HeaderValue::from_static(content_type);
     let headers: HeaderMap = [(CONTENT_TYPE, content_type)].into_iter().collect();
     let request = CallBody::empty();
-    ResponseMeter::new(endpoint, 200, &headers, &request, false)
+    ResponseMeter::new(endpoint, 200, &AnswerHeaders(&headers), &request, false)
 }

@@ -9,10 +9,21 @@ use std::fmt;
 use awc::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 use tollgate_domain::{Issue, MerchantId};
+use tollgate_usage::Dialect;
 
-use crate::dialect::{Dialect, KeyHeader};
+use crate::key_header::{KeyHeader, key_header};
 use crate::table::{Endpoint, is_header_value};
 use crate::trace::{self, trace_id};
+
+/// The headers of an answer, for those who read its usage.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerHeaders<'a>(pub &'a HeaderMap);
+
+impl tollgate_usage::Headers for AnswerHeaders<'_> {
+    fn line(&self, name: &'static str, number: usize) -> Option<&[u8]> {
+        self.0.get_all(name).nth(number).map(HeaderValue::as_bytes)
+    }
+}
 
 /// The key with which a call is made.
 #[derive(Clone, PartialEq, Eq)]
@@ -215,7 +226,7 @@ fn of_merchant(key: &HeaderValue, merchant: MerchantId) -> Option<HeaderValue> {
 }
 
 fn add_key(outgoing: &mut HeaderMap, endpoint: &Endpoint, key: &ProviderKey) {
-    if endpoint.dialect == Dialect::Anthropic && !outgoing.contains_key(ANTHROPIC_VERSION) {
+    if endpoint.format.dialect == Dialect::Anthropic && !outgoing.contains_key(ANTHROPIC_VERSION) {
         outgoing.insert(ANTHROPIC_VERSION, DEFAULT_ANTHROPIC_VERSION);
     }
     let key = match key {
@@ -223,7 +234,7 @@ fn add_key(outgoing: &mut HeaderMap, endpoint: &Endpoint, key: &ProviderKey) {
         ProviderKey::Own(key) => Some(key.as_str()),
     };
     let Some(key) = key else { return };
-    let (name, value) = match endpoint.dialect.key_header() {
+    let (name, value) = match key_header(endpoint.format.dialect) {
         KeyHeader::Bearer => (header::AUTHORIZATION, format!("Bearer {key}")),
         KeyHeader::Token => (header::AUTHORIZATION, format!("Token {key}")),
         KeyHeader::Named(name) => (HeaderName::from_static(name), key.to_owned()),

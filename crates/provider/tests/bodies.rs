@@ -4,16 +4,14 @@ use awc::http::Method;
 use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tollgate_domain::Issue;
-use tollgate_provider::{
-    CallBody, Endpoint, OutputBound, ProviderSettings, ProviderTable, estimate_input,
-};
+use tollgate_provider::{ProviderSettings, ProviderTable};
+use tollgate_usage::{CallBody, EndpointFormat, Issue, OutputBound, estimate_input};
 
-fn endpoint(path: &str) -> Endpoint {
+fn endpoint(path: &str) -> EndpointFormat {
     let host = if path.starts_with("/messages") { "anthropic" } else { "openai" };
     let url = format!("https://api.{host}.com/v1{path}");
     let resolved = ProviderTable::builtin().resolve(&Method::POST, &url);
-    resolved.unwrap_or_else(|error| unreachable!("{url}: {error}"))
+    resolved.unwrap_or_else(|error| unreachable!("{url}: {error}")).format
 }
 
 fn inspect(path: &str, body: &str, managed: bool) -> Result<CallBody, Vec<Issue>> {
@@ -133,7 +131,7 @@ fn with_a_managed_key_nothing_stored_is_named() {
     let settings = ProviderSettings { allow_stored_state: true, ..ProviderSettings::default() };
     let mut providers = ProviderTable::builtin();
     providers.configure("openai", settings).unwrap();
-    generous.provider = providers.get("openai").unwrap().clone();
+    generous.provider = providers.get("openai").unwrap().traits.clone();
 
     for (path, field, expected) in table {
         let mut body = field.clone();
@@ -222,7 +220,7 @@ fn nothing_is_changed_where_nothing_is_to_be_asked() {
     providers.configure("openai", settings).unwrap();
     let url = "https://api.openai.com/v1/chat/completions";
     let endpoint = providers.resolve(&Method::POST, url).unwrap();
-    let call = CallBody::inspect(stream.as_bytes(), &endpoint, true).unwrap();
+    let call = CallBody::inspect(stream.as_bytes(), &endpoint.format, true).unwrap();
     assert_eq!(call.edited(&Bytes::from_static(stream.as_bytes())), None);
     assert!(!call.inserts_usage());
 }

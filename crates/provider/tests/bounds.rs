@@ -3,24 +3,23 @@
 use awc::http::Method;
 use serde_json::{Value, json};
 use tollgate_pricing::{PerUnit, Unit};
-use tollgate_provider::{
-    CallBody, Endpoint, OutputBound, ProviderSettings, ProviderTable, ToolCharge, UsageBound,
-};
+use tollgate_provider::{ProviderSettings, ProviderTable};
+use tollgate_usage::{CallBody, EndpointFormat, OutputBound, ToolCharge, UsageBound};
 
 const CHAT: &str = "/chat/completions";
 const COMPLETIONS: &str = "/completions";
 const RESPONSES: &str = "/responses";
 const MESSAGES: &str = "/messages";
 
-fn endpoint(path: &str) -> Endpoint {
+fn endpoint(path: &str) -> EndpointFormat {
     let host = if path.starts_with("/messages") { "anthropic" } else { "openai" };
     let url = format!("https://api.{host}.com/v1{path}");
     let resolved = ProviderTable::builtin().resolve(&Method::POST, &url);
-    resolved.unwrap_or_else(|error| unreachable!("{url}: {error}"))
+    resolved.unwrap_or_else(|error| unreachable!("{url}: {error}")).format
 }
 
 /// The bound of a body, and the number of its bytes.
-fn bound_of(endpoint: &Endpoint, text: &str) -> (UsageBound, u64) {
+fn bound_of(endpoint: &EndpointFormat, text: &str) -> (UsageBound, u64) {
     let call = CallBody::inspect(text.as_bytes(), endpoint, false)
         .unwrap_or_else(|issues| unreachable!("{text}: {issues:?}"));
     (call.bound(endpoint), u64::try_from(text.len()).unwrap_or_default())
@@ -359,10 +358,10 @@ fn nothing_bounds_an_endpoint_that_is_not_known() {
     };
     table.configure("house", settings).unwrap();
     let endpoint = table.resolve(&Method::POST, "https://house.example/v1/messages").unwrap();
-    let (bounded, _) = bound_of(&endpoint, r#"{"model":"m","max_tokens":1}"#);
+    let (bounded, _) = bound_of(&endpoint.format, r#"{"model":"m","max_tokens":1}"#);
     assert_eq!(bounded.unbounded, Some(Vec::new()));
     // A field of the body is the better hint.
-    let (bounded, _) = bound_of(&endpoint, r#"{"model":"m","input":[{"url":"https://x"}]}"#);
+    let (bounded, _) = bound_of(&endpoint.format, r#"{"model":"m","input":[{"url":"https://x"}]}"#);
     assert_eq!(bounded.unbounded.unwrap().join("."), "input.0.url");
 }
 
@@ -371,7 +370,7 @@ fn a_maximum_bounds_where_the_provider_honours_it() {
     let chat = |host: &str| format!("{host}/chat/completions");
     let output = |url: &str, body: Value| {
         let endpoint = ProviderTable::builtin().resolve(&Method::POST, url).unwrap();
-        bound_of(&endpoint, &body.to_string()).0.output
+        bound_of(&endpoint.format, &body.to_string()).0.output
     };
     let newer = || json!({"model": "m", "messages": [], "max_completion_tokens": 7});
     let older = || json!({"model": "m", "messages": [], "max_tokens": 7});

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use tollgate_domain::UsageSource;
-use tollgate_provider::{Ended, Reading};
+use tollgate_usage::{Ended, Reading};
 
 use crate::common::{Case, cases, compressions, feed, replay};
 

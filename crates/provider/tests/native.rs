@@ -4,8 +4,8 @@
 use awc::http::header::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tollgate_domain::Issue;
-use tollgate_provider::{BodyRefused, CallBody, Ended, OutputBound, ResponseMeter, UsageBound};
+use tollgate_provider::AnswerHeaders;
+use tollgate_usage::{BodyRefused, CallBody, Ended, Issue, OutputBound, ResponseMeter, UsageBound};
 
 use crate::common::endpoint;
 
@@ -641,7 +641,7 @@ fn an_hour_in_the_cache_is_one_however_it_is_written() {
     let mut headers = HeaderMap::new();
     headers
         .insert("content-type".parse::<HeaderName>().unwrap(), "application/json".parse().unwrap());
-    let mut meter = ResponseMeter::new(&messages, 200, &headers, &call, false);
+    let mut meter = ResponseMeter::new(&messages, 200, &AnswerHeaders(&headers), &call, false);
     let answer = br#"{"model":"m","usage":{"input_tokens":1,"output_tokens":1,
         "cache_creation_input_tokens":100}}"#;
     meter.feed(Bytes::from_static(answer));

@@ -13,7 +13,8 @@ use tollgate_domain::UsageSource;
 use tollgate_pricing::{
     Amount, BaseCost, Catalog, PerUnit, PriceBook, Rate, Served, UnitPrices, Usage,
 };
-use tollgate_provider::{CallBody, Ended, Reading, ResponseMeter};
+use tollgate_provider::AnswerHeaders;
+use tollgate_usage::{CallBody, Ended, Reading, ResponseMeter};
 
 use crate::common::endpoint;
 
@@ -80,7 +81,8 @@ impl Line {
         let mut request = CallBody::empty();
         request.stream = streamed;
         let endpoint = endpoint(&self.url(streamed));
-        let mut meter = ResponseMeter::new(&endpoint, 200, &headers, &request, false);
+        let mut meter =
+            ResponseMeter::new(&endpoint, 200, &AnswerHeaders(&headers), &request, false);
         meter.feed(Bytes::from(body));
         meter.finish(Ended::Complete)
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use awc::http::Method;
 use tollgate_provider::ProvidersDocument;
+use tollgate_usage::Operation;
 
 use crate::common::TABLE;
 
@@ -98,6 +99,12 @@ fn instance(pattern: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
+/// The method of a row, as the client has it.
+fn method(row: &Operation) -> Method {
+    let method = row.method.as_str().parse();
+    method.unwrap_or_else(|_| unreachable!("{} is a method", row.method))
+}
+
 #[test]
 fn every_row_of_every_provider_takes_the_managed_key() {
     let table = &*TABLE;
@@ -108,12 +115,12 @@ fn every_row_of_every_provider_takes_the_managed_key() {
             for row in mount.operations() {
                 let base = base.as_str().trim_end_matches('/');
                 let url = format!("{base}{}{}", mount.path, instance(row.path));
-                let found = table.resolve(&row.method, &url);
+                let found = table.resolve(&method(row), &url);
                 let found = found.unwrap_or_else(|error| unreachable!("{url}: {error}"));
                 assert_eq!(found.provider.name, provider.name, "{url}");
-                assert_eq!(found.dialect, mount.dialect, "{url}");
-                assert_eq!(found.operation, Some(row), "{} {url}", row.method);
-                assert_eq!(found.metered(), row.metered, "{} {url}", row.method);
+                assert_eq!(found.format.dialect, mount.dialect, "{url}");
+                assert_eq!(found.format.operation, Some(row), "{} {url}", row.method);
+                assert_eq!(found.format.metered(), row.metered, "{} {url}", row.method);
                 assert!(found.allows_managed_key(), "{} {url}", row.method);
                 rows += 1;
             }
@@ -144,7 +151,8 @@ fn every_other_path_of_every_provider_is_refused_with_the_managed_key() {
                     let listed = provider.mounts.iter().any(|mount| {
                         mount.operations().any(|row| {
                             let full = format!("{base}{}{}", mount.path, instance(row.path));
-                            row.method == method && (full == url || is_instance(&full, &url))
+                            row.method == method.as_str()
+                                && (full == url || is_instance(&full, &url))
                         })
                     });
                     assert_eq!(found.allows_managed_key(), listed, "{method} {url}");

@@ -2,7 +2,8 @@
 
 use awc::http::Method;
 use tollgate_domain::RequestFormat;
-use tollgate_provider::{Dialect, Endpoint, EndpointError, ProviderSettings, ProviderTable};
+use tollgate_provider::{Endpoint, EndpointError, ProviderSettings, ProviderTable};
+use tollgate_usage::Dialect;
 
 fn table() -> ProviderTable {
     let mut table = ProviderTable::builtin();
@@ -172,19 +173,25 @@ fn the_endpoints_of_a_dialect_are_known_as_metered_or_free() {
     ];
     for (method, u, metered) in rows {
         let endpoint = resolve(method.clone(), u).unwrap();
-        assert_eq!(endpoint.operation.map(|row| row.metered), metered, "{method} {u}");
+        assert_eq!(endpoint.format.operation.map(|row| row.metered), metered, "{method} {u}");
         assert_eq!(endpoint.allows_managed_key(), metered.is_some(), "{method} {u}");
         let expected = metered.unwrap_or(method == Method::POST);
-        assert_eq!(endpoint.metered(), expected, "what is not known to be free is metered: {u}");
+        assert_eq!(
+            endpoint.format.metered(),
+            expected,
+            "what is not known to be free is metered: {u}"
+        );
     }
 }
 
 #[test]
 fn an_operator_may_widen_the_managed_key() {
     let files = resolve(Method::POST, "http://127.0.0.1:9100/v1/files").unwrap();
-    assert!(files.allows_managed_key() && files.metered() && files.operation.is_none());
+    assert!(
+        files.allows_managed_key() && files.format.metered() && files.format.operation.is_none()
+    );
     let file = resolve(Method::GET, "http://127.0.0.1:9100/v1/files/f_1").unwrap();
-    assert!(file.allows_managed_key() && !file.metered());
+    assert!(file.allows_managed_key() && !file.format.metered());
     for other in ["/v1/files/f_1/content", "/v1/files/", "/v1/filesystem"] {
         let u = format!("http://127.0.0.1:9100{other}");
         assert!(!resolve(Method::GET, &u).unwrap().allows_managed_key(), "{u}");
@@ -296,7 +303,7 @@ fn an_override_keeps_what_it_does_not_name() {
     };
     table.configure("openai", settings).unwrap();
     let openai = table.get("openai").unwrap();
-    assert!(openai.has_api_key() && openai.stream_options);
+    assert!(openai.has_api_key() && openai.traits.stream_options);
     assert!(table.resolve(&Method::POST, "https://api.openai.com/v1/responses").is_err());
     assert!(table.resolve(&Method::POST, "https://eu.api.openai.com/v1/responses").is_ok());
 }
@@ -308,7 +315,7 @@ fn a_route_leads_below_the_base_url_and_nowhere_else() {
         let endpoint = table.get(name)?.endpoint(&method, path, query)?;
         assert_eq!(endpoint.method, method);
         let resolved = table.resolve(&method, endpoint.url.as_str()).unwrap();
-        assert_eq!(resolved.operation, endpoint.operation);
+        assert_eq!(resolved.format.operation, endpoint.format.operation);
         assert_eq!(resolved.provider.name, name);
         Some(endpoint.url.to_string())
     };
@@ -399,7 +406,7 @@ fn providers_stand_in_the_order_in_which_they_were_configured() {
     table.configure("zulu", ProviderSettings { stream_options: Some(true), ..zulu() }).unwrap();
     table.configure("alpha", ProviderSettings::default()).unwrap_err();
     assert_eq!(names(&table), "zulu openai anthropic");
-    assert!(table.get("zulu").unwrap().stream_options && table.get("alpha").is_none());
+    assert!(table.get("zulu").unwrap().traits.stream_options && table.get("alpha").is_none());
     table.configure("alpha", zulu()).unwrap();
     table.configure("anthropic", ProviderSettings::default()).unwrap();
     assert_eq!(names(&table), "zulu openai alpha anthropic");
@@ -411,7 +418,7 @@ fn of_two_parts_at_one_place_the_one_that_lists_the_endpoint_is_meant() {
     let dialect = |path: &str| {
         let url = format!("https://api.anthropic.com/v1{path}");
         let endpoint = table.resolve(&Method::POST, &url).unwrap();
-        (endpoint.dialect, endpoint.operation.is_some(), endpoint.metered())
+        (endpoint.format.dialect, endpoint.format.operation.is_some(), endpoint.format.metered())
     };
     assert_eq!(dialect("/messages"), (Dialect::Anthropic, true, true));
     assert_eq!(dialect("/chat/completions"), (Dialect::OpenAi, true, true));

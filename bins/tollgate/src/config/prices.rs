@@ -114,8 +114,8 @@ fn stand_ins(
     let rows = catalog.file().rows.iter();
     let listed: BTreeSet<&str> = rows.map(|row| row.provider.as_str()).collect();
     let mut stand_ins = BTreeMap::new();
-    for provider in providers.iter().filter(|one| one.price_list != one.name) {
-        let (name, list) = (&provider.name, &provider.price_list);
+    for provider in providers.iter().filter(|one| one.traits.price_list != one.name) {
+        let (name, list) = (&provider.name, &provider.traits.price_list);
         if providers.get(list).is_none() && !listed.contains(list.as_str()) {
             let path = format!("providers.{name}.price_list");
             root.mistake(&path, "is not a provider, built-in or configured");

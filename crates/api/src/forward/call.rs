@@ -13,10 +13,10 @@ use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::{Enforcement, PendingRecord, PricedUsage, Timestamp, UsageSource};
 use tollgate_pricing::PriceSource;
 use tollgate_provider::{
-    BodyError, Ended, Incoming, Outgoing, ProviderClient, ResponseMeter, SendError,
-    response_headers,
+    AnswerHeaders, BodyError, Incoming, Outgoing, ProviderClient, SendError, response_headers,
 };
 use tollgate_store::{Store, StoreError};
+use tollgate_usage::{Ended, ResponseMeter};
 
 use super::calls::Tracked;
 use super::inbound::Inbound;
@@ -239,9 +239,9 @@ impl<'a> Answer<'a> {
         called: Instant,
     ) -> Self {
         let meter = ResponseMeter::new(
-            &outbound.endpoint,
+            &outbound.endpoint.format,
             incoming.status,
-            &incoming.headers,
+            &AnswerHeaders(&incoming.headers),
             &outbound.call_body,
             outbound.call_body.inserts_usage(),
         )

@@ -11,8 +11,9 @@ use percent_encoding::percent_decode_str;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Issue, MissingPrice, RequestFormat, SpendRules};
 use tollgate_pricing::Listed;
-use tollgate_provider::{CallBody, Dialect, Endpoint, Provider, ProviderKey};
+use tollgate_provider::{Endpoint, Provider, ProviderKey};
 use tollgate_store::spend_keys;
+use tollgate_usage::{CallBody, Dialect};
 
 use super::inbound::Inbound;
 use super::outbound::{Outbound, Query, call_body, metadata};
@@ -31,7 +32,7 @@ enum Front {
 
 impl Front {
     fn speaks(self, endpoint: &Endpoint) -> bool {
-        match (self, endpoint.dialect) {
+        match (self, endpoint.format.dialect) {
             (Self::OpenAi, Dialect::OpenAi | Dialect::Azure)
             | (Self::Anthropic, Dialect::Anthropic)
             | (Self::Google, Dialect::Google)
@@ -243,7 +244,7 @@ pub(crate) fn ranks<'a>(
     // An id that matches only without the provider's name is sent without it. An id in another provider's
     // list needs the provider's name.
     let as_it_stands = |listed: &Listed<'_>| {
-        [&provider.name, &provider.price_list].contains(&&listed.row.provider)
+        [&provider.name, &provider.traits.price_list].contains(&&listed.row.provider)
             && (named.is_none() || listed.pattern.matches(model))
     };
     let whole = price(model).filter(as_it_stands).map(|listed| {

@@ -7,7 +7,8 @@ use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 use tollgate_domain::{Issue, MerchantId, Metadata, MetadataError};
-use tollgate_provider::{BodyRefused, CallBody, Endpoint, ProviderKey, request_headers};
+use tollgate_provider::{Endpoint, ProviderKey, request_headers};
+use tollgate_usage::{BodyRefused, CallBody};
 
 use super::endpoint::{allowed, endpoint, not_supported};
 use super::inbound::Inbound;
@@ -192,7 +193,7 @@ pub(super) fn call_body(
     if types.next().is_some() {
         return Err(unsupported("Send one Content-Type."));
     }
-    CallBody::read(body, content_type, endpoint, managed).map_err(|refused| match refused {
+    CallBody::read(body, content_type, &endpoint.format, managed).map_err(|refused| match refused {
         BodyRefused::ContentType(hint) => unsupported(hint),
         BodyRefused::Invalid(issues) => body_invalid(issues),
     })

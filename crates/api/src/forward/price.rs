@@ -5,7 +5,7 @@ use tollgate_domain::{
     Forwarded, MissingPrice, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
 use tollgate_pricing::{Amount, AppliedPrices, BaseCost, Listed, Served, Usage};
-use tollgate_provider::{CallBody, Reading, estimate_input};
+use tollgate_usage::{CallBody, Reading, estimate_input};
 
 use super::credential::Credential;
 use super::outbound::Outbound;
@@ -23,7 +23,7 @@ pub(super) fn admission(
     let connection_id = credential.connection_id.as_deref().map(str::parse).transpose();
     let now = app.clock.now();
     let Outbound { endpoint, call_body, managed, .. } = outbound;
-    let metered = endpoint.metered();
+    let metered = endpoint.format.metered();
     let (bound, input_estimate) = match metered {
         true => {
             let tariff = app.tariff(now);
@@ -139,7 +139,7 @@ pub(super) fn reading(
     came_in: Timestamp,
     counts: &OfProvider,
 ) -> Read {
-    if !outbound.endpoint.metered() {
+    if !outbound.endpoint.format.metered() {
         let priced = PricedUsage::nothing();
         return Read { priced, applied: Vec::new(), missing: None, suspicious: false };
     }

@@ -10,8 +10,11 @@ use crate::http::error::{ApiError, ErrorCode};
 const HELD_MICROS: i64 = 1_000_000;
 
 /// The error of a body that may not be forwarded, with an issue for each fault.
-pub(crate) fn body_invalid(issues: Vec<Issue>) -> ApiError {
+pub(crate) fn body_invalid(issues: Vec<tollgate_usage::Issue>) -> ApiError {
     let message = "The body to be forwarded is not valid.";
+    let issues = issues.into_iter();
+    let issues = issues.map(|tollgate_usage::Issue { path, message }| Issue { path, message });
+    let issues = issues.collect();
     ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
 }
 

@@ -11,7 +11,8 @@ use tollgate_domain::settlement::{Ending, Report};
 use tollgate_domain::{Attempt, DeliveryFault, UsageSource};
 use tollgate_metrics::{Counter, Gauge, Histogram};
 use tollgate_pricing::{Amount, PriceSource, Priced, Unit};
-use tollgate_provider::{ProviderTable, Reading};
+use tollgate_provider::ProviderTable;
+use tollgate_usage::Reading;
 
 use crate::http::error::{ApiError, ErrorCode};
 

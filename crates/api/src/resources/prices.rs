@@ -67,7 +67,8 @@ pub(crate) async fn list(
     }
     let provider = query.get("provider");
     // A provider may be priced by another provider's list.
-    let stand_in = provider.and_then(|name| app.providers.get(name)).map(|known| &known.price_list);
+    let stand_in =
+        provider.and_then(|name| app.providers.get(name)).map(|known| &known.traits.price_list);
     let wanted = |row: &PriceRow| match query.get("model") {
         Some(model) => app
             .prices

@@ -2,10 +2,11 @@
 
 use tollgate_pricing::{
     Amount, BaseCost, Meter, Overflow, PerUnit, PriceSource, Quote, Terms, Unit, UnitPrices, Usage,
+    UsageSource,
 };
 
 use super::refusal::Refusal;
-use crate::record::{PricedUsage, UsageSource};
+use crate::record::PricedUsage;
 
 /// The most that one call may hold: a million USD. One absurd maximum must not use up the range of
 /// an amount, which the calls of others need.

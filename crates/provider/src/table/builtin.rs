@@ -1,11 +1,13 @@
 //! The providers that need no configuration but a key, and the name for braces in a URL.
 
-use super::provider::Mount;
-use crate::dialect::{
+use tollgate_usage::dialect::rows::{
     ANTHROPIC, AZURE, AZURE_V1, BEDROCK, CHAT, CHAT_ALONE, CHAT_AND_EMBEDDINGS, COHERE, DEEPGRAM,
-    DEEPINFRA, Dialect, ELEVENLABS, FIREWORKS, GOOGLE, GROQ, MESSAGES, MISTRAL, MOONSHOT, NEBIUS,
-    OPENAI, OPENROUTER, Rows, TOGETHER, XAI,
+    DEEPINFRA, ELEVENLABS, FIREWORKS, GOOGLE, GROQ, MESSAGES, MISTRAL, MOONSHOT, NEBIUS, OPENAI,
+    OPENROUTER, Rows, TOGETHER, XAI,
 };
+use tollgate_usage::{Dialect, ProviderTraits};
+
+use super::provider::Mount;
 
 /// One row of the table.
 pub(super) struct Row {
@@ -18,6 +20,19 @@ pub(super) struct Row {
     pub(super) stream_options: bool,
     /// Whether chat honours `max_completion_tokens` beside `max_tokens`. Other providers ignore it.
     pub(super) max_completion_tokens: bool,
+}
+
+impl Row {
+    /// The facts of a provider of this row that decide how its bodies are read.
+    pub(super) fn traits(&self, price_list: &str) -> ProviderTraits {
+        ProviderTraits {
+            price_list: price_list.to_owned(),
+            dialects: self.mounts.iter().map(|mount| mount.dialect).collect(),
+            allow_stored_state: false,
+            stream_options: self.stream_options,
+            max_completion_tokens: self.max_completion_tokens,
+        }
+    }
 }
 
 const fn at(path: &'static str, dialect: Dialect, rows: Rows) -> Mount {

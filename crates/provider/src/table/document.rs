@@ -4,7 +4,10 @@ use std::fmt::{self, Write};
 
 use super::builtin::{BUILTIN, Row};
 use super::provider::Mount;
-use crate::dialect::{Api, Dialect, KeyHeader, ModelIn, Operation};
+use tollgate_usage::dialect::{Api, ModelIn};
+use tollgate_usage::{Dialect, Operation};
+
+use crate::key_header::{KeyHeader, key_header};
 
 /// The documentation of the built-in providers, in Markdown.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +31,7 @@ impl fmt::Display for ProvidersDocument {
         }
         f.write_str(DIALECTS)?;
         for dialect in Dialect::ALL {
-            let key = key_words(dialect.key_header());
+            let key = key_words(key_header(dialect));
             writeln!(f, "| `{dialect}` | {key} | {} |", dialect_words(dialect))?;
         }
         Ok(())
@@ -46,7 +49,7 @@ fn write_provider(f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
             path => format!("`{path}`"),
         };
         let mut dialect = format!("`{}`", mount.dialect);
-        let mut key = key_words(mount.dialect.key_header());
+        let mut key = key_words(key_header(mount.dialect));
         for operation in mount.operations() {
             let Operation { method, path, .. } = operation;
             let (model, usage) = (model_words(operation.model), usage_words(operation));

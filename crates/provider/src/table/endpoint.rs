@@ -7,12 +7,12 @@ use awc::http::header::HeaderValue;
 use awc::http::uri::Authority;
 use awc::http::{Method, Uri};
 use tollgate_domain::RequestFormat;
-use tollgate_pricing::Unit;
+use tollgate_usage::dialect::path_matches;
+use tollgate_usage::{Dialect, EndpointFormat};
 use url::Url;
 
-use super::provider::{Mount, Provider};
+use super::provider::{Mount, Provider, shape_of};
 use crate::address::pool_uri;
-use crate::dialect::{Api, Dialect, HiddenTokens, ModelIn, Operation, path_matches, path_model};
 
 /// The longest URL. Longer ones are refused before they are parsed.
 const MAX_URL_BYTES: usize = 8 * 1024;
@@ -22,17 +22,13 @@ const MAX_URL_BYTES: usize = 8 * 1024;
 pub struct Endpoint {
     /// The provider.
     pub provider: Arc<Provider>,
+    /// The facts that decide how its bodies are read.
+    pub format: EndpointFormat,
     /// The method.
     pub method: Method,
     /// The whole URL, query included. It may carry the caller's secrets: store
     /// [`Endpoint::recorded_url`] instead.
     pub url: Url,
-    /// The dialect of the provider at this URL.
-    pub dialect: Dialect,
-    /// The row that it matches.
-    pub operation: Option<&'static Operation>,
-    /// The path below the base URL and the mount.
-    path: String,
     /// The URL without parts that may be a secret.
     recorded: String,
     /// The URI that the client connects to and requests, and the host name that it sends.
@@ -40,11 +36,6 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whether the call may cost money: its row says so, or it is a POST without a row.
-    pub fn metered(&self) -> bool {
-        self.operation.map_or(self.method == Method::POST, |operation| operation.metered)
-    }
-
     /// Whether the operator's key may be used here. The key opens a whole account, so a row of the
     /// table, or of the provider's `managed_endpoints`, must list the endpoint.
     pub fn allows_managed_key(&self) -> bool {
@@ -53,126 +44,19 @@ impl Endpoint {
             rows.any(|(method, pattern)| *method == self.method && path_matches(pattern, path))
         };
         let below = |base| relative_path(base, "", &self.url);
-        self.operation.is_some() || below(&self.provider.base_url).is_some_and(listed)
-    }
-
-    /// The model that the path or the query names.
-    pub(crate) fn named_model(&self) -> Option<String> {
-        let operation = self.operation?;
-        match operation.model {
-            ModelIn::Path => path_model(operation.path, &self.path),
-            ModelIn::Query(name) => self.query(name),
-            ModelIn::Body(_) | ModelIn::MaybeBody(_) | ModelIn::Nowhere => None,
-        }
-    }
-
-    /// The query parameter that names the model, if it occurs more than once.
-    pub(crate) fn model_stands_twice(&self) -> Option<&'static str> {
-        let ModelIn::Query(name) = self.operation?.model else { return None };
-        let models = self.url.query_pairs().filter(|(key, _)| key == name);
-        (models.count() > 1).then_some(name)
-    }
-
-    /// A query parameter that the managed key may not be used with: it sends the answer elsewhere,
-    /// selects parts or forms of it that may lack the usage, or is itself a key.
-    pub(crate) fn forbidden_parameter(&self) -> Option<String> {
-        let model = match self.operation.map(|operation| operation.model) {
-            Some(ModelIn::Query(name)) => name,
-            _ => "",
-        };
-        // Some servers read fields from the query if the body lacks them.
-        let is_of_body = |name: &str| {
-            const OF_BODY: [&str; 8] = [
-                "model",
-                "stream",
-                "stream_options",
-                "n",
-                "max_tokens",
-                "max_completion_tokens",
-                "max_output_tokens",
-                "_method",
-            ];
-            name != model && OF_BODY.contains(&name)
-        };
-        let forbidden = |name: &str, value: &str| match self.dialect {
-            _ if is_of_body(name) => true,
-            Dialect::Deepgram => name == "callback" || name == "callback_method",
-            Dialect::Google => {
-                const KEYS: [&str; 4] = ["key", "$key", "access_token", "oauth_token"];
-                KEYS.contains(&name)
-                    || matches!(name, "fields" | "$fields" | "$alt" | "callback" | "$callback")
-                    || (name == "alt" && !matches!(value, "sse" | "json"))
-            }
-            _ => false,
-        };
-        let mut pairs = self.url.query_pairs();
-        let found = pairs.find(|(name, value)| forbidden(&name.to_ascii_lowercase(), value))?;
-        Some(found.0.into_owned())
-    }
-
-    /// Whether this is the listed endpoint with this path.
-    pub(crate) fn is(&self, path: &str) -> bool {
-        self.operation.is_some_and(|row| row.path == path)
-    }
-
-    /// Whether sound may be the whole body.
-    pub(crate) fn takes_sound(&self) -> bool {
-        self.is("/listen") && self.api() == Api::Deepgram
-    }
-
-    /// The sets of units of which a price list must have one each, to price the bill of this
-    /// endpoint. A model that is listed for another kind of use has no price here.
-    pub fn billed_units(&self) -> &'static [&'static [Unit]] {
-        const SOUND: &[Unit] = &[Unit::InputSecond, Unit::Input];
-        match self.api() {
-            Api::Chat
-            | Api::Responses
-            | Api::Messages
-            | Api::GenerateContent
-            | Api::Converse
-            | Api::Invoke => &[&[Unit::Input], &[Unit::Output]],
-            Api::Embeddings => &[&[Unit::Input]],
-            Api::EmbedContent => &[&[Unit::Input, Unit::InputCharacters]],
-            Api::Transcription => &[SOUND],
-            Api::Speech => &[&[Unit::InputCharacters, Unit::OutputAudio, Unit::OutputSecond]],
-            Api::Images => &[&[Unit::Image, Unit::OutputImage]],
-            Api::Predict => &[&[Unit::Image]],
-            Api::Ocr => &[&[Unit::Page]],
-            Api::Rerank | Api::Cohere | Api::ElevenLabs | Api::Deepgram | Api::Opaque => &[],
-        }
-    }
-
-    /// Whether a body may be a form: on endpoints that take files, and on unknown ones.
-    pub(crate) fn takes_forms(&self) -> bool {
-        self.operation.is_none_or(|operation| {
-            matches!(operation.api, Api::Transcription | Api::Images | Api::ElevenLabs)
-        })
-    }
-
-    /// Whether `max_completion_tokens` bounds an answer.
-    pub(crate) fn honours_max_completion_tokens(&self) -> bool {
-        let is_chat = self.operation.is_some_and(|row| row.path.ends_with("/chat/completions"));
-        is_chat && self.provider.max_completion_tokens
-    }
-
-    /// The most tokens that the provider counts beyond the bytes of a body. If a provider has
-    /// OpenAI's format beside its own, its models count as in its own format.
-    pub(crate) fn hidden_tokens(&self) -> HiddenTokens {
-        let own = self.dialect.hidden_tokens();
-        let mounts = self.provider.mounts.iter().filter(|_| self.dialect == Dialect::OpenAi);
-        mounts.fold(own, |most, mount| most.max(mount.dialect.hidden_tokens()))
-    }
-
-    /// The value of a parameter of the query.
-    pub(crate) fn query(&self, name: &str) -> Option<String> {
-        let (_, value) = self.url.query_pairs().find(|(key, _)| key == name)?;
-        Some(value.into_owned())
+        self.format.operation.is_some() || below(&self.provider.base_url).is_some_and(listed)
     }
 
     /// The format of its requests, if it has one and it is known.
     pub fn shape(&self) -> Option<RequestFormat> {
-        let stated = self.operation.and_then(|operation| operation.api.shape());
-        stated.or(self.dialect.shape()).filter(|_| self.method != Method::GET)
+        let EndpointFormat { operation, dialect, .. } = &self.format;
+        let stated = operation.and_then(|operation| shape_of(operation.api));
+        let of_dialect = match dialect {
+            Dialect::OpenAi | Dialect::Azure => Some(RequestFormat::ShapeA),
+            Dialect::Anthropic => Some(RequestFormat::ShapeB),
+            _ => None,
+        };
+        stated.or(of_dialect).filter(|_| self.method != Method::GET)
     }
 
     /// The URL without the query parameters that may carry a secret.
@@ -198,19 +82,18 @@ impl Endpoint {
             recorded: recorded_url(url),
             target: target(&uri).ok_or(EndpointError::NotNormal)?,
             provider: Arc::clone(provider),
+            format: EndpointFormat {
+                provider: Arc::clone(&provider.traits),
+                method: http::Method::from_bytes(method.as_str().as_bytes())
+                    .map_err(|_| EndpointError::NotNormal)?,
+                dialect: mount.dialect,
+                operation: mount.operation(method, path),
+                path: path.to_owned(),
+                query: url.query().map(str::to_owned),
+            },
             method: method.clone(),
-            dialect: mount.dialect,
-            operation: mount.operation(method, path),
-            path: path.to_owned(),
             url: url.clone(),
         })
-    }
-
-    pub(crate) fn api(&self) -> Api {
-        match self.operation {
-            Some(operation) => operation.api,
-            None => self.dialect.fallback_api(),
-        }
     }
 }
 
@@ -343,7 +226,7 @@ impl Provider {
                 && url.query() == query;
             let endpoint =
                 as_given.then(|| Endpoint::new(self, mount, method, path, &url).ok())??;
-            endpoint.operation.is_some().then_some(endpoint)
+            endpoint.format.operation.is_some().then_some(endpoint)
         })
     }
 }

@@ -43,13 +43,10 @@ impl ProviderTable {
         let providers = BUILTIN.iter().filter(|row| !named(row)).filter_map(|row| {
             Some(Arc::new(Provider {
                 name: row.name.to_owned(),
-                price_list: row.name.to_owned(),
+                traits: Arc::new(row.traits(row.name)),
                 mounts: row.mounts.to_vec(),
                 base_url: Url::parse(row.base_url).ok()?,
                 allow_private_network: false,
-                allow_stored_state: false,
-                stream_options: row.stream_options,
-                max_completion_tokens: row.max_completion_tokens,
                 managed_endpoints: Vec::new(),
                 api_key: None,
             }))

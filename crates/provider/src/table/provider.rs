@@ -1,12 +1,24 @@
 //! A provider, and the parts of its API.
 
 use std::fmt;
+use std::sync::Arc;
 
 use awc::http::Method;
 use tollgate_domain::RequestFormat;
+use tollgate_usage::dialect::rows::Rows;
+use tollgate_usage::dialect::{Api, path_matches};
+use tollgate_usage::{Dialect, Operation, ProviderTraits};
 use url::Url;
 
-use crate::dialect::{Dialect, Operation, Rows, path_matches};
+/// The format of the requests of an endpoint with these answers, if it is one of the two common
+/// ones.
+pub(super) const fn shape_of(api: Api) -> Option<RequestFormat> {
+    match api {
+        Api::Chat | Api::Responses | Api::Embeddings => Some(RequestFormat::ShapeA),
+        Api::Messages => Some(RequestFormat::ShapeB),
+        _ => None,
+    }
+}
 
 /// A part of a provider's API: a path, and the dialect below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +43,7 @@ impl Mount {
 
     /// The row of `path` below the mount.
     pub(super) fn operation(&self, method: &Method, path: &str) -> Option<&'static Operation> {
-        self.operations().find(|row| row.method == *method && path_matches(row.path, path))
+        self.operations().find(|row| row.method == method.as_str() && path_matches(row.path, path))
     }
 }
 
@@ -40,22 +52,15 @@ impl Mount {
 pub struct Provider {
     /// The name in the configuration, in price lists and in records.
     pub name: String,
-    /// The provider whose price rows apply: its own name, unless the operator sets another.
-    pub price_list: String,
+    /// The facts that decide how bodies are read, such as the provider whose price rows apply: its
+    /// own name, unless the operator sets another.
+    pub traits: Arc<ProviderTraits>,
     /// The parts of its API.
     pub mounts: Vec<Mount>,
     /// Origin and path prefix, without a slash at the end. Nothing outside is ever called.
     pub base_url: Url,
     /// Whether it may have a private address, and speak plain `http`.
     pub allow_private_network: bool,
-    /// Whether a managed key may be used with handles to stored things (files, earlier responses,
-    /// prompts). This is only safe if every caller may see the stored things of all others.
-    pub allow_stored_state: bool,
-    /// Whether `stream_options` may be inserted into a streamed body.
-    pub stream_options: bool,
-    /// Whether chat honours `max_completion_tokens` beside `max_tokens`. If not, that field bounds
-    /// nothing.
-    pub max_completion_tokens: bool,
     /// Endpoints for the managed key, beyond the endpoints of the dialect.
     pub managed_endpoints: Vec<(Method, String)>,
     pub(super) api_key: Option<String>,
@@ -76,7 +81,7 @@ impl Provider {
     /// Whether any of its endpoints takes requests of this format.
     pub fn speaks(&self, shape: RequestFormat) -> bool {
         let mut rows = self.mounts.iter().flat_map(Mount::operations);
-        rows.any(|row| row.api.shape() == Some(shape))
+        rows.any(|row| shape_of(row.api) == Some(shape))
     }
 
     pub(crate) fn api_key(&self) -> Option<&str> {
@@ -89,13 +94,10 @@ impl fmt::Debug for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Provider")
             .field("name", &self.name)
-            .field("price_list", &self.price_list)
+            .field("traits", &self.traits)
             .field("mounts", &self.mounts)
             .field("base_url", &self.base_url.as_str())
             .field("allow_private_network", &self.allow_private_network)
-            .field("allow_stored_state", &self.allow_stored_state)
-            .field("stream_options", &self.stream_options)
-            .field("max_completion_tokens", &self.max_completion_tokens)
             .field("managed_endpoints", &self.managed_endpoints)
             .field("has_api_key", &self.has_api_key())
             .finish()

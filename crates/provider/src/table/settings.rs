@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use awc::http::Method;
 use awc::http::header::HeaderValue;
@@ -12,7 +13,7 @@ use super::builtin;
 use super::endpoint::ambiguous_path;
 use super::provider::{Mount, Provider};
 use crate::address::is_public;
-use crate::dialect::Dialect;
+use tollgate_usage::{Dialect, ProviderTraits};
 
 /// The operator's settings for a provider; for a built-in one, only the differences.
 #[derive(Clone, Default)]
@@ -104,21 +105,26 @@ impl ProviderSettings {
             return Err(issues);
         };
         let speaks_openai = || mounts.iter().any(|mount| mount.dialect == Dialect::OpenAi);
-        let stream_options = present.map(|p| p.stream_options).or(row.map(|r| r.stream_options));
+        let known = present.map(|p| &*p.traits);
+        let stream_options = known.map(|p| p.stream_options).or(row.map(|r| r.stream_options));
         let max_completion_tokens =
-            present.map(|p| p.max_completion_tokens).or(row.map(|r| r.max_completion_tokens));
-        Ok(Provider {
-            name: name.to_owned(),
+            known.map(|p| p.max_completion_tokens).or(row.map(|r| r.max_completion_tokens));
+        let traits = ProviderTraits {
             price_list: self.price_list.unwrap_or_else(|| name.to_owned()),
+            dialects: mounts.iter().map(|mount| mount.dialect).collect(),
+            allow_stored_state: self.allow_stored_state,
             stream_options: self.stream_options.or(stream_options).unwrap_or_else(speaks_openai),
             max_completion_tokens: self
                 .max_completion_tokens
                 .or(max_completion_tokens)
                 .unwrap_or_default(),
+        };
+        Ok(Provider {
+            name: name.to_owned(),
+            traits: Arc::new(traits),
             mounts,
             base_url,
             allow_private_network,
-            allow_stored_state: self.allow_stored_state,
             managed_endpoints,
             api_key: self.api_key.or_else(|| present.and_then(|p| p.api_key.clone())),
         })

@@ -13,9 +13,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tollgate_domain::UsageSource;
 use tollgate_pricing::{Amount, Part, PerUnit};
-use tollgate_provider::{
-    CallBody, Ended, Endpoint, Fed, ProviderSettings, ProviderTable, Reading, ResponseMeter,
-};
+use tollgate_provider::{AnswerHeaders, ProviderSettings, ProviderTable};
+use tollgate_usage::{CallBody, Ended, EndpointFormat, Fed, Reading, ResponseMeter};
 
 /// The expected reading of an answer.
 #[derive(Clone, Deserialize)]
@@ -86,7 +85,7 @@ pub(crate) struct Case {
     pub(crate) encoding: String,
     pub(crate) held: Option<String>,
     content_type: String,
-    endpoint: Endpoint,
+    endpoint: EndpointFormat,
     expected: Expected,
 }
 
@@ -154,7 +153,7 @@ impl Case {
         request.model.clone_from(&sent.model);
         request.stream = sent.stream;
         request.input_bytes = self.expected.request_bytes;
-        ResponseMeter::new(&self.endpoint, self.status, &headers, &request, strip)
+        ResponseMeter::new(&self.endpoint, self.status, &AnswerHeaders(&headers), &request, strip)
     }
 
     /// Replays the body cut in pieces, removing the event that carries only usage.
@@ -222,9 +221,9 @@ pub(crate) static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
 });
 
 /// The endpoint of a POST to a URL.
-pub(crate) fn endpoint(url: &str) -> Endpoint {
+pub(crate) fn endpoint(url: &str) -> EndpointFormat {
     let endpoint = TABLE.resolve(&Method::POST, url);
-    endpoint.unwrap_or_else(|error| unreachable!("{url}: {error}"))
+    endpoint.unwrap_or_else(|error| unreachable!("{url}: {error}")).format
 }
 
 /// The output of a meter.

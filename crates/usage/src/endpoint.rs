@@ -1,0 +1,199 @@
+//! Endpoints: the facts of a call's target that decide how its bodies are read.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use http::Method;
+use tollgate_pricing::Unit;
+
+use crate::dialect::{Api, Dialect, HiddenTokens, ModelIn, Operation, path_model};
+
+/// The facts of a provider that decide how its bodies are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProviderTraits {
+    /// The provider whose price rows apply, such as `openai`. Some report usage in a way of their
+    /// own.
+    pub price_list: String,
+    /// The dialects of its API.
+    pub dialects: Vec<Dialect>,
+    /// Whether a managed key may be used with handles to stored things (files, earlier responses,
+    /// prompts). This is only safe if every caller may see the stored things of all others.
+    pub allow_stored_state: bool,
+    /// Whether `stream_options` may be inserted into a streamed body.
+    pub stream_options: bool,
+    /// Whether chat honours `max_completion_tokens` beside `max_tokens`. If not, that field bounds
+    /// nothing.
+    pub max_completion_tokens: bool,
+}
+
+/// The format of one endpoint: the facts of a call's target that decide how its bodies are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointFormat {
+    /// The facts of the provider.
+    pub provider: Arc<ProviderTraits>,
+    /// The method.
+    pub method: Method,
+    /// The dialect of the provider there.
+    pub dialect: Dialect,
+    /// The row that it matches.
+    pub operation: Option<&'static Operation>,
+    /// The path below the base URL of the provider, such as `/chat/completions`.
+    pub path: String,
+    /// The query, as it was sent.
+    pub query: Option<String>,
+}
+
+impl EndpointFormat {
+    /// The endpoint of a dialect at a path below its base URL, such as `/chat/completions`, at a
+    /// provider without particulars.
+    pub fn of(dialect: Dialect, method: Method, path: &str) -> Self {
+        let (path, query) = match path.split_once('?') {
+            Some((path, query)) => (path, Some(query.to_owned())),
+            None => (path, None),
+        };
+        let provider = ProviderTraits {
+            price_list: dialect.as_str().to_owned(),
+            dialects: vec![dialect],
+            allow_stored_state: false,
+            stream_options: dialect == Dialect::OpenAi,
+            max_completion_tokens: dialect == Dialect::OpenAi,
+        };
+        Self {
+            provider: Arc::new(provider),
+            dialect,
+            operation: dialect.operation(&method, path),
+            method,
+            path: path.to_owned(),
+            query,
+        }
+    }
+
+    fn query_pairs(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+        url::form_urlencoded::parse(self.query.as_deref().unwrap_or_default().as_bytes())
+    }
+
+    /// Whether the call may cost money: its row says so, or it is a POST without a row.
+    pub fn metered(&self) -> bool {
+        self.operation.map_or(self.method == Method::POST, |operation| operation.metered)
+    }
+
+    /// The model that the path or the query names.
+    pub(crate) fn named_model(&self) -> Option<String> {
+        let operation = self.operation?;
+        match operation.model {
+            ModelIn::Path => path_model(operation.path, &self.path),
+            ModelIn::Query(name) => self.query(name),
+            ModelIn::Body(_) | ModelIn::MaybeBody(_) | ModelIn::Nowhere => None,
+        }
+    }
+
+    /// The query parameter that names the model, if it occurs more than once.
+    pub(crate) fn model_stands_twice(&self) -> Option<&'static str> {
+        let ModelIn::Query(name) = self.operation?.model else { return None };
+        let models = self.query_pairs().filter(|(key, _)| key == name);
+        (models.count() > 1).then_some(name)
+    }
+
+    /// A query parameter that the managed key may not be used with: it sends the answer elsewhere,
+    /// selects parts or forms of it that may lack the usage, or is itself a key.
+    pub(crate) fn forbidden_parameter(&self) -> Option<String> {
+        let model = match self.operation.map(|operation| operation.model) {
+            Some(ModelIn::Query(name)) => name,
+            _ => "",
+        };
+        // Some servers read fields from the query if the body lacks them.
+        let is_of_body = |name: &str| {
+            const OF_BODY: [&str; 8] = [
+                "model",
+                "stream",
+                "stream_options",
+                "n",
+                "max_tokens",
+                "max_completion_tokens",
+                "max_output_tokens",
+                "_method",
+            ];
+            name != model && OF_BODY.contains(&name)
+        };
+        let forbidden = |name: &str, value: &str| match self.dialect {
+            _ if is_of_body(name) => true,
+            Dialect::Deepgram => name == "callback" || name == "callback_method",
+            Dialect::Google => {
+                const KEYS: [&str; 4] = ["key", "$key", "access_token", "oauth_token"];
+                KEYS.contains(&name)
+                    || matches!(name, "fields" | "$fields" | "$alt" | "callback" | "$callback")
+                    || (name == "alt" && !matches!(value, "sse" | "json"))
+            }
+            _ => false,
+        };
+        let mut pairs = self.query_pairs();
+        let found = pairs.find(|(name, value)| forbidden(&name.to_ascii_lowercase(), value))?;
+        Some(found.0.into_owned())
+    }
+
+    /// Whether this is the listed endpoint with this path.
+    pub(crate) fn is(&self, path: &str) -> bool {
+        self.operation.is_some_and(|row| row.path == path)
+    }
+
+    /// Whether sound may be the whole body.
+    pub(crate) fn takes_sound(&self) -> bool {
+        self.is("/listen") && self.api() == Api::Deepgram
+    }
+
+    /// The sets of units of which a price list must have one each, to price the bill of this
+    /// endpoint. A model that is listed for another kind of use has no price here.
+    pub fn billed_units(&self) -> &'static [&'static [Unit]] {
+        const SOUND: &[Unit] = &[Unit::InputSecond, Unit::Input];
+        match self.api() {
+            Api::Chat
+            | Api::Responses
+            | Api::Messages
+            | Api::GenerateContent
+            | Api::Converse
+            | Api::Invoke => &[&[Unit::Input], &[Unit::Output]],
+            Api::Embeddings => &[&[Unit::Input]],
+            Api::EmbedContent => &[&[Unit::Input, Unit::InputCharacters]],
+            Api::Transcription => &[SOUND],
+            Api::Speech => &[&[Unit::InputCharacters, Unit::OutputAudio, Unit::OutputSecond]],
+            Api::Images => &[&[Unit::Image, Unit::OutputImage]],
+            Api::Predict => &[&[Unit::Image]],
+            Api::Ocr => &[&[Unit::Page]],
+            Api::Rerank | Api::Cohere | Api::ElevenLabs | Api::Deepgram | Api::Opaque => &[],
+        }
+    }
+
+    /// Whether a body may be a form: on endpoints that take files, and on unknown ones.
+    pub(crate) fn takes_forms(&self) -> bool {
+        self.operation.is_none_or(|operation| {
+            matches!(operation.api, Api::Transcription | Api::Images | Api::ElevenLabs)
+        })
+    }
+
+    /// Whether `max_completion_tokens` bounds an answer.
+    pub(crate) fn honours_max_completion_tokens(&self) -> bool {
+        let is_chat = self.operation.is_some_and(|row| row.path.ends_with("/chat/completions"));
+        is_chat && self.provider.max_completion_tokens
+    }
+
+    /// The most tokens that the provider counts beyond the bytes of a body. If a provider has
+    /// OpenAI's format beside its own, its models count as in its own format.
+    pub(crate) fn hidden_tokens(&self) -> HiddenTokens {
+        let own = self.dialect.hidden_tokens();
+        let others = self.provider.dialects.iter().filter(|_| self.dialect == Dialect::OpenAi);
+        others.fold(own, |most, dialect| most.max(dialect.hidden_tokens()))
+    }
+
+    /// The value of a parameter of the query.
+    pub(crate) fn query(&self, name: &str) -> Option<String> {
+        let (_, value) = self.query_pairs().find(|(key, _)| key == name)?;
+        Some(value.into_owned())
+    }
+
+    pub(crate) fn api(&self) -> Api {
+        match self.operation {
+            Some(operation) => operation.api,
+            None => self.dialect.fallback_api(),
+        }
+    }
+}

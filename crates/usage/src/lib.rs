@@ -1,0 +1,19 @@
+#![doc = include_str!("../README.md")]
+
+pub mod dialect;
+mod endpoint;
+mod headers;
+mod issue;
+mod number;
+mod object;
+mod request;
+mod response;
+
+pub use dialect::{Dialect, Operation};
+pub use endpoint::{EndpointFormat, ProviderTraits};
+pub use headers::Headers;
+pub use issue::Issue;
+pub use request::{
+    BodyRefused, CallBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound,
+};
+pub use response::{AnswerMemory, Ended, Fed, Reading, ResponseMeter, estimate_input};

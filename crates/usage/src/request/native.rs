@@ -1,0 +1,196 @@
+//! Bodies in neither of the two common formats: the formats of single providers, and of speech and
+//! images. Each is read for the same few facts: the most output, the input that is not counted in
+//! tokens, and the stored things that it names.
+
+use crate::issue::Issue;
+use serde_json::value::RawValue;
+
+use super::body::CallBody;
+use super::scan::STORED_STATE;
+use crate::dialect::Api;
+use crate::endpoint::EndpointFormat;
+use crate::number::count;
+use crate::object::Object;
+
+/// The number of images that Imagen makes by default.
+const IMAGES_BY_DEFAULT: u64 = 4;
+
+/// Reads the fields of a body that the common formats do not have.
+pub(super) fn read(
+    call: &mut CallBody,
+    body: &[u8],
+    endpoint: &EndpointFormat,
+    managed: bool,
+    issues: &mut Vec<Issue>,
+) {
+    let api = endpoint.api();
+    if matches!(api, Api::Chat | Api::Responses | Api::Messages | Api::Embeddings | Api::Opaque) {
+        return;
+    }
+    let Some(body) = Object::of(body) else { return };
+    if let Some(key) = body.duplicate() {
+        issues.push(Issue::at([key], "must not occur more than once"));
+    }
+    let mut fields = Fields { body: &body, issues, stored: Vec::new(), endless: None };
+    match api {
+        Api::GenerateContent => fields.google(call, endpoint),
+        Api::EmbedContent => {}
+        Api::Predict => {
+            let parameters = body.object("parameters");
+            call.choices = parameters
+                .and_then(|parameters| count(parameters.get("sampleCount")?.get()))
+                .unwrap_or(IMAGES_BY_DEFAULT)
+                .max(1);
+        }
+        Api::Converse => fields.converse(call, endpoint),
+        Api::Invoke => fields.invoke(call, endpoint),
+        Api::Cohere => fields.cohere(call),
+        Api::Speech => {
+            call.characters = characters(body.get("input"));
+            // These are billed by the length of the speech, and the body may slow it down.
+            if call.model.as_deref().is_some_and(|model| model.contains("gpt-")) {
+                fields.without_length("input");
+            }
+        }
+        Api::ElevenLabs => fields.elevenlabs(call),
+        Api::Deepgram => {
+            call.characters = characters(body.get("text"));
+        }
+        Api::Ocr => fields.without_length("document"),
+        _ => {}
+    }
+    let Fields { stored, endless, issues, .. } = fields;
+    if managed && !endpoint.provider.allow_stored_state {
+        let message = STORED_STATE;
+        issues.extend(stored.into_iter().map(|path| Issue { path, message: message.to_owned() }));
+    } else if let Some(path) = stored.into_iter().next() {
+        call.open_ended.get_or_insert(path);
+    }
+    if let Some(path) = endless {
+        call.open_ended.get_or_insert(path);
+    }
+}
+
+struct Fields<'a, 'b> {
+    body: &'b Object<'a>,
+    issues: &'b mut Vec<Issue>,
+    /// The paths to fields that name something stored.
+    stored: Vec<Vec<String>>,
+    /// The first field whose length is not known.
+    endless: Option<Vec<String>>,
+}
+
+impl Fields<'_, '_> {
+    fn google(&mut self, call: &mut CallBody, endpoint: &EndpointFormat) {
+        call.stream = endpoint.path.ends_with(":streamGenerateContent");
+        for key in ["generationConfig", "generation_config"] {
+            let Some(config) = self.body.object(key) else { continue };
+            if let Some(twice) = config.duplicate() {
+                self.issues.push(Issue::at([key, twice], "must not occur more than once"));
+            }
+            for name in ["maxOutputTokens", "max_output_tokens"] {
+                call.max_output_tokens = self.count(&config, key, name).max(call.max_output_tokens);
+            }
+            for name in ["candidateCount", "candidate_count"] {
+                let candidates = self.count(&config, key, name).unwrap_or(1);
+                call.choices = call.choices.max(candidates);
+            }
+        }
+    }
+
+    fn converse(&mut self, call: &mut CallBody, endpoint: &EndpointFormat) {
+        call.stream = endpoint.path.ends_with("/converse-stream");
+        if let Some(config) = self.body.object("inferenceConfig") {
+            if let Some(twice) = config.duplicate() {
+                let issue = "must not occur more than once";
+                self.issues.push(Issue::at(["inferenceConfig", twice], issue));
+            }
+            call.max_output_tokens = self.count(&config, "inferenceConfig", "maxTokens");
+        }
+        // The vendors' own fields may contain anything, a guard is billed too, and the length of a
+        // stored prompt is not known.
+        for key in [
+            "additionalModelRequestFields",
+            "guardrailConfig",
+            "performanceConfig",
+            "promptVariables",
+        ] {
+            self.without_length(key);
+        }
+        if let Some(tier) = self.body.object("serviceTier").and_then(|tier| tier.text("type")) {
+            call.ask_tier("serviceTier", &tier);
+        }
+    }
+
+    /// Reads a body in the format of the model's vendor. Each has its own name for the same field.
+    fn invoke(&mut self, call: &mut CallBody, endpoint: &EndpointFormat) {
+        call.stream = endpoint.path.ends_with("/invoke-with-response-stream");
+        let mut most = None;
+        for name in ["max_tokens", "max_completion_tokens", "max_gen_len", "max_tokens_to_sample"] {
+            most = self.count(self.body, "", name).max(most);
+        }
+        let nested = [
+            ("textGenerationConfig", "maxTokenCount"),
+            ("inferenceConfig", "maxTokens"),
+            ("inferenceConfig", "max_new_tokens"),
+        ];
+        for (key, name) in nested {
+            if let Some(config) = self.body.object(key) {
+                most = self.count(&config, key, name).max(most);
+            }
+        }
+        call.max_output_tokens = most;
+    }
+
+    fn cohere(&mut self, call: &mut CallBody) {
+        call.stream |= self.body.get("stream").is_some_and(|stream| stream.get() == "true");
+        self.stores("conversation_id");
+        self.without_length("connectors");
+    }
+
+    fn elevenlabs(&mut self, call: &mut CallBody) {
+        call.characters = characters(self.body.get("text"));
+        for key in ["cloud_storage_url", "source_url"] {
+            self.without_length(key);
+        }
+        // The answer would be sent elsewhere.
+        self.stores("webhook");
+    }
+
+    /// Notes a field that names something stored.
+    fn stores(&mut self, key: &str) {
+        if self.body.get(key).is_some() {
+            self.stored.push(vec![key.to_owned()]);
+        }
+    }
+
+    /// Notes a field that leaves the cost without a bound.
+    fn without_length(&mut self, key: &str) {
+        if self.body.get(key).is_some() {
+            self.endless.get_or_insert_with(|| vec![key.to_owned()]);
+        }
+    }
+
+    fn count(&mut self, object: &Object<'_>, within: &str, name: &str) -> Option<u64> {
+        let value = object.get(name)?;
+        let number = count(value.get());
+        if number.is_none() {
+            let path = [within, name].into_iter().filter(|step| !step.is_empty());
+            let message = "must be a whole number that is not negative";
+            let path = path.map(str::to_owned).collect();
+            self.issues.push(Issue { path, message: message.to_owned() });
+        }
+        number
+    }
+}
+
+/// Unicode scalar values of a text, or of all texts in a list.
+fn characters(value: Option<&RawValue>) -> u64 {
+    let Some(value) = value else { return 0 };
+    let texts = match serde_json::from_str::<String>(value.get()) {
+        Ok(text) => vec![text],
+        Err(_) => serde_json::from_str::<Vec<String>>(value.get()).unwrap_or_default(),
+    };
+    let all = texts.iter().map(|text| u64::try_from(text.chars().count()).unwrap_or(u64::MAX));
+    all.fold(0, u64::saturating_add)
+}

@@ -1,0 +1,568 @@
+//! Measures an answer while it passes: which bytes may pass, and the usage that they report.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::headers::{Headers, text_of};
+use bytes::{Bytes, BytesMut};
+use tollgate_pricing::UsageSource;
+use tollgate_pricing::{Part, PerUnit, Usage};
+
+use super::decode::Decoder;
+use super::estimate;
+use super::events::{EventReader, MAX_EVENT_BYTES, Step};
+use super::excerpt::Excerpt;
+use super::extractor::{EventKind, Extract, Facts, Found, MAX_PARTS, Opaque, may_end_stream};
+use super::formats::extractor;
+use super::frames::FrameReader;
+use super::kept::{AnswerMemory, Kept};
+use super::objects::ObjectReader;
+use super::reading::{Ended, Fed, Reading};
+use crate::dialect::Api;
+use crate::endpoint::EndpointFormat;
+use crate::request::CallBody;
+
+/// Providers that state the cost of a call. At others, a field of that name has no meaning.
+const STATE_COSTS: [&str; 4] = ["deepinfra", "openrouter", "perplexity", "xai"];
+
+/// The longest name or id that is taken from an answer. It is kept with the record of every call.
+const MAX_WORD_BYTES: usize = 512;
+
+/// Measures one answer while it passes.
+pub struct ResponseMeter {
+    extractor: Box<dyn Extract>,
+    form: Form,
+    memory: Arc<AnswerMemory>,
+    decoder: Option<Decoder>,
+    /// Bytes that passed unread, because the body cannot be unpacked or is too large.
+    unread_bytes: u64,
+    status: u16,
+    metered: bool,
+    /// Whether the provider bills the cost that it states.
+    states_cost: bool,
+    input_bytes: u64,
+    /// The most output tokens that the call can have used, if known.
+    most_output: Option<u64>,
+    /// Whether bytes that are not understood may be text.
+    textual: bool,
+    /// The fault that a test orders in a header.
+    #[cfg(feature = "faults")]
+    fault: Option<Vec<u8>>,
+}
+
+/// The way in which a body is read.
+enum Form {
+    /// Not read: nothing in it is billed, or it cannot be understood.
+    Unread,
+    /// Read as a whole, at its end.
+    Whole(Kept),
+    /// Only the beginning and end, for their usage: the body is too large.
+    Excerpt(Excerpt),
+    /// Read event by event.
+    Events(Box<Events>),
+    /// Read object by object: a stream of JSON, whose last item is not marked.
+    Objects(ObjectReader),
+    /// Read frame by frame: a binary stream, whose last frame is not marked.
+    Frames(Box<FrameReader>),
+}
+
+#[derive(Default)]
+struct Events {
+    reader: EventReader,
+    /// Whether the event that carries only usage is removed. Then only complete events pass.
+    strip: bool,
+    /// Undecided bytes: with `strip` an incomplete event, else a line that may end the stream.
+    open: BytesMut,
+    /// The offset of the first byte of `open`, or of the next piece.
+    offset: u64,
+    /// The ranges of events to be removed.
+    removed: Vec<Range<u64>>,
+    /// Whether the removed event ended in a CR: an LF that follows is removed too.
+    drop_line_feed: bool,
+    end: End,
+    last_event_start: u64,
+}
+
+/// The progress of the end of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    /// Not seen yet.
+    #[default]
+    Open,
+    /// The last event has begun.
+    Begun,
+    /// The last event is complete.
+    Seen,
+}
+
+impl ResponseMeter {
+    /// A meter for an answer with this status and these headers. `strip_usage_chunk` says that
+    /// usage was requested on the client's behalf, so the additional event is removed.
+    pub fn new(
+        endpoint: &EndpointFormat,
+        status: u16,
+        headers: &dyn Headers,
+        request: &CallBody,
+        strip_usage_chunk: bool,
+    ) -> Self {
+        #[cfg(feature = "faults")]
+        panic_if(headers.line("x-fault", 0), "panic");
+        let content_type = headers.line("content-type", 0).and_then(text_of);
+        let content_type = content_type.map(str::to_ascii_lowercase);
+        let form = Form::of(content_type.as_deref(), endpoint.api(), request.stream);
+        let mut meter = Self {
+            extractor: extractor(endpoint, headers, request),
+            form: Form::Unread,
+            memory: Arc::default(),
+            decoder: None,
+            unread_bytes: 0,
+            status,
+            metered: endpoint.metered(),
+            states_cost: STATE_COSTS.contains(&endpoint.provider.price_list.as_str()),
+            input_bytes: request.input_bytes,
+            most_output: most_output(endpoint.api(), request),
+            textual: content_type.is_none_or(|kind| is_textual(&kind)),
+            #[cfg(feature = "faults")]
+            fault: headers.line("x-fault", 0).map(<[u8]>::to_vec),
+        };
+        let Ok(decoder) = Decoder::of(headers) else { return meter };
+        if meter.metered {
+            // A body that is packed against the request cannot be cut without packing it again.
+            let strips = strip_usage_chunk && decoder.is_none();
+            meter.form = form;
+            if let Form::Events(events) = &mut meter.form {
+                events.strip = strips;
+            }
+            meter.decoder = decoder;
+        }
+        meter
+    }
+
+    /// Counts the kept bytes of the answer against the bound of all answers together.
+    #[must_use]
+    pub fn within(mut self, memory: &Arc<AnswerMemory>) -> Self {
+        self.memory = Arc::clone(memory);
+        self
+    }
+
+    /// Takes the next piece of the body.
+    pub fn feed(&mut self, piece: Bytes) -> Fed {
+        #[cfg(feature = "faults")]
+        panic_if(self.fault.as_deref(), "panic while reading");
+        let Some(decoder) = &mut self.decoder else { return self.feed_plain(piece) };
+        match decoder.decode(&piece) {
+            Ok(plain) => self.feed_packed(piece, &plain),
+            // All that counts was read.
+            Err(_) if self.done() => Fed { pass: piece, held: None },
+            // Bytes after held ones must not overtake them.
+            Err(_) if self.ending() => Fed { pass: Bytes::new(), held: Some(piece) },
+            Err(_) => {
+                self.stop_reading(piece.len());
+                Fed { pass: piece, held: None }
+            }
+        }
+    }
+
+    /// Whether the whole last event of the stream was seen: the call is settled, then the held
+    /// bytes are sent.
+    pub fn done(&self) -> bool {
+        matches!(&self.form, Form::Events(events) if events.end == End::Seen)
+    }
+
+    /// Whether something is held.
+    fn ending(&self) -> bool {
+        matches!(&self.form, Form::Events(events) if events.end == End::Begun)
+    }
+
+    /// The reading, at the end of the body.
+    pub fn finish(mut self, how: Ended) -> Reading {
+        #[cfg(feature = "faults")]
+        panic_if(self.fault.as_deref(), "panic at the end");
+        let mut rest = Bytes::new();
+        let mut complete = how == Ended::Complete;
+        match &mut self.form {
+            Form::Unread => {}
+            Form::Objects(_) => {}
+            Form::Frames(frames) => complete &= !frames.broken(),
+            // Not JSON, nor similar: all of it may be text.
+            Form::Whole(body) if !self.extractor.body(&body.bytes) => {
+                self.unread_bytes = length(&body.bytes);
+            }
+            Form::Whole(_) => {}
+            Form::Excerpt(excerpt) => {
+                if let Some(usage) = excerpt.object(self.extractor.usage_key()) {
+                    // All bytes are counted already, in case this is no usage.
+                    self.extractor.body(usage.as_bytes());
+                }
+            }
+            Form::Events(events) => {
+                events.finish(how, self.extractor.as_mut());
+                rest = events.open.split().freeze();
+                complete =
+                    events.end == End::Seen || (complete && self.extractor.ends().is_empty());
+            }
+        }
+        let found = std::mem::replace(&mut self.extractor, Box::new(Opaque)).found();
+        // A stream may end without its last event and still have reported all that counts.
+        complete |= how == Ended::Complete && found.is_final;
+        let unread = if self.textual { self.unread_bytes } else { 0 };
+        let text_bytes = found.text_bytes.saturating_add(unread);
+        let text_tokens = estimate::tokens(text_bytes).min(self.most_output.unwrap_or(u64::MAX));
+        let (usage, source) = self.usage(&found, complete, text_tokens);
+        Reading {
+            usage,
+            source,
+            tiers: tiers(&found.facts),
+            model: found.facts.model.map(short),
+            response_id: found.facts.response_id.map(short),
+            created_unix_s: found.facts.created_unix_s,
+            parts: few(found.parts),
+            total_differs: found.total_differs && source == UsageSource::Reported,
+            provider_error: found.facts.provider_error && self.accepted(),
+            complete,
+            rest,
+        }
+    }
+
+    fn accepted(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// The usage to be priced: reported figures, and estimates for a side without a report.
+    fn usage(&self, found: &Found, complete: bool, text_tokens: u64) -> (Usage, UsageSource) {
+        if !self.metered || (!self.accepted() && !found.is_final) {
+            return (Usage::default(), UsageSource::None);
+        }
+        let input = found.input.unwrap_or_else(|| PerUnit {
+            input: estimate::tokens(self.input_bytes),
+            ..PerUnit::default()
+        });
+        let mut output =
+            found.output.unwrap_or_else(|| PerUnit { output: text_tokens, ..PerUnit::default() });
+        if !found.is_final && found.output.is_some() {
+            // An interim figure; more text may have passed since.
+            output.output = output.output.max(text_tokens);
+        }
+        let mut quantities = PerUnit::sum(&PerUnit::sum(&input, &output), &found.others);
+        quantities.request = u64::from(self.accepted());
+        let source = match (found.is_final, complete && !found.facts.provider_error) {
+            (true, _) => UsageSource::Reported,
+            (false, true) => UsageSource::Estimated,
+            (false, false) => UsageSource::Partial,
+        };
+        (Usage { quantities, provider_cost: found.cost.filter(|_| self.states_cost) }, source)
+    }
+
+    /// Takes a piece that is not packed.
+    fn feed_plain(&mut self, piece: Bytes) -> Fed {
+        match &mut self.form {
+            Form::Events(events) => {
+                if !self.extractor.tells_text() {
+                    self.unread_bytes = self.unread_bytes.saturating_add(length(&piece));
+                }
+                events.feed(piece, self.extractor.as_mut())
+            }
+            _ => {
+                self.keep(&piece);
+                Fed { pass: piece, held: None }
+            }
+        }
+    }
+
+    /// Takes a packed piece and its unpacked bytes. It passes whole or not at all.
+    fn feed_packed(&mut self, piece: Bytes, plain: &[u8]) -> Fed {
+        match &mut self.form {
+            Form::Events(events) => {
+                if !self.extractor.tells_text() {
+                    self.unread_bytes = self.unread_bytes.saturating_add(length(plain));
+                }
+                let before = events.end;
+                events.read(plain, self.extractor.as_mut());
+                match before != End::Seen && events.end != End::Open {
+                    true => Fed { pass: Bytes::new(), held: Some(piece) },
+                    false => Fed { pass: piece, held: None },
+                }
+            }
+            _ => {
+                self.keep(plain);
+                Fed { pass: piece, held: None }
+            }
+        }
+    }
+
+    /// Takes a piece of a body of which nothing is held: an item of it, or a part of a whole.
+    fn keep(&mut self, mut plain: &[u8]) {
+        let tells_text = self.extractor.tells_text();
+        match &mut self.form {
+            Form::Objects(objects) if tells_text => {
+                while objects.step(&mut plain) {
+                    match objects.long_item() {
+                        Some(long) => self.extractor.excerpt(b"", long),
+                        None => drop(self.extractor.event(b"", objects.item())),
+                    }
+                }
+            }
+            Form::Frames(frames) if tells_text => {
+                while frames.step(&mut plain) {
+                    self.extractor.event(frames.name(), frames.payload());
+                }
+            }
+            Form::Whole(body) if tells_text => {
+                if !body.push(plain, &self.memory) {
+                    let mut excerpt = Excerpt::of(&body.bytes);
+                    excerpt.push(plain);
+                    self.unread_bytes = length(&body.bytes).saturating_add(length(plain));
+                    self.form = Form::Excerpt(excerpt);
+                }
+            }
+            Form::Excerpt(excerpt) => {
+                excerpt.push(plain);
+                self.unread_bytes = self.unread_bytes.saturating_add(length(plain));
+            }
+            _ => self.stop_reading(plain.len()),
+        }
+    }
+
+    /// Stops reading the body. Figures that were read before still count.
+    fn stop_reading(&mut self, passed_bytes: usize) {
+        let mut passed = u64::try_from(passed_bytes).unwrap_or(u64::MAX);
+        if let Form::Whole(body) = &self.form {
+            passed = passed.saturating_add(length(&body.bytes));
+        }
+        self.form = Form::Unread;
+        self.decoder = None;
+        self.unread_bytes = self.unread_bytes.saturating_add(passed);
+    }
+
+    /// The memory that the meter holds, in bytes.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        match &self.form {
+            Form::Unread => 0,
+            Form::Whole(body) => body.bytes.capacity(),
+            Form::Excerpt(excerpt) => excerpt.capacity(),
+            Form::Events(events) => events.reader.capacity() + events.open.capacity(),
+            Form::Objects(objects) => objects.capacity(),
+            Form::Frames(frames) => frames.capacity(),
+        }
+    }
+}
+
+impl Form {
+    /// The way to read a body of this type. `streams` is whether a stream was requested, for
+    /// answers without a type.
+    fn of(content_type: Option<&str>, api: Api, streams: bool) -> Self {
+        let events = || Self::Events(Box::default());
+        let kind = content_type.map(|kind| kind.split(';').next().unwrap_or_default().trim());
+        match kind {
+            Some("text/event-stream") => events(),
+            Some("application/vnd.amazon.eventstream") => Self::Frames(Box::default()),
+            Some("application/stream+json" | "application/x-ndjson" | "application/jsonl") => {
+                Self::Objects(ObjectReader::default())
+            }
+            // Google's streams are one array in pieces, unless events are requested.
+            Some("application/json") if streams && api == Api::GenerateContent => {
+                Self::Objects(ObjectReader::default())
+            }
+            None if streams => events(),
+            _ => Self::Whole(Kept::default()),
+        }
+    }
+}
+
+impl Events {
+    /// Takes a piece that is not packed. The bytes before the last event pass, except a line that
+    /// may begin it, and the event that is to be removed.
+    fn feed(&mut self, piece: Bytes, extractor: &mut dyn Extract) -> Fed {
+        match self.end {
+            End::Seen => return Fed { pass: piece, held: None },
+            End::Begun => {
+                self.read(&piece, extractor);
+                return Fed { pass: Bytes::new(), held: Some(piece) };
+            }
+            End::Open => {}
+        }
+        let piece_start = self.reader.position();
+        if std::mem::take(&mut self.drop_line_feed) && piece.first() == Some(&b'\n') {
+            self.removed.push(piece_start..piece_start.saturating_add(1));
+        }
+        self.read(&piece, extractor);
+        let piece_end = piece_start.saturating_add(length(&piece));
+        let until = match self.end {
+            End::Open if self.strip => self.reader.event_start(),
+            End::Open if may_end_stream(extractor, self.reader.open_line()) => {
+                piece_end.saturating_sub(length(self.reader.open_line()))
+            }
+            End::Open => piece_end,
+            End::Begun | End::Seen => self.last_event_start.max(self.offset),
+        };
+        let pass = self.pass_until(piece, until);
+        if self.end == End::Open {
+            if self.open.len() > MAX_EVENT_BYTES {
+                // No event is that long. The bytes pass, and the client decides about them.
+                self.strip = false;
+            }
+            return Fed { pass, held: None };
+        }
+        Fed { pass, held: Some(self.open.split().freeze()) }
+    }
+
+    /// Reads on, and notes the start of the last event and the events to be removed.
+    fn read(&mut self, mut bytes: &[u8], extractor: &mut dyn Extract) {
+        while self.end != End::Seen
+            && let Some(step) = self.reader.step(&mut bytes)
+        {
+            match step {
+                Step::Field => self.read_field(extractor),
+                Step::Event => self.read_event(extractor),
+            }
+        }
+    }
+
+    fn read_field(&mut self, extractor: &dyn Extract) {
+        if self.end == End::Open && extractor.ends_stream(self.reader.name(), self.reader.data()) {
+            self.end = End::Begun;
+            self.last_event_start = self.reader.event_start();
+        }
+    }
+
+    fn read_event(&mut self, extractor: &mut dyn Extract) {
+        let kind = match self.reader.long_field() {
+            Some(long) => {
+                extractor.excerpt(self.reader.name(), long);
+                EventKind::Content
+            }
+            None => extractor.event(self.reader.name(), self.reader.data()),
+        };
+        let start = self.reader.event_start();
+        self.reader.next_event();
+        if self.strip && kind == EventKind::UsageOnly {
+            self.removed.push(start..self.reader.event_start());
+            self.drop_line_feed = self.reader.after_cr();
+        } else {
+            self.drop_line_feed = false;
+        }
+        if self.end == End::Begun {
+            self.end = End::Seen;
+        }
+    }
+
+    /// Ends a stream that may have left its last event open. That event ends the stream only if the
+    /// provider ended the body.
+    fn finish(&mut self, how: Ended, extractor: &mut dyn Extract) {
+        if self.end == End::Seen || self.reader.end().is_none() {
+            return;
+        }
+        self.read_field(extractor);
+        let before = self.end;
+        self.read_event(extractor);
+        if how != Ended::Complete {
+            self.end = before;
+        }
+    }
+
+    /// Takes the bytes before the offset `until` out of `open` and `piece`, without the removed
+    /// ones. The rest stays in `open`. Bytes are only copied if some stay or are removed.
+    fn pass_until(&mut self, mut piece: Bytes, until: u64) -> Bytes {
+        let count = usize::try_from(until.saturating_sub(self.offset)).unwrap_or(usize::MAX);
+        let front = if self.open.is_empty() {
+            let back = piece.split_off(count.min(piece.len()));
+            self.open.extend_from_slice(&back);
+            piece
+        } else {
+            self.open.extend_from_slice(&piece);
+            self.open.split_to(count.min(self.open.len())).freeze()
+        };
+        let start = std::mem::replace(&mut self.offset, until);
+        without(front, start, &std::mem::take(&mut self.removed))
+    }
+}
+
+/// `bytes`, the first of which is at the offset `start`, without the ranges `removed`.
+fn without(bytes: Bytes, start: u64, removed: &[Range<u64>]) -> Bytes {
+    if removed.is_empty() {
+        return bytes;
+    }
+    let mut kept = BytesMut::with_capacity(bytes.len());
+    let at = |offset: u64| {
+        usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len())
+    };
+    let mut from = start;
+    for range in removed {
+        kept.extend_from_slice(bytes.get(at(from)..at(range.start)).unwrap_or_default());
+        from = range.end;
+    }
+    kept.extend_from_slice(bytes.get(at(from)..).unwrap_or_default());
+    kept.freeze()
+}
+
+/// Panics, as an error in the meter would. Tests of crates above order it by `x-fault`.
+#[cfg(feature = "faults")]
+#[expect(clippy::panic, reason = "what becomes of a call whose meter panics is what is tested")]
+fn panic_if(fault: Option<&[u8]>, ordered: &str) {
+    if fault.is_some_and(|fault| fault == ordered.as_bytes()) {
+        panic!("ordered by x-fault");
+    }
+}
+
+/// The most output tokens of a call, if known. Estimates are limited to it, so that other content
+/// is not billed as text.
+fn most_output(api: Api, request: &CallBody) -> Option<u64> {
+    let makes_no_text = matches!(
+        api,
+        Api::Embeddings
+            | Api::EmbedContent
+            | Api::Rerank
+            | Api::Speech
+            | Api::Images
+            | Api::Predict
+            | Api::ElevenLabs
+            | Api::Deepgram
+    );
+    if makes_no_text {
+        return Some(0);
+    }
+    Some(request.max_output_tokens?.saturating_mul(request.choices.max(1)))
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// The price lists' names of how a call was served, without the providers' names for their
+/// standard.
+fn tiers(facts: &Facts) -> Vec<String> {
+    const STANDARD: [&str; 6] =
+        ["default", "standard", "standard_only", "on_demand", "auto", "global"];
+    let words = facts.service_tier.iter().chain(&facts.modes);
+    let words = words.map(|word| word.to_ascii_lowercase());
+    let words = words.filter(|word| !word.is_empty() && !STANDARD.contains(&word.as_str()));
+    words.map(short).collect()
+}
+
+/// The parts, at most the number that a record keeps. Others count as the call's own model.
+fn few(mut parts: Vec<Part>) -> Vec<Part> {
+    parts.truncate(MAX_PARTS);
+    for part in &mut parts {
+        part.model = part.model.take().map(short);
+    }
+    parts
+}
+
+/// A provider's word, cut to the length that a record keeps.
+fn short(mut word: String) -> String {
+    if word.len() > MAX_WORD_BYTES {
+        let mut ends = (0..=MAX_WORD_BYTES).rev();
+        word.truncate(ends.find(|end| word.is_char_boundary(*end)).unwrap_or(0));
+    }
+    word
+}
+
+/// Whether a body of this type is text, so that its bytes give an estimate of its tokens.
+fn is_textual(content_type: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    kind.starts_with("text/") || kind.contains("json") || kind.contains("xml")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! The results of the meter: for each piece of an answer, and at its end.
+
+use bytes::Bytes;
+use tollgate_pricing::UsageSource;
+use tollgate_pricing::{Part, Usage};
+
+/// The bytes of one piece that pass, and those that wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fed {
+    /// The bytes that may go to the client now. May be empty, and may begin with bytes of earlier
+    /// pieces.
+    pub pass: Bytes,
+    /// The bytes that must wait until the call is settled, from the event that ends the stream on.
+    /// Once bytes are held, all that follow are, until
+    /// [`ResponseMeter::done`](super::ResponseMeter::done).
+    pub held: Option<Bytes>,
+}
+
+/// The way in which reading the provider's answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The provider sent the whole answer.
+    Complete,
+    /// The provider broke off, or was silent for too long.
+    Broken,
+    /// This service stopped reading.
+    Left,
+}
+
+/// The result of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The usage to be priced.
+    pub usage: Usage,
+    /// The source of the usage.
+    pub source: UsageSource,
+    /// The model that served the call, by its own name.
+    pub model: Option<String>,
+    /// The provider's id of the answer.
+    pub response_id: Option<String>,
+    /// The provider's own time of the answer, in seconds since 1970.
+    pub created_unix_s: Option<i64>,
+    /// The tiers that served the call, other than the provider's standard: `priority`, `flex`.
+    pub tiers: Vec<String>,
+    /// The usage of each model, if several served the call.
+    pub parts: Vec<Part>,
+    /// Whether the sum of the parts differs from the total that the provider states.
+    pub total_differs: bool,
+    /// Whether the provider answered 2xx and then reported an error, in an event or as the body.
+    pub provider_error: bool,
+    /// Whether the event that ends the stream, or the end of a body, was seen.
+    pub complete: bool,
+    /// The last bytes for the client, kept back because they might have begun the last event. Empty
+    /// unless the stream was cut within a line.
+    pub rest: Bytes,
+}
